@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group of ranks and what they do together. One value handle over every backend.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/env/process_env.hpp"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace accelerate::comm {
+
+enum class ReduceOp { sum, mean, max, min, product };
+
+/// A collective under way. Destroying it unwaited lets the collective go on; its tensors are kept alive.
+class Pending {
+ public:
+  struct Impl;
+  Pending() = default;  ///< nothing to wait for
+  explicit Pending(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  /// Until the result is there (CUDA: until the current stream will see it), at most the group's timeout.
+  /// Throws Error (peer) on a lost peer, a mismatch or the deadline; the group is broken afterwards.
+  void wait();
+  /// The same with a deadline of its own.
+  void wait(std::chrono::milliseconds timeout);
+  [[nodiscard]] bool done() const;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+/// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-made group has one rank, no connection, and
+/// every operation returns its input.
+///
+/// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or, with nccl, on the
+/// GPU; non-contiguous, empty, bool and bfloat16 are fine. Names ending in _async return at once.
+class Group {
+ public:
+  struct Impl;
+  Group();
+  explicit Group(std::shared_ptr<Impl> impl);
+
+  [[nodiscard]] int64_t rank() const;
+  [[nodiscard]] int64_t size() const;
+  /// "single", "mpi", "gloo", "threads", or the pair "nccl+mpi", "nccl+gloo" where GPUs are used.
+  [[nodiscard]] const std::string& backend() const;
+  /// This rank in the whole job, for messages.
+  [[nodiscard]] const Place& place() const;
+  [[nodiscard]] std::chrono::milliseconds timeout() const;
+  /// LibTorch's own handle, for code that wants c10d; null in a group of one without connection.
+  [[nodiscard]] std::shared_ptr<c10d::ProcessGroup> process_group() const;
+
+  /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+
+  /// tensor   changed in place to root's
+  void broadcast(const at::Tensor& tensor, int64_t root = 0) const;
+  [[nodiscard]] Pending broadcast_async(const at::Tensor& tensor, int64_t root = 0) const;
+
+  /// tensor    [n_r, ...] of rank r; 0-dim counts as [1]
+  /// returns   [n_0 + ... + n_{P-1}, ...] in rank order, on every rank; first dimensions may differ
+  [[nodiscard]] at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// The same as a list, one tensor of a rank each, [n_r, ...].
+  [[nodiscard]] std::vector<at::Tensor> all_gather_list(const at::Tensor& tensor) const;
+  /// output    [P * n, ...], written when the handle is waited for
+  /// input     [n, ...], of one shape on all ranks
+  [[nodiscard]] Pending all_gather_async(const at::Tensor& output, const at::Tensor& input) const;
+
+  /// returns   on root the list of all ranks' tensors [n_r, ...], elsewhere empty
+  [[nodiscard]] std::vector<at::Tensor> gather(const at::Tensor& tensor, int64_t root = 0) const;
+
+  /// tensors   on root one tensor per rank (shapes may differ), elsewhere ignored
+  /// returns   this rank's
+  [[nodiscard]] at::Tensor scatter(const std::vector<at::Tensor>& tensors, int64_t root = 0) const;
+
+  /// tensor   on root changed in place to the reduction; elsewhere its content is unspecified afterwards
+  void reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, int64_t root = 0) const;
+
+  /// input     [P * n, ...]
+  /// returns   [n, ...], the reduction of every rank's rows rank*n .. rank*n + n-1
+  [[nodiscard]] at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Pending reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
+                                             ReduceOp op = ReduceOp::sum) const;
+
+  /// tensors   one per receiving rank; returns one per sending rank. Shapes may differ.
+  [[nodiscard]] std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& tensors) const;
+
+  void send(const at::Tensor& tensor, int64_t to, int64_t tag = 0) const;
+  /// tensor   of the sender's shape and dtype, filled in place
+  void recv(const at::Tensor& tensor, int64_t from, int64_t tag = 0) const;
+
+  void barrier() const;
+
+  /// Objects as bytes; lengths may differ between ranks.
+  [[nodiscard]] std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
+  [[nodiscard]] std::vector<std::string> gather_bytes(std::string_view bytes, int64_t root = 0) const;
+  [[nodiscard]] std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
+
+  /// A new group of the ranks that give the same color, ordered by rank here. All ranks of this group call it.
+  [[nodiscard]] Group split(int64_t color) const;
+  /// The same ranks over a connection of its own: its operations need no order with this group's.
+  [[nodiscard]] Group duplicate() const;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+/// How a job's ranks find one another.
+struct ConnectOptions {
+  /// CPU backend: "mpi", "gloo". Unset: mpi where the ranks were started with MPI's wire-up, else gloo.
+  std::optional<std::string> backend{};
+  /// Longest wait for a peer before an operation fails and names it.
+  std::chrono::milliseconds timeout = std::chrono::seconds(600);
+  /// The GPU of this rank, for nccl; unset: CPU tensors only.
+  std::optional<at::Device> device{};
+  /// Compares operation, shape and dtype of every collective across the ranks first.
+  bool debug = false;
+  /// Makes a real group for a job of one process too (tests: nccl on a machine with one GPU).
+  bool force_group = false;
+};
+
+/// The group of all ranks of the job. A job of one process is a default-made Group.
+Group connect(const env::ProcessEnv& process, const ConnectOptions& options = {});
+
+/// Runs rank_main on world_size threads of this process, each with its rank of one "threads" group: a simulation of
+/// world_size processes. Returns when all have ended; the first rank's exception is rethrown.
+void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main,
+                 std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+}  // namespace accelerate::comm

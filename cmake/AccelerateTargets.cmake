@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# Helpers that keep a room's CMakeLists.txt a list.
+
+# accelerate_room(<target> SOURCES a.cpp ... HEADERS a.hpp ...): this folder's files; only listed headers are installed.
+function(accelerate_room target)
+  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;HEADERS")
+  list(TRANSFORM room_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  list(TRANSFORM room_HEADERS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  target_sources(${target} PRIVATE ${room_SOURCES})
+  if(room_HEADERS)
+    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${Accelerate_SOURCE_DIR}" FILES ${room_HEADERS})
+  endif()
+endfunction()
+
+# accelerate_option_part(NAME <MPI> PACKAGE <libopenmpi-dev> FOUND <bool>): AUTO, ON, OFF -> ACCELERATE_HAS_<NAME>.
+macro(accelerate_option_part name package found)
+  set(ACCELERATE_WITH_${name} AUTO CACHE STRING "Build the ${name} backend: AUTO, ON or OFF")
+  set_property(CACHE ACCELERATE_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT ACCELERATE_WITH_${name} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "Accelerate: ACCELERATE_WITH_${name} is '${ACCELERATE_WITH_${name}}', must be AUTO, ON or OFF.")
+  endif()
+  set(ACCELERATE_HAS_${name} FALSE)
+  if(ACCELERATE_WITH_${name} STREQUAL "OFF")
+    set(ACCELERATE_SAYS_${name} "off")
+  elseif(${found})
+    set(ACCELERATE_HAS_${name} TRUE)
+    set(ACCELERATE_SAYS_${name} "yes")
+  elseif(ACCELERATE_WITH_${name} STREQUAL "ON")
+    message(FATAL_ERROR "Accelerate: ACCELERATE_WITH_${name} is ON, but it was not found; install ${package}, "
+                        "or build without it: -DACCELERATE_WITH_${name}=OFF.")
+  else()
+    set(ACCELERATE_SAYS_${name} "no (needs ${package})")
+  endif()
+endmacro()
