@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <sstream>
+
+#include "accelerate/optim/fused_step.hpp"
+
+using accelerate::optim::FusedStep;
+using torch::optim::Optimizer;
+
+namespace {
+
+using Parameters = std::vector<at::Tensor>;
+using Make = std::function<std::unique_ptr<Optimizer>(const Parameters&)>;
+
+Parameters parameters(at::ScalarType dtype = at::kDouble) {
+  torch::manual_seed(7);
+  Parameters list;
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5, 3}, {3}, {2, 2, 2}}) {
+    list.push_back(torch::randn(shape, dtype).requires_grad_());
+  }
+  return list;
+}
+
+void set_gradients(const Parameters& list, int64_t step) {
+  torch::manual_seed(static_cast<uint64_t>(100 + step));
+  for (const auto& parameter : list) parameter.mutable_grad() = torch::randn_like(parameter);
+}
+
+double largest_difference(const Parameters& a, const Parameters& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>());
+  return largest;
+}
+
+// Stock and fused on the same recorded gradients.
+double after_steps(const Make& make, int64_t steps, at::ScalarType dtype = at::kDouble) {
+  const Parameters stock = parameters(dtype), ours = parameters(dtype);
+  auto stock_optimizer = make(stock), our_optimizer = make(ours);
+  auto fused = FusedStep::recognise(*our_optimizer);
+  REQUIRE(fused);
+  for (int64_t step = 0; step < steps; ++step) {
+    set_gradients(stock, step);
+    set_gradients(ours, step);
+    stock_optimizer->step();
+    REQUIRE(fused->step());
+  }
+  return largest_difference(stock, ours);
+}
+
+Make adamw(torch::optim::AdamWOptions options) {
+  return [options](const Parameters& list) { return std::make_unique<torch::optim::AdamW>(list, options); };
+}
+Make adam(torch::optim::AdamOptions options) {
+  return [options](const Parameters& list) { return std::make_unique<torch::optim::Adam>(list, options); };
+}
+Make sgd(torch::optim::SGDOptions options) {
+  return [options](const Parameters& list) { return std::make_unique<torch::optim::SGD>(list, options); };
+}
+
+}  // namespace
+
+TEST_CASE("fused SGD, Adam and AdamW make the stock optimizers' updates") {
+  using namespace torch::optim;
+  CHECK(after_steps(sgd(SGDOptions(0.1)), 20) < 1e-12);
+  CHECK(after_steps(sgd(SGDOptions(0.1).momentum(0.9)), 20) < 1e-12);
+  CHECK(after_steps(sgd(SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.01)), 20) < 1e-12);
+  CHECK(after_steps(sgd(SGDOptions(0.1).momentum(0.9).nesterov(true)), 20) < 1e-12);
+  CHECK(after_steps(adam(AdamOptions(0.01)), 20) < 1e-12);
+  CHECK(after_steps(adam(AdamOptions(0.01).weight_decay(0.1).betas({0.8, 0.95}).eps(1e-6)), 20) < 1e-12);
+  CHECK(after_steps(adam(AdamOptions(0.01).amsgrad(true)), 20) < 1e-12);
+  CHECK(after_steps(adamw(AdamWOptions(0.01)), 20) < 1e-12);
+  CHECK(after_steps(adamw(AdamWOptions(0.01).amsgrad(true).weight_decay(0.2)), 20) < 1e-12);
+  CHECK(after_steps(adamw(AdamWOptions(0.01)), 20, at::kFloat) < 1e-5);
+}
+
+TEST_CASE("a parameter without gradient is left alone and keeps its own count of steps") {
+  const Parameters stock = parameters(), ours = parameters();
+  torch::optim::AdamW stock_optimizer(stock, 0.01), our_optimizer(ours, 0.01);
+  auto fused = FusedStep::recognise(our_optimizer);
+  for (int64_t step = 0; step < 6; ++step) {
+    set_gradients(stock, step);
+    set_gradients(ours, step);
+    if (step % 2 == 1) stock[1].mutable_grad().reset(), ours[1].mutable_grad().reset();
+    stock_optimizer.step();
+    CHECK(fused->step());
+  }
+  CHECK(largest_difference(stock, ours) < 1e-12);
+}
+
+TEST_CASE("groups keep their own options, and options changed between steps count") {
+  const auto run = [](bool use_fused) {
+    const Parameters list = parameters();
+    torch::optim::SGD optimizer({torch::optim::OptimizerParamGroup({list[0]}),
+                                 torch::optim::OptimizerParamGroup({list[1], list[2]})},
+                                torch::optim::SGDOptions(0.1));
+    static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[1].options()).lr(0.5).momentum(0.5);
+    auto fused = FusedStep::recognise(optimizer);
+    for (int64_t step = 0; step < 4; ++step) {
+      set_gradients(list, step);
+      optimizer.param_groups()[0].options().set_lr(0.1 / static_cast<double>(step + 1));
+      if (use_fused) {
+        CHECK(fused->step());
+      } else {
+        optimizer.step();
+      }
+    }
+    return list;
+  };
+  CHECK(largest_difference(run(true), run(false)) < 1e-12);
+}
+
+TEST_CASE("float32 and bfloat16 parameters step side by side") {
+  const Parameters list{torch::ones({4}).requires_grad_(), torch::ones({4}, at::kBFloat16).requires_grad_()};
+  torch::optim::AdamW optimizer(list, 0.1);
+  auto fused = FusedStep::recognise(optimizer);
+  for (const auto& parameter : list) parameter.mutable_grad() = torch::ones_like(parameter);
+  CHECK(fused->step());
+  CHECK(list[0][0].item<double>() == doctest::Approx(0.899).epsilon(1e-3));
+  CHECK(list[1][0].item<double>() == doctest::Approx(0.899).epsilon(1e-2));
+}
+
+TEST_CASE("stock and fused steps alternate on one state, and saved state continues") {
+  const Parameters stock = parameters(), ours = parameters();
+  torch::optim::AdamW stock_optimizer(stock, 0.01), first(ours, 0.01), second(ours, 0.01);
+  auto fused = FusedStep::recognise(first);
+  for (int64_t step = 0; step < 4; ++step) {
+    set_gradients(stock, step);
+    set_gradients(ours, step);
+    stock_optimizer.step();
+    if (step % 2 == 0) {
+      CHECK(fused->step());
+    } else {
+      first.step();
+    }
+  }
+  std::stringstream file;
+  torch::save(first, file);
+  torch::load(second, file);
+  auto resumed = FusedStep::recognise(second);
+  set_gradients(stock, 9);
+  set_gradients(ours, 9);
+  stock_optimizer.step();
+  CHECK(resumed->step());
+  CHECK(largest_difference(stock, ours) < 1e-12);
+}
+
+TEST_CASE("gradients that the kernels do not know are refused before anything changes") {
+  const Parameters list{torch::ones({3, 2}).requires_grad_(), torch::ones({2}).requires_grad_()};
+  torch::optim::SGD optimizer(list, 0.1);
+  auto fused = FusedStep::recognise(optimizer);
+  list[0].mutable_grad() = torch::ones({3, 2});
+  list[1].mutable_grad() = torch::ones({2}).to_sparse();
+  CHECK_FALSE(fused->step());
+  CHECK(list[0].equal(torch::ones({3, 2})));
+}
+
+TEST_CASE("other optimizers, subclasses included, keep their own step") {
+  struct MySgd : torch::optim::SGD {
+    using SGD::SGD;
+  };
+  const Parameters list = parameters();
+  torch::optim::RMSprop rmsprop(list, 0.1);
+  MySgd mine(list, torch::optim::SGDOptions(0.1));
+  CHECK_FALSE(FusedStep::recognise(rmsprop));
+  CHECK_FALSE(FusedStep::recognise(mine));
+}
+
+TEST_CASE("gradients do not live on in the step's lists") {
+  const Parameters list = parameters();
+  torch::optim::AdamW optimizer(list, 0.01);
+  auto fused = FusedStep::recognise(optimizer);
+  set_gradients(list, 0);
+  CHECK(fused->step());
+  CHECK(list[0].grad().use_count() == 1);
+}
