@@ -36,10 +36,14 @@ endfunction()
 
 function(accelerate_find_libtorch_root out_root out_version)
   set(asked "")
+  if(NOT Torch_DIR)
+    set(Torch_DIR "$ENV{Torch_DIR}")   # as find_package would
+  endif()
   if(Torch_DIR)
     list(APPEND asked "${Torch_DIR}/../../..")
   endif()
-  foreach(prefix IN LISTS CMAKE_PREFIX_PATH)
+  string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
+  foreach(prefix IN LISTS CMAKE_PREFIX_PATH prefixes)
     list(APPEND asked "${prefix}" "${prefix}/../..")   # a LibTorch folder, or its share/cmake as torch.utils prints it
   endforeach()
   foreach(root IN LISTS asked)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# Configuring and building. A LibTorch source file takes up to 1.5 GB to compile: jobs by cores and by memory.
+jobs() {
+  local cores memory_gb
+  cores=$(nproc)
+  memory_gb=$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo 2>/dev/null || echo 8)
+  local by_memory=$((memory_gb / 2))
+  [ "$by_memory" -ge 1 ] || by_memory=1
+  echo $((cores < by_memory ? cores : by_memory))
+}
+
+# build_all [preset] [options for cmake]
+build_all() {
+  local preset=release
+  if [ $# -gt 0 ] && [[ $1 != -* ]]; then
+    preset=$1
+    shift
+  fi
+  cmake --preset "$preset" "-DACCELERATE_BUILD_TESTS=ON" "$@" >&2
+  cmake --build --preset "$preset" -j "$(jobs)" >&2
+}
+
+# build_targets <names>: only these, in build/. Tests are left out of a first configure, so that nothing of theirs is
+# needed; a build folder that has them keeps them.
+build_targets() {
+  [ -e build/CMakeCache.txt ] || cmake --preset release -DACCELERATE_BUILD_TESTS=OFF >&2
+  cmake --build build -j "$(jobs)" --target "$@" >&2
+}

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# LibTorch: the one that CMake would find, else torch from PyPI in a virtual environment under the user's cache folder.
+torch_version=2.11.0
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/accelerate
+venv=$cache/venv-$torch_version
+
+# set_up "<packages>" [options for cmake]: all that a build needs.
+set_up() {
+  local packages=$1 there=no
+  shift
+  ! libtorch_is_there "$@" || there=yes
+  [ $there = yes ] || packages+=" python3-venv"
+  set_up_packages "$packages"
+  [ $there = yes ] || libtorch_is_there "$@" || make_venv
+}
+
+# Asks the module that the build asks, so that both see the same. A place that was named and is wrong ends the run.
+libtorch_is_there() {
+  command -v cmake >/dev/null || return 1
+  local option options=() said
+  for option in "$@"; do
+    [[ $option != -D* ]] || options+=("$option")
+  done
+  said=$(cmake "${options[@]}" -P setup/which_libtorch.cmake 2>&1) && return
+  [[ $said != *"Torch_DIR is "* ]] || {
+    echo "$said" >&2
+    exit 1
+  }
+  return 1
+}
+
+# pip writes RECORD last, and torch after all that it needs.
+installed() { compgen -G "$venv/lib/python3*/site-packages/$1-$2*.dist-info/RECORD" >/dev/null; }
+
+# Made in a folder of its own, then one rename puts it in place: an interrupted run leaves nothing that looks whole.
+make_venv() {
+  mkdir -p "$cache"
+  exec 9>"$cache/lock"
+  flock -n 9 || {
+    say "waits for another ./run that prepares $cache"
+    flock 9
+  }
+  if ! { installed torch $torch_version && [ -x "$venv/bin/python" ]; }; then
+    say "installs LibTorch (torch $torch_version and what it needs, 4.7 GB) from PyPI into $venv"
+    rm -rf "$cache/.made-$torch_version"-* "$venv"
+    local made
+    made=$(mktemp -d "$cache/.made-$torch_version-XXXXXX")
+    quietly "$cache/pip.log" python3 -m venv "$made" || fail "could not make a virtual environment in $made"
+    quietly "$cache/pip.log" "$made/bin/python" -m pip install "${pip_options[@]}" "torch==$torch_version" ||
+      fail "could not install torch $torch_version; a LibTorch of your own: Torch_DIR=<libtorch>/share/cmake/Torch ./run ..."
+    ln -sfn "$(basename "$made")" "$cache/.new" && mv -T "$cache/.new" "$venv"
+  fi
+  exec 9>&-
+}
+pip_options=(--quiet --disable-pip-version-check --no-compile --no-cache-dir --only-binary :all: --progress-bar off)
+
+# What tests and benches compare with, in the same environment.
+need_test_python() {
+  local requirements=setup/requirements-test.txt have=$venv/accelerate-tests.txt
+  installed torch $torch_version && [ -x "$venv/bin/python" ] || {
+    set_up_packages python3-venv
+    make_venv
+  }
+  cmp -s "$requirements" "$have" && return
+  say "installs $(grep -v '^#' $requirements | tr '\n' ' ')from PyPI into $venv, to compare with"
+  quietly "$cache/pip.log" "$venv/bin/python" -m pip install "${pip_options[@]}" -r "$requirements" ||
+    fail "could not install what the tests compare with"
+  cp "$requirements" "$have"
+}

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+# How ./run speaks: one line each, on stderr.
+say() { echo "run: $*" >&2; }
+
+fail() {
+  say "$@"
+  exit 1
+}
+
+# quietly <log> <command...>: its output only when it fails.
+quietly() {
+  local log=$1
+  shift
+  mkdir -p "$(dirname "$log")"
+  "$@" >"$log" 2>&1 || {
+    local status=$?
+    tail -n 25 "$log" >&2
+    say "failed with $status: $*; all of its output is in $log"
+    return $status
+  }
+}
