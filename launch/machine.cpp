@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/machine.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace accelerate::launch {
+namespace {
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+std::string trim(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
+}
+
+/// Index below present, or a UUID: nobody but the driver can check one of those.
+bool names_device(const std::string& entry, int64_t present) {
+  if (is_number(entry)) return entry.size() <= 6 && std::stoll(entry) < present;
+  return entry.starts_with("GPU-") || entry.starts_with("MIG-");
+}
+
+std::vector<std::string> device_files() {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", ignored))
+    names.push_back(entry.path().filename());
+  return names;
+}
+
+}  // namespace
+
+int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<std::string>& visible) {
+  const auto is_gpu = [](const std::string& name) { return name.starts_with("nvidia") && is_number(name.substr(6)); };
+  const int64_t present = std::count_if(devices.begin(), devices.end(), is_gpu);
+  if (!visible) return present;
+  std::istringstream list(*visible);
+  int64_t shown = 0;
+  for (std::string entry; std::getline(list, entry, ',') && names_device(trim(entry), present);) ++shown;
+  return present == 0 ? 0 : shown;
+}
+
+int64_t count_physical_cores(std::string_view cpuinfo) {
+  std::set<std::pair<std::string, std::string>> cores;
+  int64_t processors = 0;
+  std::string package;
+  std::istringstream lines{std::string(cpuinfo)};
+  for (std::string line; std::getline(lines, line);) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::string key = trim(line.substr(0, colon));
+    if (key == "processor") ++processors;
+    if (key == "physical id") package = trim(line.substr(colon + 1));
+    if (key == "core id") cores.emplace(package, trim(line.substr(colon + 1)));
+  }
+  return std::max<int64_t>(1, cores.empty() ? processors : static_cast<int64_t>(cores.size()));
+}
+
+Machine this_machine(const env::Variables& variables) {
+  Machine machine;
+  const auto visible = variables.find("CUDA_VISIBLE_DEVICES");
+  machine.gpus = count_gpus(device_files(),
+                            visible == variables.end() ? std::nullopt : std::optional<std::string>(visible->second));
+  std::ifstream file("/proc/cpuinfo");
+  std::stringstream cpuinfo;
+  cpuinfo << file.rdbuf();
+  machine.physical_cores = count_physical_cores(cpuinfo.str());
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) machine.usable_cpus = CPU_COUNT(&allowed);
+  return machine;
+}
+
+}  // namespace accelerate::launch

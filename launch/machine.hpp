@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the launcher needs to know of this machine, found without any GPU library.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::launch {
+
+struct Machine {
+  int64_t gpus = 0;            ///< visible to this job
+  int64_t physical_cores = 1;  ///< of the whole machine
+  int64_t usable_cpus = 1;     ///< logical ones this process may run on
+
+  bool operator==(const Machine&) const = default;
+};
+
+/// GPUs a CUDA program would see.
+///
+/// devices   names in /dev ("nvidia0", "nvidiactl", ...)
+/// visible   CUDA_VISIBLE_DEVICES; unset: all. As in CUDA the list ends at the first entry that names no device: an
+///           empty list or one that starts with -1 shows none.
+int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<std::string>& visible);
+
+/// Physical cores in the text of /proc/cpuinfo: distinct (physical id, core id), or processors where those are absent.
+int64_t count_physical_cores(std::string_view cpuinfo);
+
+/// Looks at /dev, /proc/cpuinfo and this process's affinity.
+Machine this_machine(const env::Variables& variables);
+
+}  // namespace accelerate::launch

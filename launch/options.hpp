@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of accelerate_launch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace accelerate::launch {
+
+/// What the user asked for; unset means "not given".
+struct LaunchOptions {
+  bool cpu = false;                      ///< ranks train on the CPU although GPUs are there
+  std::optional<int64_t> num_processes;  ///< unset: one per visible GPU, one with --cpu or without GPUs
+  std::optional<std::string> backend;    ///< "mpi", "gloo" or "nccl"; unset: the library's choice
+  std::optional<int64_t> main_process_port;
+  std::optional<int64_t> num_cpu_threads_per_process;
+  std::optional<int64_t> gradient_accumulation_steps;
+  bool debug = false;
+  std::vector<std::string> command;  ///< program and its arguments
+
+  bool operator==(const LaunchOptions&) const = default;
+};
+
+/// Ends the launcher before a worker ran: the text and the exit code (2 usage, 126 cannot be run, 127 not found).
+class LaunchError : public std::runtime_error {
+ public:
+  LaunchError(int exit_code, const std::string& text) : std::runtime_error(text), exit_code_(exit_code) {}
+  [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+/// Either options to act on, or a text to print on stdout (--help, --version).
+struct Parsed {
+  LaunchOptions options;
+  std::optional<std::string> print;
+};
+
+/// arguments   without the program's name. Everything from the first word that is no option belongs to the program.
+/// Throws LaunchError (2) for an unknown option, a value out of range or a missing program.
+Parsed parse(const std::vector<std::string>& arguments);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The port where rank 0 will listen.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace accelerate::launch {
+
+/// A port of 127.0.0.1 kept for rank 0 as long as this lives: bound with SO_REUSEADDR and not listening, so that a
+/// listener that sets SO_REUSEADDR (as c10d does) gets it while nobody else is given it.
+class ReservedPort {
+ public:
+  /// wanted   0: a free one. Unset: 29500, or a free one and a line on stderr when that is taken.
+  /// Throws LaunchError (1) when the wanted port is in use.
+  explicit ReservedPort(std::optional<int64_t> wanted);
+  ~ReservedPort();
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+
+  [[nodiscard]] int64_t number() const noexcept { return number_; }
+
+ private:
+  int socket_ = -1;
+  int64_t number_ = 0;
+};
+
+}  // namespace accelerate::launch

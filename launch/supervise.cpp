@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/supervise.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "launch/output.hpp"
+#include "launch/spawn.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The signals we wait for come through a descriptor while this lives. Ignored ones (nohup) stay ignored.
+class Signals {
+ public:
+  Signals() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGCHLD);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction now {};
+      if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&wanted, number);
+    }
+    pthread_sigmask(SIG_BLOCK, &wanted, &before_);
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, &pipe_before_);
+    fd_ = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~Signals() {
+    close(fd_);
+    sigaction(SIGPIPE, &pipe_before_, nullptr);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  [[nodiscard]] int fd() const { return fd_; }
+  /// The next signal, 0 when there is none.
+  [[nodiscard]] int next() const {
+    signalfd_siginfo info{};
+    return read(fd_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  int fd_ = -1;
+  sigset_t before_{};
+  struct sigaction pipe_before_ {};
+};
+
+/// Returns false when nobody reads any more.
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EAGAIN) {  // somebody shares our terminal and made it non-blocking
+      pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
+      poll(&ready, 1, -1);
+    } else if (n < 0 && errno != EINTR) {
+      return false;
+    } else if (n > 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+  return true;
+}
+
+struct Stream {
+  int from = -1;
+  int to = -1;
+  LineBuffer lines{};
+};
+
+struct Worker {
+  int64_t rank = 0;
+  pid_t pid = -1;
+  bool running = true;
+  Tail tail{};
+  std::array<Stream, 2> streams{};
+};
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SuperviseOptions& options) : options_(options), host_(base::host_name()) {}
+  ~Supervisor() {
+    for (auto& worker : workers_) {
+      for (auto& stream : worker.streams) close_stream(stream);
+    }
+  }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  int run(const LaunchPlan& plan) {
+    try {
+      start(plan);
+    } catch (...) {
+      stop(SIGKILL);
+      while (running() > 0) step();
+      throw;
+    }
+    while (running() > 0) step();
+    drain();
+    report();
+    return result_;
+  }
+
+ private:
+  void start(const LaunchPlan& plan) {
+    if (plan.workers.empty()) return;
+    const auto& first = plan.workers.front();
+    const std::string program = find_program(first.command.front(), first.environment);
+    for (const auto& planned : plan.workers) {
+      const Process process = spawn(program, planned);
+      Worker worker{.rank = planned.rank, .pid = process.pid};
+      worker.streams[0] = {.from = process.out, .to = options_.out};
+      worker.streams[1] = {.from = process.err, .to = options_.err};
+      workers_.push_back(std::move(worker));
+    }
+  }
+
+  [[nodiscard]] int64_t running() const {
+    int64_t count = 0;
+    for (const auto& worker : workers_) count += worker.running ? 1 : 0;
+    return count;
+  }
+
+  /// Waits for output, a signal or the next deadline, and deals with it.
+  void step() {
+    std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+    std::vector<std::pair<Worker*, Stream*>> sources;
+    bool held = false;
+    for (auto& worker : workers_) {
+      for (auto& stream : worker.streams) {
+        held |= !stream.lines.empty();
+        if (stream.from < 0) continue;
+        waits.push_back({.fd = stream.from, .events = POLLIN, .revents = 0});
+        sources.emplace_back(&worker, &stream);
+      }
+    }
+    poll(waits.data(), waits.size(), timeout(held));
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (waits[i + 1].revents != 0) relay(*sources[i].first, *sources[i].second);
+      write_out(*sources[i].second, sources[i].second->lines.flush(Clock::now()));
+    }
+    for (int number = signals_.next(); number != 0; number = signals_.next()) {
+      if (number != SIGCHLD) pass_on(number);
+    }
+    reap();
+    if (kill_at_ && Clock::now() >= *kill_at_) stop(SIGKILL);
+  }
+
+  [[nodiscard]] int timeout(bool held) const {
+    if (held) return static_cast<int>(LineBuffer::patience.count());
+    if (!kill_at_) return -1;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+    return std::max(1, static_cast<int>(left.count()) + 1);
+  }
+
+  /// Reads what is there, at most one buffer. Returns false when there is nothing (more).
+  bool relay(Worker& worker, Stream& stream) {
+    std::array<char, 65536> buffer;
+    const ssize_t n = read(stream.from, buffer.data(), buffer.size());
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (n <= 0) {  // end of file; a terminal says EIO
+      write_out(stream, stream.lines.flush(Clock::now(), true));
+      close_stream(stream);
+      return false;
+    }
+    const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
+    worker.tail.add(bytes);
+    if (workers_.size() == 1) {
+      write_out(stream, bytes);
+    } else {
+      write_out(stream, stream.lines.add(bytes, Clock::now()));
+    }
+    return true;
+  }
+
+  /// Nobody reads our output (| head): the worker is told as it would be without us, by SIGPIPE.
+  static void write_out(Stream& stream, std::string_view bytes) {
+    if (!bytes.empty() && !write_all(stream.to, bytes)) close_stream(stream);
+  }
+
+  static void close_stream(Stream& stream) {
+    if (stream.from >= 0) close(stream.from);
+    stream.from = -1;
+  }
+
+  /// All workers ended: what they wrote last. Their helpers may hold the pipes open, so we do not wait for the end.
+  void drain() {
+    for (auto& worker : workers_) {
+      for (auto& stream : worker.streams) {
+        while (stream.from >= 0 && relay(worker, stream)) {
+        }
+        write_out(stream, stream.lines.flush(Clock::now(), true));
+      }
+    }
+  }
+
+  void reap() {
+    for (auto& worker : workers_) {
+      siginfo_t info{};
+      if (!worker.running || waitid(P_PID, static_cast<id_t>(worker.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid == 0) {
+        continue;
+      }
+      // Helpers it left behind go first: until it is reaped nobody else can own this group's number.
+      kill(-worker.pid, SIGKILL);
+      int status = 0;
+      waitpid(worker.pid, &status, 0);
+      worker.running = false;
+      if (exit_code_of(status) != 0 && first_failed_ == nullptr) fail(worker, status);
+    }
+  }
+
+  void fail(const Worker& worker, int status) {
+    first_failed_ = &worker;
+    cause_ = describe(status);
+    result_ = exit_code_of(status);
+    stopped_ = running() > 0 && !kill_at_;
+    if (stopped_) stop_with_grace(SIGTERM);
+  }
+
+  void pass_on(int number) {
+    if (told_ != 0) {
+      stop(SIGKILL);
+    } else {
+      told_ = number;
+      stop_with_grace(number);
+    }
+  }
+
+  void stop_with_grace(int number) {
+    stop(number);
+    kill_at_ = Clock::now() + options_.grace;
+  }
+
+  void stop(int number) {
+    for (const auto& worker : workers_) {
+      if (worker.running) kill(-worker.pid, number);
+    }
+  }
+
+  void report() {
+    if (first_failed_ == nullptr) return;
+    const auto& worker = *first_failed_;
+    const std::string who = fmt::format("accelerate_launch: worker {} ({}, pid {})", worker.rank, host_, worker.pid);
+    std::string text;
+    if (told_ != 0) {
+      text = fmt::format("{} ended with {} after signal {} was passed on.\n", who, cause_, told_);
+    } else if (workers_.size() == 1) {
+      text = fmt::format("{} ended with {}.\n", who, cause_);
+    } else {
+      const std::string last = worker.tail.text();
+      text = fmt::format("{} ended first, {}{}. {}\n{}", who, cause_, stopped_ ? "; the others were stopped" : "",
+                         last.empty() ? "It printed nothing." : "Its last lines follow.", last);
+    }
+    write_all(options_.err, text);
+  }
+
+  SuperviseOptions options_;
+  std::string host_;
+  Signals signals_;
+  std::vector<Worker> workers_;
+  const Worker* first_failed_ = nullptr;
+  std::string cause_;
+  int result_ = 0;
+  int told_ = 0;  // the signal that we passed on
+  bool stopped_ = false;
+  std::optional<Clock::time_point> kill_at_;
+};
+
+}  // namespace
+
+std::string describe(int status) {
+  if (!WIFSIGNALED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
+  std::string words = strsignal(WTERMSIG(status));
+  if (words.size() > 1 && std::islower(static_cast<unsigned char>(words[1])) != 0) {
+    words[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(words[0])));
+  }
+  return fmt::format("signal {} ({})", WTERMSIG(status), words);
+}
+
+int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+int supervise(const LaunchPlan& plan, const SuperviseOptions& options) { return Supervisor(options).run(plan); }
+
+}  // namespace accelerate::launch
