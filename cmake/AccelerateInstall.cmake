@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# install() and what find_package(Accelerate) needs. Included after every room has said its sources.
+include(CMakePackageConfigHelpers)
+
+# What the targets link and the user's project must find again: a target, and how it is found.
+set(ACCELERATE_FINDERS
+    "MPI::MPI_C|MPI COMPONENTS C" "Threads::Threads|Threads" "ZLIB::ZLIB|ZLIB" "yaml-cpp|yaml-cpp"
+    "nlohmann_json::nlohmann_json|nlohmann_json")
+
+set(linked "")
+set(exported accelerate_base accelerate)
+if(TARGET accelerate_launch_lib)
+  list(APPEND exported accelerate_launch_lib)
+endif()
+foreach(target IN LISTS exported)
+  get_target_property(libraries ${target} LINK_LIBRARIES)
+  list(APPEND linked ${libraries})
+endforeach()
+set(ACCELERATE_FIND_DEPENDENCIES "")
+foreach(finder IN LISTS ACCELERATE_FINDERS)
+  string(REPLACE "|" ";" finder "${finder}")
+  list(GET finder 0 target)
+  list(GET finder 1 arguments)
+  if(target IN_LIST linked)
+    string(APPEND ACCELERATE_FIND_DEPENDENCIES "find_dependency(${arguments})\n")
+  endif()
+endforeach()
+
+set(ACCELERATE_LIBTORCH_CUDA_AS_BUILT OFF)
+if(ACCELERATE_LIBTORCH_HAS_CUDA)
+  set(ACCELERATE_LIBTORCH_CUDA_AS_BUILT ON)
+endif()
+set(config "${CMAKE_INSTALL_LIBDIR}/cmake/Accelerate")
+foreach(target IN LISTS exported)
+  install(TARGETS ${target} EXPORT AccelerateTargets FILE_SET HEADERS)
+endforeach()
+if(TARGET accelerate_launch)
+  install(TARGETS accelerate_launch EXPORT AccelerateTargets)
+endif()
+install(EXPORT AccelerateTargets FILE AccelerateTargets.cmake NAMESPACE accelerate:: DESTINATION "${config}")
+configure_package_config_file(cmake/AccelerateConfig.cmake.in "${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfig.cmake"
+                              INSTALL_DESTINATION "${config}")
+# Before 1.0 a new minor version may change what it likes.
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfigVersion.cmake"
+              cmake/AccelerateLibTorch.cmake DESTINATION "${config}")
