@@ -7,9 +7,9 @@ set(ACCELERATE_FINDERS
     "MPI::MPI_C|MPI COMPONENTS C" "Threads::Threads|Threads" "ZLIB::ZLIB|ZLIB" "yaml-cpp|yaml-cpp"
     "nlohmann_json::nlohmann_json|nlohmann_json")
 
-set(linked "")
 set(exported accelerate_base accelerate)
-if(TARGET accelerate_launch_lib)
+get_target_property(linked accelerate LINK_LIBRARIES)
+if(accelerate_launch_lib IN_LIST linked)
   list(APPEND exported accelerate_launch_lib)
 endif()
 foreach(target IN LISTS exported)
