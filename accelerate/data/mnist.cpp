@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/mnist.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "accelerate/data/idx.hpp"
+
+namespace accelerate::data {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t side = 28;
+constexpr int64_t pixels = side * side;
+
+/// Grey images kept as bytes: a quarter of the memory, and faster than gathering floats (README).
+class GreyImages final : public Source {
+ public:
+  GreyImages(at::Tensor images, at::Tensor labels, float mean, float deviation)
+      : images_(std::move(images)), labels_(std::move(labels)) {
+    // The operations and their order are torchvision's, so every one of the 256 values is bit-equal to its.
+    for (size_t i = 0; i < value_.size(); ++i) value_[i] = (static_cast<float>(i) / 255.0F - mean) / deviation;
+  }
+
+  [[nodiscard]] int64_t size() const override { return labels_.size(0); }
+
+  [[nodiscard]] Batch read(const at::Tensor& indices) const override {
+    const int64_t count = indices.size(0);
+    auto data = at::empty({count, 1, side, side}, at::TensorOptions().dtype(at::kFloat));
+    float* to = data.data_ptr<float>();
+    const int64_t* index = indices.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < count; ++i, to += pixels)
+      normalise(images_.const_data_ptr<uint8_t>() + index[i] * pixels, to);
+    return {.data = std::move(data), .target = labels_.index_select(0, indices)};
+  }
+
+ private:
+  void normalise(const uint8_t* from, float* to) const {
+    for (int64_t p = 0; p < pixels; ++p) to[p] = value_[from[p]];
+  }
+
+  at::Tensor images_;  // [N, 28, 28] uint8
+  at::Tensor labels_;  // [N] int64
+  std::array<float, 256> value_{};
+};
+
+std::array<std::string, 4> file_names() {
+  return {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
+}
+
+fs::path find(const fs::path& folder, const std::string& name, std::string_view set) {
+  for (const auto& path : {folder / name, folder / (name + ".gz")})
+    if (fs::exists(path)) return path;
+  const auto names = file_names();
+  base::fail(ErrorKind::io, {}, set,
+             "{} {}; put {} there, gzipped (.gz) or not, or run ./run data {}, which downloads them", folder.string(),
+             fs::is_directory(folder) ? fmt::format("has no {} and no {}.gz", name, name) : "is not a folder",
+             fmt::join(names, ", "), set);
+}
+
+Loader load(const fs::path& folder, const LoaderOptions& options, Split split, std::string_view set, float mean,
+            float deviation) {
+  const auto names = file_names();
+  const size_t first = split == Split::train ? 0 : 2;
+  const fs::path images_path = find(folder, names[first], set);
+  const fs::path labels_path = find(folder, names[first + 1], set);
+  const at::Tensor images = read_idx(images_path, 3);
+  const at::Tensor labels = read_idx(labels_path, 1);
+  if (images.size(1) != side || images.size(2) != side)
+    base::fail(ErrorKind::data, {}, set, "{} has images of {}x{}: expected 28x28", images_path.string(), images.size(1),
+               images.size(2));
+  if (images.size(0) != labels.size(0))
+    base::fail(ErrorKind::data, {}, set, "{} has {} images: expected {}, the number of labels in {}",
+               images_path.string(), images.size(0), labels.size(0), labels_path.string());
+  return {std::make_shared<GreyImages>(images, labels.to(at::kLong), mean, deviation), options};
+}
+
+}  // namespace
+
+Loader mnist(const fs::path& folder, const LoaderOptions& options, Split split) {
+  return load(folder, options, split, "mnist", 0.1307F, 0.3081F);
+}
+
+Loader fashion_mnist(const fs::path& folder, const LoaderOptions& options, Split split) {
+  return load(folder, options, split, "fashion-mnist", 0.2860F, 0.3530F);
+}
+
+}  // namespace accelerate::data

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+
+#include "accelerate/data/loader.hpp"
+
+namespace accelerate::data {
+
+enum class Split { train, test };
+
+/// Handwritten digits from a folder with the four IDX files under their original names, gzipped (.gz) or not.
+///
+/// batches   data [B, 1, 28, 28] float32, (pixel / 255 - 0.1307) / 0.3081, bit-equal to torchvision's ToTensor and
+///           Normalize; target [B] int64, 0 to 9
+/// Throws Error (io) for a missing folder or file, Error (data), with path, expected and found, for a broken one.
+/// "./run data mnist" downloads the full set; examples/data/mnist is a cut of it.
+[[nodiscard]] Loader mnist(const std::filesystem::path& folder, const LoaderOptions& options = {},
+                           Split split = Split::train);
+
+/// Fashion-MNIST, the same with 0.2860 and 0.3530.
+[[nodiscard]] Loader fashion_mnist(const std::filesystem::path& folder, const LoaderOptions& options = {},
+                                   Split split = Split::train);
+
+}  // namespace accelerate::data

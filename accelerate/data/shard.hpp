@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which samples of an epoch are whose: Accelerate's default mode, batches dealt round-robin.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::data {
+
+struct ShardOptions {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  /// Samples per batch of one rank.
+  int64_t batch_size = 1;
+  /// Leaves out the samples that do not fill one batch on every rank.
+  bool drop_last = false;
+  /// Fills the last batches from the front of the order, so that every rank runs the same number of equal batches.
+  /// Off: the last batches may be short, and some ranks may have one batch less.
+  bool even_batches = true;
+};
+
+/// One batch as positions in the order: first .. first+real-1, then `filling` more that start at fill_first and go
+/// round the first `pool` positions.
+struct BatchRange {
+  int64_t first = 0;
+  int64_t real = 0;
+  int64_t fill_first = 0;
+  int64_t filling = 0;
+  int64_t pool = 0;
+
+  bool operator==(const BatchRange&) const = default;
+};
+
+/// The batches of one rank in one epoch as arithmetic: nothing is stored per sample.
+class ShardPlan {
+ public:
+  /// samples   N, length of the order
+  /// Throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world.
+  ShardPlan(int64_t samples, const ShardOptions& options, const Place& place = {});
+
+  /// Batches of this rank, the true count.
+  [[nodiscard]] int64_t size() const { return size_; }
+  /// number   0 <= number < size()
+  [[nodiscard]] BatchRange batch(int64_t number) const;
+  /// Real samples of the last global batch where it was filled, else 0; -1 with drop_last. See state::BatchInfo.
+  [[nodiscard]] int64_t remainder() const;
+
+ private:
+  ShardOptions options_;
+  int64_t round_;        // samples in one batch of every rank
+  int64_t full_rounds_;  // rounds in which every rank's batch is full
+  int64_t tail_;         // samples after them
+  int64_t size_;
+};
+
+/// Which samples one rank reads in one epoch.
+///
+/// samples   order over the data set, [N] sample indices
+/// returns   batches of this rank, [ceil(N / (P*B))][B] sample indices, P = world_size, B = batch_size
+///
+/// With even_batches the tail is filled from the front of the order, so every rank runs the same number of steps.
+/// Pure: no process group, no clock. Throws as ShardPlan does.
+[[nodiscard]] std::vector<std::vector<int64_t>> shard(std::span<const int64_t> samples, const ShardOptions& options,
+                                                      const Place& place = {});
+
+}  // namespace accelerate::data

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "accelerate/data/loader.hpp"
+#include "accelerate/data/memory.hpp"
+
+using accelerate::data::Batch;
+using accelerate::data::from_tensors;
+using accelerate::data::Loader;
+using accelerate::data::LoaderOptions;
+using accelerate::data::memory_source;
+using accelerate::state::BatchInfo;
+using Numbers = std::vector<int64_t>;
+using Batches = std::vector<Numbers>;
+
+namespace {
+
+/// Sample i is the number i, its target 10 * i.
+Loader numbers(int64_t n, const LoaderOptions& options) {
+  return from_tensors(torch::arange(n), torch::arange(n) * 10, options);
+}
+
+Numbers list(const at::Tensor& tensor) {
+  return {tensor.data_ptr<int64_t>(), tensor.data_ptr<int64_t>() + tensor.numel()};
+}
+
+Batches pass(Loader& loader) {
+  Batches all;
+  for (auto& [data, target] : loader) {
+    CHECK(target.equal(data * 10));
+    all.push_back(list(data));
+  }
+  return all;
+}
+
+Batches pass(Loader& loader, int64_t rank, int64_t world, bool even = true) {
+  loader.shard(rank, world, even);
+  loader.set_epoch(0);
+  const auto all = pass(loader);
+  CHECK(loader.size() == static_cast<int64_t>(all.size()));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("one rank reads every sample once, the last batch short") {
+  auto loader = numbers(5, {.batch_size = 2});
+  CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4}});
+  CHECK(loader.size() == 3);
+  auto dropping = numbers(5, {.batch_size = 2, .drop_last = true});
+  CHECK(pass(dropping) == Batches{{0, 1}, {2, 3}});
+  CHECK(dropping.size() == 2);
+}
+
+TEST_CASE("ranks read their shards, filled from the front") {
+  auto loader = numbers(10, {.batch_size = 2});
+  CHECK(pass(loader, 0, 2) == Batches{{0, 1}, {4, 5}, {8, 9}});
+  CHECK(pass(loader, 1, 2) == Batches{{2, 3}, {6, 7}, {0, 1}});
+  CHECK(pass(loader, 1, 2, false) == Batches{{2, 3}, {6, 7}});
+  auto thirteen = numbers(13, {.batch_size = 4});
+  CHECK(pass(thirteen, 1, 3) == Batches{{4, 5, 6, 7}, {3, 4, 5, 6}});
+  CHECK(thirteen.total_batch_size() == 12);
+  CHECK(thirteen.sample_count() == 13);
+  auto one = numbers(1, {.batch_size = 4});
+  CHECK(pass(one, 1, 2) == Batches{{0, 0, 0, 0}});
+}
+
+TEST_CASE("a seeded shuffle gives Accelerate's batches, epoch by epoch") {
+  auto loader = numbers(8, {.batch_size = 2, .shuffle = true, .seed = 42});
+  CHECK(pass(loader) == Batches{{6, 3}, {0, 7}, {2, 1}, {4, 5}});
+  CHECK(pass(loader) == Batches{{4, 5}, {7, 1}, {3, 2}, {6, 0}});
+  auto sixteen = numbers(16, {.batch_size = 2, .shuffle = true, .seed = 42});
+  CHECK(pass(sixteen, 0, 2) == Batches{{6, 3}, {10, 15}, {14, 9}, {4, 13}});
+  CHECK(pass(sixteen, 1, 2) == Batches{{0, 7}, {2, 12}, {8, 5}, {11, 1}});
+}
+
+TEST_CASE("set_epoch chooses the next pass, and epochs count passes, left early or not") {
+  auto loader = numbers(8, {.batch_size = 2, .shuffle = true, .seed = 42});
+  loader.set_epoch(1);
+  CHECK(pass(loader) == Batches{{4, 5}, {7, 1}, {3, 2}, {6, 0}});
+  CHECK(loader.epoch() == 2);
+  for (auto& batch : loader) {
+    CHECK(list(batch.data) == Numbers{4, 7});
+    CHECK(loader.epoch() == 2);
+    break;
+  }
+  loader.set_epoch(0);
+  for (auto& batch : loader) {
+    CHECK(list(batch.data) == Numbers{6, 3});
+    break;
+  }
+  CHECK(loader.epoch() == 0);
+  CHECK(pass(loader) == Batches{{4, 5}, {7, 1}, {3, 2}, {6, 0}});
+  CHECK(loader.epoch() == 2);
+}
+
+TEST_CASE("an unset seed is the CPU generator's, fixed by the first pass") {
+  torch::manual_seed(42);
+  auto loader = numbers(8, {.batch_size = 8, .shuffle = true});
+  CHECK(pass(loader) == Batches{{6, 3, 0, 7, 2, 1, 4, 5}});
+  torch::manual_seed(1);
+  CHECK(loader.seed() == 42);
+  CHECK(pass(loader) == Batches{{4, 5, 7, 1, 3, 2, 6, 0}});
+  loader.set_seed(44);
+  loader.set_epoch(0);
+  CHECK(pass(loader) == Batches{{4, 7, 3, 2, 1, 5, 6, 0}});
+}
+
+TEST_CASE("last is told with the last batch, on every pass, and info is empty outside") {
+  auto loader = numbers(16, {.batch_size = 4});
+  CHECK(loader.info() == BatchInfo{});
+  for (int round = 0; round < 2; ++round) {
+    std::vector<bool> flags;
+    for ([[maybe_unused]] auto& batch : loader) {
+      CHECK(loader.info().index == static_cast<int64_t>(flags.size()));
+      CHECK(loader.info().remainder == 0);
+      flags.push_back(loader.info().last);
+    }
+    CHECK(flags == std::vector<bool>{false, false, false, true});
+    CHECK(loader.info() == BatchInfo{});
+  }
+}
+
+TEST_CASE("remainder is known from the first batch on") {
+  const auto remainder = [](int64_t n, int64_t batch, int64_t world, bool drop, bool even = true) {
+    auto loader = numbers(n, {.batch_size = batch, .drop_last = drop});
+    loader.shard(0, world, even);
+    return loader.begin().info().remainder;
+  };
+  CHECK(remainder(10, 2, 2, false) == 2);
+  CHECK(remainder(13, 4, 2, false) == 5);
+  CHECK(remainder(12, 2, 2, false) == 0);
+  CHECK(remainder(13, 4, 3, false) == 1);
+  CHECK(remainder(1, 4, 2, false) == 1);
+  CHECK(remainder(13, 2, 2, true) == -1);
+  CHECK(remainder(13, 4, 2, false, false) == 0);
+  CHECK(remainder(7, 4, 1, false) == 3);
+}
+
+TEST_CASE("no samples are no batches") {
+  auto loader = numbers(0, {.batch_size = 2, .shuffle = true});
+  CHECK(pass(loader).empty());
+  CHECK(loader.size() == 0);
+}
+
+TEST_CASE("loops nest, over two loaders and over one") {
+  auto outer = numbers(4, {.batch_size = 2});
+  auto inner = numbers(3, {.batch_size = 1});
+  Numbers seen;
+  for (auto& batch : outer) {
+    for (auto& [data, target] : inner) seen.push_back(data.item<int64_t>());
+    CHECK(outer.info().last == (batch.data[0].item<int64_t>() == 2));
+  }
+  CHECK(seen == Numbers{0, 1, 2, 0, 1, 2});
+
+  int64_t pairs = 0;
+  for ([[maybe_unused]] auto& a : outer)
+    for ([[maybe_unused]] auto& b : outer) ++pairs;
+  CHECK(pairs == 4);
+}
+
+TEST_CASE("a pass outlives its loader") {
+  auto loader = std::make_unique<Loader>(numbers(4, {.batch_size = 2}));
+  auto it = loader->begin();
+  loader.reset();
+  CHECK(list(it->data) == Numbers{0, 1});
+  CHECK(list((++it)->data) == Numbers{2, 3});
+  CHECK(it.info().last);
+  ++it;
+  CHECK(it == std::default_sentinel);
+}
+
+TEST_CASE("a batch belongs to the user: keeping or changing it changes neither the source nor the next batch") {
+  const auto source = torch::arange(6);
+  auto loader = from_tensors(source, {}, {.batch_size = 2});
+  std::vector<at::Tensor> kept;
+  for (auto& [data, target] : loader) {
+    CHECK(!target.defined());
+    kept.push_back(data);
+    data.add_(100);
+  }
+  CHECK(source.equal(torch::arange(6)));
+  CHECK(torch::cat(kept).equal(torch::arange(6) + 100));
+}
+
+TEST_CASE("copies are handles of one loader") {
+  auto loader = numbers(4, {.batch_size = 2});
+  Loader copy = loader;
+  copy.shard(1, 2);
+  CHECK(pass(loader) == Batches{{2, 3}});
+  CHECK(copy == loader);
+  CHECK(copy.rank() == 1);
+  CHECK(copy.world_size() == 2);
+  CHECK(copy.even_batches());
+  CHECK(copy.options().batch_size == 2);
+  CHECK(numbers(4, {}) != numbers(4, {}));
+}
+
+TEST_CASE("data of any dtype and shape is gathered by the batch") {
+  const auto images = torch::rand({5, 2, 3}, torch::kBFloat16);
+  auto loader = from_tensors(images, torch::tensor({true, false, true, true, false}), {.batch_size = 3});
+  auto it = loader.begin();
+  ++it;
+  CHECK(it->data.equal(images.slice(0, 3)));
+  CHECK(it->target.equal(torch::tensor({true, false})));
+}
+
+TEST_CASE("wrong loaders are refused, with both values in the message") {
+  CHECK_THROWS_WITH(numbers(4, {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
+  CHECK_THROWS_WITH(numbers(4, {}).set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
+  CHECK_THROWS_WITH(numbers(4, {}).shard(2, 2, true, {.rank = 2, .world_size = 2, .host = "a"}),
+                    "[rank 2 of 2, a] shard: rank is 2, must be 0 to 1 with world_size 2");
+  CHECK_THROWS_WITH((void)memory_source(torch::zeros({3, 2}), torch::zeros(4)),
+                    "memory_source: data has 3 samples, target 4; both must be [N, ...]");
+  CHECK_THROWS_WITH((void)memory_source(torch::tensor(1)),
+                    "memory_source: data has no first dimension, must be [N, ...]");
+  CHECK_THROWS_WITH((void)memory_source({}), "memory_source: data has no first dimension, must be [N, ...]");
+  CHECK_THROWS_WITH((void)memory_source(torch::zeros({3}, torch::kMeta)),
+                    "memory_source: data is on meta, must be on the CPU; batches are moved by prepare");
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "accelerate/data/idx.hpp"
+#include "accelerate/data/mnist.hpp"
+
+using accelerate::Error;
+using accelerate::ErrorKind;
+using accelerate::data::fashion_mnist;
+using accelerate::data::mnist;
+using accelerate::data::read_idx;
+using accelerate::data::Split;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path shipped = TEST_SOURCE_DIR "/examples/data";
+
+/// A folder of its own that goes away. Not with remove_all: libtorch.so 2.11 exports one that calls a null pointer.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("accelerate-mnist-" + std::to_string(getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(path, ignored)) fs::remove(entry.path(), ignored);
+    fs::remove(path, ignored);
+  }
+  [[nodiscard]] std::string file(const std::string& name) const { return (path / name).string(); }
+};
+
+void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+void write_gzip(const fs::path& path, const std::string& bytes) {
+  gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+  gzclose(file);
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string word(uint32_t value) {
+  std::string bytes;
+  for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(value >> shift & 255U);
+  return bytes;
+}
+
+/// An IDX file of unsigned bytes with `count` items, all bytes counting up.
+std::string idx(const std::vector<uint32_t>& shape) {
+  std::string bytes = word(0x0800U + static_cast<uint32_t>(shape.size()));
+  uint32_t size = 1;
+  for (const uint32_t n : shape) bytes += word(n), size *= n;
+  for (uint32_t i = 0; i < size; ++i) bytes += static_cast<char>(i % 251);
+  return bytes;
+}
+
+std::string message(const std::function<void()>& call, ErrorKind kind) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+std::string refused(const fs::path& path, const std::string& bytes, int64_t dimensions = 1) {
+  write(path, bytes);
+  return message([&] { (void)read_idx(path, dimensions); }, ErrorKind::data);
+}
+
+}  // namespace
+
+TEST_CASE("the shipped digits are read, normalised as torchvision does it") {
+  auto train = mnist(shipped / "mnist", {.batch_size = 100});
+  CHECK(train.sample_count() == 14200);
+  const auto it = train.begin();
+  CHECK(it->data.sizes() == at::IntArrayRef{100, 1, 28, 28});
+  CHECK(it->data.dtype() == torch::kFloat);
+  CHECK(it->target.slice(0, 0, 8).equal(torch::tensor({5, 0, 4, 1, 9, 2, 1, 3}, torch::kLong)));
+
+  const auto bytes = read_idx(shipped / "mnist/train-images-idx3-ubyte.gz", 3);
+  const auto expected = bytes.slice(0, 0, 100).unsqueeze(1).to(torch::kFloat).div(255).sub_(0.1307).div_(0.3081);
+  CHECK(it->data.equal(expected));
+}
+
+TEST_CASE("the test split and Fashion-MNIST are read from the same layout") {
+  CHECK(mnist(shipped / "mnist", {}, Split::test).sample_count() == 10000);
+  auto fashion = fashion_mnist(shipped / "fashion-mnist", {.batch_size = 2}, Split::test);
+  CHECK(fashion.sample_count() == 4400);
+  const auto bytes = read_idx(shipped / "fashion-mnist/t10k-images-idx3-ubyte.gz", 3);
+  const auto expected = bytes.slice(0, 0, 2).unsqueeze(1).to(torch::kFloat).div(255).sub_(0.2860).div_(0.3530);
+  CHECK(fashion.begin()->data.equal(expected));
+}
+
+TEST_CASE("files may be gzipped or not") {
+  const Folder folder;
+  write(folder.path / "plain", idx({3, 2, 2}));
+  write_gzip(folder.path / "packed.gz", idx({3, 2, 2}));
+  const auto plain = read_idx(folder.path / "plain", 3);
+  CHECK(plain.equal(torch::arange(12, torch::kByte).view({3, 2, 2})));
+  CHECK(read_idx(folder.path / "packed.gz", 3).equal(plain));
+
+  write(folder.path / "t10k-images-idx3-ubyte", idx({2, 28, 28}));
+  write_gzip(folder.path / "t10k-labels-idx1-ubyte.gz", idx({2}));
+  CHECK(mnist(folder.path, {}, Split::test).sample_count() == 2);
+}
+
+TEST_CASE("a broken IDX file is refused with path, expected and found") {
+  const Folder folder;
+  const auto path = folder.file("x");
+  CHECK(refused(path, word(0x0803) + word(1)) ==
+        "read_idx: " + path + " has the wrong magic: expected 0x00000801 (bytes, 1 dimensions), found 0x00000803");
+  CHECK(refused(path, word(0x0803) + word(1), 3) ==
+        "read_idx: " + path + " is cut off: expected a header of 16 bytes, found 8 bytes");
+  CHECK(refused(path, idx({5}).substr(0, 10)) ==
+        "read_idx: " + path + " is cut off: expected 5 bytes after the header [5], found 2");
+  CHECK(refused(path, idx({5}) + "x") ==
+        "read_idx: " + path + " is too long: expected 5 bytes after the header [5], found more");
+  CHECK(refused(path, word(0x0803) + word(4000000000U) + word(4000000000U) + word(4000000000U), 3) ==
+        "read_idx: " + path +
+            " is damaged: its header says [4000000000, 4000000000, 4000000000], more than any such file holds");
+}
+
+TEST_CASE("a header that promises much makes no reader allocate it") {
+  const Folder folder;
+  const auto path = folder.file("x");
+  CHECK(refused(path, word(0x0801) + word(4000000000U) + "abc") ==
+        "read_idx: " + path + " is cut off: expected 4000000000 bytes after the header [4000000000], found 3");
+}
+
+TEST_CASE("a broken gzip file is refused with path, expected and found") {
+  const Folder folder;
+  const auto path = folder.file("x.gz");
+  CHECK(refused(path, idx({5})) ==
+        "read_idx: " + path + " is not gzip: expected the bytes 1f 8b at its start, found 00 00");
+  CHECK(refused(path, "") ==
+        "read_idx: " + path + " is not gzip: expected the bytes 1f 8b at its start, found 0 bytes");
+
+  write_gzip(path, idx({3000}));
+  const auto whole = read(path);
+  CHECK(refused(path, whole.substr(0, whole.size() - 12)) ==
+        "read_idx: " + path + " is cut off: expected the end of the gzip stream, found the end of the file");
+  auto damaged = whole;
+  damaged[whole.size() - 6] = static_cast<char>(damaged[whole.size() - 6] ^ 0x55);
+  CHECK(refused(path, damaged).starts_with("read_idx: " + path + " is damaged: expected a gzip stream, zlib found "));
+}
+
+TEST_CASE("a file cut at any length is an Error, plain or gzipped") {
+  const Folder folder;
+  const auto plain = idx({4, 3, 2});
+  for (size_t length = 0; length < plain.size(); ++length)
+    CHECK(refused(folder.path / "plain", plain.substr(0, length), 3).starts_with("read_idx: "));
+  write_gzip(folder.path / "packed.gz", plain);
+  const auto packed = read(folder.path / "packed.gz");
+  for (size_t length = 0; length < packed.size(); ++length) {
+    CAPTURE(length);
+    CHECK(refused(folder.path / "packed.gz", packed.substr(0, length), 3).starts_with("read_idx: "));
+  }
+}
+
+TEST_CASE("a missing folder or file names the four files and how to get them") {
+  const Folder folder;
+  const std::string remedy =
+      "; put train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte there, "
+      "gzipped (.gz) or not, or run ./run data ";
+  CHECK(message([&] { (void)mnist("/nowhere"); }, ErrorKind::io) ==
+        "mnist: /nowhere is not a folder" + remedy + "mnist, which downloads them");
+  write(folder.path / "train-images-idx3-ubyte", idx({2, 28, 28}));
+  CHECK(message([&] { (void)fashion_mnist(folder.path); }, ErrorKind::io) ==
+        "fashion-mnist: " + folder.path.string() + " has no train-labels-idx1-ubyte and no train-labels-idx1-ubyte.gz" +
+            remedy + "fashion-mnist, which downloads them");
+  CHECK(message([&] { (void)read_idx("/nowhere/x", 1); }, ErrorKind::io) ==
+        "read_idx: /nowhere/x cannot be opened: No such file or directory");
+  CHECK(message([&] { (void)read_idx(folder.path, 1); }, ErrorKind::io) ==
+        "read_idx: " + folder.path.string() + " cannot be read: Is a directory");
+}
+
+TEST_CASE("images of another size, and labels of another count, are refused") {
+  const Folder folder;
+  const auto images = folder.file("train-images-idx3-ubyte");
+  const auto labels = folder.file("train-labels-idx1-ubyte");
+  write(images, idx({2, 28, 28}));
+  write(labels, idx({3}));
+  CHECK(message([&] { (void)mnist(folder.path); }, ErrorKind::data) ==
+        "mnist: " + images + " has 2 images: expected 3, the number of labels in " + labels);
+  write(images, idx({3, 28, 27}));
+  CHECK(message([&] { (void)mnist(folder.path); }, ErrorKind::data) ==
+        "mnist: " + images + " has images of 28x27: expected 28x28");
+}
