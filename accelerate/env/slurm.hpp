@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slurm's variables need more than a number parser: lists of hosts, counts per node, steps that are none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::env::slurm {
+
+/// Whether srun started this process. The shells of sbatch and salloc have Slurm's variables of the whole job as well,
+/// but they are one process: they have no step, or one of the reserved ids (batch, interactive, extern).
+bool in_step(const Variables& variables);
+
+/// "node[01-04,7],b" -> "node01", "rack[2,5]-n[1-3]" -> "rack2-n1". Nothing for text that is no host list.
+std::optional<std::string> first_host(std::string_view node_list);
+
+/// Tasks of node number `node` in "2(x3),1"; a single number means every node. Nothing for other text.
+std::optional<int64_t> tasks_of_node(std::string_view tasks_per_node, int64_t node);
+
+/// A port that all ranks of one step work out alike, 15000 .. 31999: below the ports that Linux hands out by itself.
+int64_t port(int64_t job, int64_t step);
+
+}  // namespace accelerate::env::slurm
