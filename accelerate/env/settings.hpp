@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings that the code, a variable or a config file may give. The first of them wins, in that order.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::env {
+
+/// What the program's code says. Unset is "not given", which is not the same as "given as the default".
+struct GivenSettings {
+  std::optional<int64_t> gradient_accumulation_steps{};
+  std::optional<bool> cpu{};
+  std::optional<std::string> backend{};
+  std::optional<std::chrono::seconds> timeout{};
+  std::optional<bool> debug{};
+  std::optional<std::string> torch_device{};
+  std::optional<int64_t> threads_per_rank{};
+  std::optional<bool> allow_shared_gpus{};
+};
+
+/// What holds. The values here are the defaults.
+struct Settings {
+  /// Micro-batches per optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS
+  int64_t gradient_accumulation_steps = 1;
+  /// Stay on the CPU although there is a GPU. ACCELERATE_USE_CPU
+  bool cpu = false;
+  /// CPU backend, "mpi" or "gloo"; unset: comm chooses. ACCELERATE_BACKEND
+  std::optional<std::string> backend{};
+  /// Longest wait for a peer, at least 1 s. ACCELERATE_TIMEOUT, in seconds
+  std::chrono::seconds timeout{600};
+  /// Compare every collective across the ranks. ACCELERATE_DEBUG_MODE
+  bool debug = false;
+  /// Exactly this device, like "cuda:1" or "cpu"; unset: chosen by local rank. ACCELERATE_TORCH_DEVICE
+  std::optional<std::string> torch_device{};
+  /// Threads of LibTorch in this rank; unset: physical cores divided by local ranks. OMP_NUM_THREADS
+  std::optional<int64_t> threads_per_rank{};
+  /// More local ranks than GPUs: the ranks share them in turn. ACCELERATE_ALLOW_SHARED_GPUS
+  bool allow_shared_gpus = false;
+
+  bool operator==(const Settings&) const = default;
+};
+
+/// A config file as text: setting to value.
+struct Config {
+  std::string path{};
+  std::map<std::string, std::string> values{};
+};
+
+/// Where a setting may come from besides the code.
+struct SettingName {
+  std::string_view name;      ///< in the code and as key of the config file
+  std::string_view variable;  ///< in the environment
+};
+
+/// Every setting, in the order of Settings.
+std::vector<SettingName> setting_names();
+
+/// YAML of one level, "cpu: true". A key without value is not given.
+/// Throws Error (environment) for text that is not such YAML and for an unknown key, listing the known.
+Config parse_config(std::string_view text, const std::string& path);
+
+/// The file named by ACCELERATE_CONFIG_FILE; without that variable nothing. Throws Error (io) when it cannot be read.
+Config read_config(const Variables& variables);
+
+/// code > environment > config file > default, for every setting. What loses to a different value is logged as a
+/// warning on rank 0.
+///
+/// Throws Error: usage for a value of the code, environment for one of a variable or the file, with where it came from.
+Settings resolve_settings(const GivenSettings& from_code, const Variables& variables, const Config& config,
+                          const Place& place = {});
+
+}  // namespace accelerate::env

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/env/settings.hpp"
+
+#include <doctest/doctest.h>
+
+#include "accelerate/base/log.hpp"
+
+namespace env = accelerate::env;
+namespace base = accelerate::base;
+using accelerate::ErrorKind;
+using env::Config;
+using env::GivenSettings;
+using env::Settings;
+using env::Variables;
+using std::chrono::seconds;
+
+namespace {
+
+/// Warnings of one resolution.
+std::vector<std::string> warnings(const GivenSettings& given, const Variables& variables, const Config& config,
+                                  const accelerate::Place& place = {}) {
+  std::vector<std::string> lines;
+  const auto before = base::set_log_handler([&](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  env::resolve_settings(given, variables, config, place);
+  base::set_log_handler(before);
+  return lines;
+}
+
+std::pair<ErrorKind, std::string> refusal(const GivenSettings& given, const Variables& variables,
+                                          const Config& config = {}) {
+  try {
+    env::resolve_settings(given, variables, config);
+  } catch (const accelerate::Error& error) {
+    return {error.kind(), error.what()};
+  }
+  return {ErrorKind::data, "no error"};
+}
+
+const Config file{.path = "/etc/job.yaml", .values = {{"gradient_accumulation_steps", "2"}}};
+const Variables variable{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}};
+
+}  // namespace
+
+TEST_CASE("nothing given are the defaults") {
+  CHECK(env::resolve_settings({}, {}, {}) == Settings{});
+  CHECK(Settings{}.gradient_accumulation_steps == 1);
+  CHECK(Settings{}.timeout == seconds(600));
+  CHECK_FALSE(Settings{}.cpu);
+}
+
+TEST_CASE("code wins over the environment, the environment over the file, the file over the default") {
+  CHECK(env::resolve_settings({.gradient_accumulation_steps = 3}, variable, file).gradient_accumulation_steps == 3);
+  CHECK(env::resolve_settings({}, variable, file).gradient_accumulation_steps == 8);
+  CHECK(env::resolve_settings({}, {}, file).gradient_accumulation_steps == 2);
+}
+
+TEST_CASE("given as the default wins too") {
+  CHECK(env::resolve_settings({.gradient_accumulation_steps = 1}, variable, {}).gradient_accumulation_steps == 1);
+  CHECK_FALSE(env::resolve_settings({.cpu = false}, {{"ACCELERATE_USE_CPU", "1"}}, {}).cpu);
+}
+
+TEST_CASE("every setting can come from the code, from its variable and from the file") {
+  const Settings expected{.gradient_accumulation_steps = 4,
+                          .cpu = true,
+                          .backend = "gloo",
+                          .timeout = seconds(7),
+                          .debug = true,
+                          .torch_device = "cuda:64",
+                          .threads_per_rank = 5,
+                          .allow_shared_gpus = true};
+  CHECK(env::resolve_settings({.gradient_accumulation_steps = 4,
+                               .cpu = true,
+                               .backend = "gloo",
+                               .timeout = seconds(7),
+                               .debug = true,
+                               .torch_device = "cuda:64",
+                               .threads_per_rank = 5,
+                               .allow_shared_gpus = true},
+                              {}, {}) == expected);
+  CHECK(env::resolve_settings({},
+                              {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"},
+                               {"ACCELERATE_USE_CPU", "yes"},
+                               {"ACCELERATE_BACKEND", "gloo"},
+                               {"ACCELERATE_TIMEOUT", "7"},
+                               {"ACCELERATE_DEBUG_MODE", "on"},
+                               {"ACCELERATE_TORCH_DEVICE", "cuda:64"},
+                               {"OMP_NUM_THREADS", "5,2"},
+                               {"ACCELERATE_ALLOW_SHARED_GPUS", "t"}},
+                              {}) == expected);
+  CHECK(env::resolve_settings({}, {},
+                              {.path = "f",
+                               .values = {{"gradient_accumulation_steps", "4"},
+                                          {"cpu", "True"},
+                                          {"backend", "gloo"},
+                                          {"timeout", "7"},
+                                          {"debug", "1"},
+                                          {"torch_device", "cuda:64"},
+                                          {"threads_per_rank", "5"},
+                                          {"allow_shared_gpus", "yes"}}}) == expected);
+}
+
+TEST_CASE("the table names every setting with its variable") {
+  std::string text;
+  for (const auto& [name, variable_name] : env::setting_names()) {
+    text += std::string(name) + " " + std::string(variable_name) + "\n";
+  }
+  CHECK(text ==
+        "gradient_accumulation_steps ACCELERATE_GRADIENT_ACCUMULATION_STEPS\n"
+        "cpu ACCELERATE_USE_CPU\n"
+        "backend ACCELERATE_BACKEND\n"
+        "timeout ACCELERATE_TIMEOUT\n"
+        "debug ACCELERATE_DEBUG_MODE\n"
+        "torch_device ACCELERATE_TORCH_DEVICE\n"
+        "threads_per_rank OMP_NUM_THREADS\n"
+        "allow_shared_gpus ACCELERATE_ALLOW_SHARED_GPUS\n");
+}
+
+TEST_CASE("a conflict is said in one line on rank 0, agreement is not") {
+  CHECK(warnings({.gradient_accumulation_steps = 3}, variable, {}) ==
+        std::vector<std::string>{"settings: gradient_accumulation_steps is 3 from the code; not used: 8 in "
+                                 "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
+  CHECK(warnings({}, variable, file) ==
+        std::vector<std::string>{
+            "settings: gradient_accumulation_steps is 8 from ACCELERATE_GRADIENT_ACCUMULATION_STEPS; "
+            "not used: 2 in /etc/job.yaml"});
+  CHECK(warnings({.gradient_accumulation_steps = 3}, variable, file) ==
+        std::vector<std::string>{"settings: gradient_accumulation_steps is 3 from the code; not used: 2 in "
+                                 "/etc/job.yaml, 8 in ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
+  CHECK(warnings({.timeout = seconds(5)}, {{"ACCELERATE_TIMEOUT", "6"}}, {}) ==
+        std::vector<std::string>{"settings: timeout is 5 s from the code; not used: 6 s in ACCELERATE_TIMEOUT"});
+  CHECK(warnings({.cpu = false}, {{"ACCELERATE_USE_CPU", "1"}}, {}) ==
+        std::vector<std::string>{"settings: cpu is false from the code; not used: true in ACCELERATE_USE_CPU"});
+  CHECK(warnings({.gradient_accumulation_steps = 8}, variable, {}).empty());
+  CHECK(warnings({.gradient_accumulation_steps = 3}, {}, {}).empty());
+  CHECK(warnings({.gradient_accumulation_steps = 3}, variable, {}, {.rank = 1, .world_size = 2, .host = "a"}).empty());
+}
+
+TEST_CASE("a value that cannot be is refused with where it came from") {
+  using Refusal = std::pair<ErrorKind, std::string>;
+  CHECK(refusal({}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "many"}}) ==
+        Refusal{ErrorKind::environment,
+                "settings: ACCELERATE_GRADIENT_ACCUMULATION_STEPS is 'many', must be an integer, at least 1"});
+  CHECK(refusal({}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "0"}}) ==
+        Refusal{ErrorKind::environment,
+                "settings: ACCELERATE_GRADIENT_ACCUMULATION_STEPS is '0', must be an integer, at least 1"});
+  CHECK(refusal({}, {{"ACCELERATE_USE_CPU", "maybe"}}) ==
+        Refusal{ErrorKind::environment,
+                "settings: ACCELERATE_USE_CPU is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0"});
+  CHECK(refusal({}, {{"ACCELERATE_TIMEOUT", "0"}}) ==
+        Refusal{ErrorKind::environment, "settings: ACCELERATE_TIMEOUT is '0', must be whole seconds, at least 1"});
+  CHECK(refusal({}, {{"OMP_NUM_THREADS", "all"}}) ==
+        Refusal{ErrorKind::environment, "settings: OMP_NUM_THREADS is 'all', must be an integer, at least 1"});
+  CHECK(refusal({}, {}, {.path = "/etc/job.yaml", .values = {{"timeout", "soon"}}}) ==
+        Refusal{ErrorKind::environment,
+                "settings: timeout in /etc/job.yaml is 'soon', must be whole seconds, at least 1"});
+  CHECK(refusal({.gradient_accumulation_steps = 0}, {}) ==
+        Refusal{ErrorKind::usage, "settings: gradient_accumulation_steps is 0, must be an integer, at least 1"});
+  CHECK(refusal({.timeout = seconds(0)}, {}) ==
+        Refusal{ErrorKind::usage, "settings: timeout is 0 s, must be whole seconds, at least 1"});
+  CHECK(refusal({.backend = ""}, {}) ==
+        Refusal{ErrorKind::usage, "settings: backend is , must be the name of a backend"});
+}
