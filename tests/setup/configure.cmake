@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DSOURCE=.. -DFOLDER=.. -P: configures the project with parts missing or wrong and compares what it says.
+set(failures 0)
+file(REMOVE_RECURSE "${FOLDER}")
+
+# A folder that looks like the LibTorch of a version, CPU only; nothing of it is ever compiled.
+function(fake_libtorch version)
+  string(REPLACE "." ";" parts "${version}")
+  list(GET parts 0 major)
+  list(GET parts 1 minor)
+  list(GET parts 2 patch)
+  set(root "${FOLDER}/libtorch-${version}")
+  file(WRITE "${root}/include/torch/headeronly/version.h"
+       "#define TORCH_VERSION_MAJOR ${major}\n#define TORCH_VERSION_MINOR ${minor}\n#define TORCH_VERSION_PATCH ${patch}\n")
+  file(WRITE "${root}/include/torch/csrc/api/include/torch/torch.h" "")
+  file(WRITE "${root}/include/fmt/format.h" "")
+endfunction()
+foreach(version 2.10.0 2.11.0 2.12.1 2.15.0 2.16.0)
+  fake_libtorch(${version})
+endforeach()
+set(torch "-DTorch_DIR=${FOLDER}/libtorch-2.11.0/share/cmake/Torch")
+
+# expect(<says> <pieces...> OPTIONS <options...>): configures; every piece is in what was said, line breaks apart.
+function(expect promise)
+  cmake_parse_arguments(PARSE_ARGV 1 case "FAILS" "" "SAYS;OPTIONS")
+  string(MD5 hash "${promise}")
+  execute_process(
+    COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${FOLDER}/${hash}" -DACCELERATE_BUILD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
+            ${case_OPTIONS}
+    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " said "${output}")
+  set(problem "")
+  if(case_FAILS AND status EQUAL 0)
+    set(problem "configured, should have failed")
+  elseif(NOT case_FAILS AND NOT status EQUAL 0)
+    set(problem "failed")
+  endif()
+  foreach(piece IN LISTS case_SAYS)
+    string(FIND "${said}" "${piece}" at)
+    if(at EQUAL -1)
+      string(APPEND problem "\n  not said: ${piece}")
+    endif()
+  endforeach()
+  if(problem)
+    message("FAILED ${promise}: ${problem}\n${output}")
+    math(EXPR failures "${failures} + 1")
+    set(failures ${failures} PARENT_SCOPE)
+  else()
+    message("ok ${promise}")
+  endif()
+endfunction()
+
+expect("one line sums up what was found"
+       SAYS "Accelerate 0.1.0: LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0; CUDA no (this LibTorch has none); NCCL no (needs a LibTorch with CUDA (the PyPI package torch));"
+            "fmt LibTorch's, header-only"
+       OPTIONS ${torch})
+expect("a LibTorch is also found by CMAKE_PREFIX_PATH"
+       SAYS "LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0;"
+       OPTIONS -DCMAKE_PREFIX_PATH=${FOLDER}/libtorch-2.11.0)
+expect("2.12 to 2.15 are accepted and said to be untested"
+       SAYS "LibTorch 2.12.1 in ${FOLDER}/libtorch-2.12.1, untested: 2.11 is what we test;"
+       OPTIONS -DTorch_DIR=${FOLDER}/libtorch-2.12.1/share/cmake/Torch)
+expect("2.15 is the last that is accepted"
+       SAYS "LibTorch 2.15.0 in ${FOLDER}/libtorch-2.15.0, untested"
+       OPTIONS -DTorch_DIR=${FOLDER}/libtorch-2.15.0/share/cmake/Torch)
+foreach(version 2.10.0 2.16.0)
+  expect("LibTorch ${version} is refused" FAILS
+         SAYS "Accelerate: LibTorch in ${FOLDER}/libtorch-${version} is ${version}; supported is 2.11 to 2.15. Give another with -DTorch_DIR=<libtorch>/share/cmake/Torch."
+         OPTIONS -DTorch_DIR=${FOLDER}/libtorch-${version}/share/cmake/Torch)
+endforeach()
+expect("a Torch_DIR without LibTorch is refused" FAILS
+       SAYS "Accelerate: Torch_DIR is ${FOLDER}/nothing, but there is no LibTorch three folders above it. It must name <libtorch>/share/cmake/Torch."
+       OPTIONS -DTorch_DIR=${FOLDER}/nothing)
+set(ENV{XDG_CACHE_HOME} "${FOLDER}/cache")
+expect("no LibTorch anywhere names the places" FAILS
+       SAYS "Accelerate: no LibTorch 2.11 to 2.15 found in Torch_DIR, CMAKE_PREFIX_PATH, python3 or ${FOLDER}/cache/accelerate. './run build' fetches it, or give -DTorch_DIR=<libtorch>/share/cmake/Torch."
+       OPTIONS -DACCELERATE_PYTHON3=OFF)
+file(COPY "${FOLDER}/libtorch-2.10.0/include" DESTINATION "${FOLDER}/cache/accelerate/venv-2.10.0/lib/python3.11/site-packages/torch")
+expect("a LibTorch that is too old is named when there is no other" FAILS
+       SAYS "Found and not supported: 2.10.0 in ${FOLDER}/cache/accelerate/venv-2.10.0/lib/python3.11/site-packages/torch."
+       OPTIONS -DACCELERATE_PYTHON3=OFF)
+file(COPY "${FOLDER}/libtorch-2.11.0/include" DESTINATION "${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch")
+expect("the environment that ./run makes is found"
+       SAYS "LibTorch 2.11.0 in ${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch;"
+       OPTIONS -DACCELERATE_PYTHON3=OFF)
+file(COPY "${FOLDER}/libtorch-2.12.1/include" DESTINATION "${FOLDER}/python/torch")
+file(WRITE "${FOLDER}/python/torch/__init__.py" "raise ImportError('only looked for, never run')\n")
+set(ENV{PYTHONPATH} "${FOLDER}/python")
+expect("the torch of python3 comes before that environment" SAYS "LibTorch 2.12.1 in ${FOLDER}/python/torch, untested")
+expect("Torch_DIR comes before both" SAYS "LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0;" OPTIONS ${torch})
+file(REMOVE_RECURSE "${FOLDER}/python/torch/include")
+file(COPY "${FOLDER}/libtorch-2.10.0/include" DESTINATION "${FOLDER}/python/torch")
+expect("a torch of python3 that is too old is passed over"
+       SAYS "LibTorch 2.11.0 in ${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch;")
+unset(ENV{PYTHONPATH})
+unset(ENV{XDG_CACHE_HOME})
+
+expect("CUDA switched off is said" SAYS "CUDA no (switched off); NCCL no" OPTIONS ${torch} -DACCELERATE_WITH_CUDA=OFF)
+expect("CUDA=ON without it names the package" FAILS
+       SAYS "Accelerate: ACCELERATE_WITH_CUDA is ON, but this LibTorch has none (LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0). The PyPI package torch brings CUDA headers; -DACCELERATE_WITH_CUDA=AUTO builds without."
+       OPTIONS ${torch} -DACCELERATE_WITH_CUDA=ON)
+expect("NCCL=ON without it names the package" FAILS
+       SAYS "Accelerate: ACCELERATE_WITH_NCCL is ON, but it was not found; install a LibTorch with CUDA (the PyPI package torch), or build without it: -DACCELERATE_WITH_NCCL=OFF."
+       OPTIONS ${torch} -DACCELERATE_WITH_NCCL=ON)
+expect("MPI=ON without it names the package" FAILS
+       SAYS "Accelerate: ACCELERATE_WITH_MPI is ON, but it was not found; install libopenmpi-dev, or build without it: -DACCELERATE_WITH_MPI=OFF."
+       OPTIONS ${torch} -DACCELERATE_WITH_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
+expect("gloo=ON without it names the package" FAILS
+       SAYS "Accelerate: ACCELERATE_WITH_GLOO is ON, but it was not found; install libgloo-dev, or build without it: -DACCELERATE_WITH_GLOO=OFF."
+       OPTIONS ${torch} -DACCELERATE_WITH_GLOO=ON -DACCELERATE_GLOO_INCLUDE=OFF)
+expect("AUTO without the parts goes on and says so"
+       SAYS "gloo no (needs libgloo-dev); MPI no (needs libopenmpi-dev);"
+       OPTIONS ${torch} -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DACCELERATE_GLOO_INCLUDE=OFF)
+expect("OFF is said" SAYS "gloo off; MPI off;" OPTIONS ${torch} -DACCELERATE_WITH_MPI=OFF -DACCELERATE_WITH_GLOO=OFF)
+expect("another word than AUTO, ON, OFF is refused" FAILS
+       SAYS "Accelerate: ACCELERATE_WITH_MPI is 'maybe', must be AUTO, ON or OFF."
+       OPTIONS ${torch} -DACCELERATE_WITH_MPI=maybe)
+
+if(failures)
+  message(FATAL_ERROR "${failures} failed")
+endif()
+file(REMOVE_RECURSE "${FOLDER}")

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/setup/layers.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+
+namespace layers {
+namespace fs = std::filesystem;
+namespace {
+
+Names operator+(Names left, const Names& right) {
+  left.insert(right.begin(), right.end());
+  return left;
+}
+
+// Plain C++: nothing of LibTorch may be included.
+const Names without_libtorch{"base", "env", "launch"};
+
+bool is_libtorch(const std::string& header) {
+  static const std::regex folders("(torch|ATen|c10|caffe2)/.*");
+  return std::regex_match(header, folders);
+}
+
+std::string check(const std::string& path, const std::string& header) {
+  const auto from = room_of(path);
+  const auto row = table().find(from);
+  if (row == table().end()) return path + ": the room '" + from + "' is not in the table of layers";
+  if (is_libtorch(header)) {
+    return without_libtorch.contains(from) ? path + ": " + from + " may not include LibTorch (" + header + ")" : "";
+  }
+  const auto to = room_of(header);
+  if (to.empty() || to == from || row->second.contains(to)) return "";
+  return path + ": " + from + " may not include " + to + " (" + header + ")";
+}
+
+void check_file(const fs::path& repository, const fs::path& file, std::vector<std::string>& found) {
+  static const std::regex include(R"(^\s*#\s*include\s*[<"]([^>"]+)[>"].*)");
+  std::ifstream in(file);
+  std::smatch match;
+  for (std::string line; std::getline(in, line);) {
+    if (!std::regex_match(line, match, include)) continue;
+    auto problem = check(fs::relative(file, repository).generic_string(), match[1]);
+    if (!problem.empty()) found.push_back(std::move(problem));
+  }
+}
+
+}  // namespace
+
+const std::map<std::string, Names>& table() {
+  static const auto made = [] {
+    const Names ground{"base", "env"};
+    const Names doors = ground + Names{"comm", "device"};
+    const Names values = doors + Names{"state", "precision", "tree"};
+    const Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile"};
+    std::map<std::string, Names> rows{{"base", {}},
+                                      {"env", {"base"}},
+                                      {"comm", ground},
+                                      {"device", ground},
+                                      {"launch", ground},
+                                      {"state", doors},
+                                      {"precision", doors},
+                                      {"tree", doors},
+                                      {"prepared", values + rooms + Names{"facade"}},
+                                      {"facade", values + rooms + Names{"prepared", "launch"}},
+                                      {"trainer", {"facade"}}};
+    for (const auto& room : rooms) rows[room] = values;
+    // Two integers are all that these know of other ranks.
+    rows["data"].erase("comm");
+    rows["optim"].erase("comm");
+    return rows;
+  }();
+  return made;
+}
+
+std::string room_of(const std::string& path) {
+  const auto first = path.substr(0, path.find('/'));
+  if (first == "launch") return first;
+  if (first != "accelerate") return "";
+  const auto rest = path.substr(first.size() + 1);
+  const auto slash = rest.find('/');
+  return slash == std::string::npos ? "facade" : rest.substr(0, slash);
+}
+
+std::vector<std::string> violations(const fs::path& repository) {
+  std::vector<std::string> found;
+  for (const auto* top : {"accelerate", "launch"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(repository / top)) {
+      const auto extension = entry.path().extension();
+      if (extension == ".hpp" || extension == ".cpp") check_file(repository, entry.path(), found);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace layers

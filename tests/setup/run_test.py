@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""./run and setup/ on machines that lack things: made of folders, with stand-ins for apt-get, sudo and python3."""
+import functools
+import hashlib
+import http.server
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "setup"))
+import fetch_data  # noqa: E402
+
+TOOLS = "bash dirname cat sort tr sed tail env mkdir mktemp rm ln mv basename flock cmp cp grep sleep touch awk nproc".split()
+
+# A python3 that makes "environments" and "installs" into them; what it does is written to $RECORD.
+PYTHON = """#!/bin/bash
+echo "python3 $*" >> "$RECORD"
+case "$1 $2" in
+  "-c import ensurepip") exit ${ENSUREPIP:-0} ;;
+  "-m venv") mkdir -p "$3/bin" "$3/lib/python3.11/site-packages"; cp "$0" "$3/bin/python" ;;
+  "-m pip")
+    site=${0%/bin/python}/lib/python3.11/site-packages
+    mkdir -p "$site/torch" "$site/torch-2.11.0.dist-info"
+    touch "$site/torch/half"
+    sleep ${PIP_TAKES:-0}
+    touch "$site/torch-2.11.0.dist-info/RECORD"
+    exit ${PIP_ENDS:-0} ;;
+esac
+"""
+
+
+class Machine:
+    """A PATH of its own: the tools every system has, and what a test adds."""
+
+    def __init__(self, folder):
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.record = folder / "record"
+        self.record.touch()
+        self.environment = {"PATH": str(self.bin), "HOME": str(folder), "RECORD": str(self.record), "TMPDIR": str(folder)}
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool))
+        self.add("id", "echo 1000")
+
+    def add(self, name, body):
+        path = self.bin / name
+        path.write_text(body if body.startswith("#!") else f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+
+    def add_real(self, *names):
+        for name in names:
+            (self.bin / name).symlink_to(shutil.which(name))
+
+    def command(self, *words):
+        return dict(args=["bash", *words], env=self.environment, text=True, cwd=TOP)
+
+    def run(self, *words):
+        return subprocess.run(**self.command(*words), capture_output=True, timeout=60)
+
+    def script(self, text):
+        sources = "set -euo pipefail; source setup/say.sh; source setup/packages.sh; source setup/libtorch.sh; "
+        return ["-c", sources + text]
+
+    def recorded(self):
+        return self.record.read_text().splitlines()
+
+
+class OnAMachine(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="accelerate-run-test-"))
+        self.machine = Machine(self.folder)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+
+class Commands(OnAMachine):
+    def test_alone_it_prints_one_line_for_each_command(self):
+        result = self.machine.run("run")
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual([line.split()[1] for line in result.stdout.splitlines()],
+                         ["demo", "test", "build", "bench", "data", "format", "lint"])
+
+    def test_an_unknown_command_is_named_and_ends_with_1(self):
+        result = self.machine.run("run", "dance")
+        self.assertEqual((result.returncode, result.stderr.splitlines()[-1]), (1, "run: there is no command 'dance'"))
+
+
+class Packages(OnAMachine):
+    needs = 'set_up_packages "g++ cmake python3"'
+
+    def test_without_root_the_exact_apt_get_line_is_printed_and_the_end_is_1(self):
+        self.machine.add("apt-get", 'echo "apt-get $*" >> "$RECORD"')
+        result = self.machine.run(*self.machine.script(self.needs))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr, "run: these Debian packages are missing; as root: "
+                                        "apt-get install -y --no-install-recommends cmake g++ python3\n")
+        self.assertEqual(self.machine.recorded(), [])
+
+    def test_only_what_is_missing_is_asked_for(self):
+        self.machine.add("apt-get", "")
+        self.machine.add("cmake", "")
+        self.machine.add("python3", "")
+        result = self.machine.run(*self.machine.script(self.needs))
+        self.assertTrue(result.stderr.endswith("--no-install-recommends g++\n"), result.stderr)
+
+    def test_root_installs_and_says_what_in_one_line(self):
+        self.machine.add("id", "echo 0")
+        self.machine.add("apt-get", 'echo "apt-get $*" >> "$RECORD"')
+        result = self.machine.run(*self.machine.script(self.needs))
+        self.assertEqual((result.returncode, result.stderr),
+                         (0, "run: installs Debian packages into the system: cmake g++ python3\n"))
+        self.assertEqual(self.machine.recorded()[0], "apt-get update -qq")
+        self.assertIn("apt-get install -y --no-install-recommends cmake g++ python3", self.machine.recorded()[1])
+
+    def test_a_user_with_sudo_installs_with_it(self):
+        self.machine.add("sudo", 'echo "sudo $*" >> "$RECORD"; exec "$@"')
+        self.machine.add("apt-get", 'echo "apt-get $*" >> "$RECORD"')
+        self.assertEqual(self.machine.run(*self.machine.script(self.needs)).returncode, 0)
+        self.assertEqual(self.machine.recorded()[:2], ["sudo apt-get update -qq", "apt-get update -qq"])
+
+    def test_sudo_that_refuses_leads_to_the_apt_get_line(self):
+        self.machine.add("sudo", "echo 'not in the sudoers file' >&2; exit 1")
+        self.machine.add("apt-get", "")
+        result = self.machine.run(*self.machine.script(self.needs))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("not in the sudoers file", result.stderr)
+        self.assertIn("as root: apt-get install -y --no-install-recommends cmake g++ python3\n", result.stderr)
+
+    def test_another_system_is_told_what_is_needed_by_name(self):
+        result = self.machine.run(*self.machine.script('set_up_packages "g++ cmake libgloo-dev zlib1g-dev"'))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr.splitlines(), [
+            "run: not Debian or Ubuntu; goes on without, by their Debian names: libgloo-dev (gloo/rendezvous/store.h)",
+            "run: not Debian or Ubuntu; please install what gives, by their Debian names: "
+            "cmake (cmake), g++ (c++), zlib1g-dev (zlib.h)"])
+
+    def test_another_system_that_lacks_only_optional_parts_goes_on(self):
+        self.machine.add_real("c++")
+        result = self.machine.run(*self.machine.script('set_up_packages "g++ ccache libopenmpi-dev"; echo on'))
+        self.assertEqual((result.returncode, result.stdout), (0, "on\n"))
+
+
+class Environment(OnAMachine):
+    def setUp(self):
+        super().setUp()
+        self.machine.add("python3", PYTHON)
+        self.cache = self.folder / ".cache/accelerate"
+        self.venv = self.cache / "venv-2.11.0"
+
+    def make(self, **environment):
+        self.machine.environment.update(environment)
+        return self.machine.run(*self.machine.script("make_venv"))
+
+    def assert_whole(self):
+        self.assertTrue((self.venv / "lib/python3.11/site-packages/torch-2.11.0.dist-info/RECORD").exists())
+        self.assertEqual(len(list(self.cache.glob(".made-*"))), 1)
+
+    def test_it_says_what_it_installs_and_where(self):
+        result = self.make()
+        self.assertEqual((result.returncode, result.stderr),
+                         (0, f"run: installs LibTorch (torch 2.11.0 and what it needs, 4.7 GB) from PyPI into {self.venv}\n"))
+        self.assert_whole()
+        self.assertTrue(any("torch==2.11.0" in line for line in self.machine.recorded()))
+
+    def test_one_that_is_whole_is_left_alone(self):
+        self.make()
+        before = self.machine.recorded()
+        self.assertEqual(self.make().stderr, "")
+        self.assertEqual(self.machine.recorded(), before)
+
+    def test_an_interrupted_run_leaves_nothing_in_place_and_the_next_makes_it_anew(self):
+        self.machine.environment["PIP_TAKES"] = "30"
+        process = subprocess.Popen(**self.machine.command(*self.machine.script("make_venv")), start_new_session=True)
+        while not any("torch==" in line for line in self.machine.recorded()):
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.assertFalse(self.venv.exists())
+        self.assertEqual(self.make(PIP_TAKES="0").returncode, 0)
+        self.assert_whole()
+
+    def test_a_half_made_one_in_its_place_is_made_anew(self):
+        (self.venv / "bin").mkdir(parents=True)
+        (self.venv / "lib/python3.11/site-packages/torch").mkdir(parents=True)
+        self.make()
+        self.assert_whole()
+
+    def test_a_failing_download_shows_why_and_names_the_way_out(self):
+        result = self.make(PIP_ENDS="1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("a LibTorch of your own: Torch_DIR=<libtorch>/share/cmake/Torch ./run", result.stderr)
+        self.assertFalse(self.venv.exists())
+
+    def test_of_two_runs_at_once_the_second_waits_and_finds_it_made(self):
+        self.machine.environment["PIP_TAKES"] = "1"
+        command = self.machine.command(*self.machine.script("make_venv"))
+        first = subprocess.Popen(**command, stderr=subprocess.PIPE)
+        while not any("torch==" in line for line in self.machine.recorded()):
+            time.sleep(0.01)
+        second = self.machine.run(*self.machine.script("make_venv"))
+        _, said = first.communicate(timeout=60)
+        self.assertIn("installs LibTorch", said)
+        self.assertEqual(second.stderr, f"run: waits for another ./run that prepares {self.cache}\n")
+        self.assertEqual(sum("torch==" in line for line in self.machine.recorded()), 1)
+        self.assert_whole()
+
+    def test_a_torch_dir_that_holds_no_libtorch_ends_before_anything_is_downloaded(self):
+        self.machine.add_real("cmake")
+        self.machine.environment["Torch_DIR"] = str(self.folder / "nothing")
+        result = self.machine.run(*self.machine.script('set_up ""'))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("there is no LibTorch three folders above it", " ".join(result.stderr.split()))
+        self.assertFalse(self.cache.exists())
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A mirror on 127.0.0.1."""
+
+    def __init__(self, folder):
+        class Quiet(http.server.SimpleHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.shutdown()
+        self.server_close()
+
+
+class Data(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="accelerate-data-test-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.mirror = self.folder / "mirror"
+        self.mirror.mkdir()
+        for name in fetch_data.NAMES:
+            (self.mirror / name).write_bytes(name.encode() * 1000)
+        self.sums = [hashlib.md5((self.mirror / name).read_bytes()).hexdigest() for name in fetch_data.NAMES]
+        self.server = Server(self.mirror)
+        self.addCleanup(self.server.close)
+        self.here = self.folder / "here"
+
+    def fetch(self, sums=None):
+        return fetch_data.fetch("mnist", self.here, {"mnist": (self.server.url, sums or self.sums)})
+
+    def run_data(self, url, *arguments):
+        return subprocess.run([TOP / "run", "data", *arguments], env={**os.environ, "ACCELERATE_DATA_URL": url, "no_proxy": "*"},
+                              capture_output=True, text=True, timeout=120)
+
+    def test_the_four_files_arrive_and_nothing_else(self):
+        self.fetch()
+        self.assertEqual(sorted(os.listdir(self.here)), sorted(fetch_data.NAMES))
+        for name in fetch_data.NAMES:
+            self.assertEqual((self.here / name).read_bytes(), (self.mirror / name).read_bytes())
+
+    def test_a_file_that_is_there_and_whole_is_not_fetched_again_and_a_broken_one_is(self):
+        self.fetch()
+        first, second = (self.here / name for name in fetch_data.NAMES[:2])
+        untouched = first.stat().st_mtime_ns
+        second.write_bytes(b"broken")
+        self.fetch()
+        self.assertEqual(first.stat().st_mtime_ns, untouched)
+        self.assertEqual(second.read_bytes(), (self.mirror / second.name).read_bytes())
+
+    def test_a_wrong_checksum_is_refused_with_both_sums_and_leaves_no_file(self):
+        result = self.run_data(self.server.url, "mnist", str(self.here))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr.splitlines()[-1],
+                         f"run: {self.server.url}/train-images-idx3-ubyte.gz has md5 {self.sums[0]}, expected "
+                         "f68b3c2dcbeaaa9fbdd348bbdeb94873; another mirror: ACCELERATE_DATA_URL=<folder of the files>")
+        self.assertEqual(os.listdir(self.here), [])
+
+    def test_without_network_it_says_which_files_to_put_where(self):
+        self.server.close()
+        result = self.run_data(self.server.url, "fashion-mnist", str(self.here))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr.splitlines()[-1],
+                         f"run: could not download {self.server.url}/train-images-idx3-ubyte.gz ([Errno 111] Connection refused); "
+                         "without network put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, "
+                         f"t10k-labels-idx1-ubyte.gz into {self.here}")
+        self.assertEqual(os.listdir(self.here), [])
+
+    def test_a_file_that_the_mirror_lacks_is_named(self):
+        (self.mirror / fetch_data.NAMES[2]).unlink()
+        with self.assertRaisesRegex(fetch_data.Refused, r"t10k-images-idx3-ubyte.gz \(File not found\)"):
+            self.fetch()
+
+    def test_another_set_is_refused_with_the_names_there_are(self):
+        result = self.run_data(self.server.url, "cifar")
+        self.assertEqual((result.returncode, result.stderr),
+                         (1, "run: data takes one of mnist, fashion-mnist, then a folder if you like; got 'cifar'\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
