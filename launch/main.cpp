@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // accelerate_launch [options] program [arguments]
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <exception>
+#include <string>
+#include <vector>
 
+#include "accelerate/env/process_env.hpp"
 #include "launch/machine.hpp"
+#include "launch/mpi_server.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
 #include "launch/port.hpp"
@@ -15,27 +18,18 @@ namespace launch = accelerate::launch;
 
 namespace {
 
-accelerate::env::Variables own_environment() {
-  accelerate::env::Variables variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const auto equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+/// MPI's wire-up where it is wanted and can be had. It is the default of CPU ranks, so its absence is said and gloo is
+/// used; asked for by name, its absence is an error.
+bool decide_mpi(const launch::LaunchOptions& options, const launch::Machine& machine) {
+  if (!launch::wants_mpi(options, machine)) return false;
+  const auto why_not = launch::why_no_mpi_server();
+  if (!why_not) return true;
+  if (options.backend) {
+    throw launch::LaunchError(
+        1, fmt::format("accelerate_launch: --backend mpi: {}; --backend gloo works without", *why_not));
   }
-  return variables;
-}
-
-/// MPI's own launcher starts the ranks and gives them their place.
-void through_mpirun(launch::LaunchPlan& plan) {
-  std::vector<std::string> command{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np",
-                                   std::to_string(plan.workers.size())};
-  auto& worker = plan.workers.front();
-  command.insert(command.end(), worker.command.begin(), worker.command.end());
-  worker.command = command;
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) worker.environment.erase(name);
-  worker.environment["OMPI_MCA_pml"] = "ob1";
-  worker.environment["OMPI_MCA_btl"] = "vader,self";
-  plan.workers.resize(1);
+  fmt::print(stderr, "accelerate_launch: {}; the ranks use gloo, which is slower than mpi on one machine\n", *why_not);
+  return false;
 }
 
 int run(const std::vector<std::string>& arguments) {
@@ -44,11 +38,12 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print("{}", *parsed.print);
     return 0;
   }
-  const auto variables = own_environment();
+  const auto& options = parsed.options;
+  const auto variables = accelerate::env::current_variables();
   const auto machine = launch::this_machine(variables);
-  const launch::ReservedPort port(parsed.options.main_process_port);
-  auto plan = launch::plan(parsed.options, machine, variables, port.number());
-  if (parsed.options.backend == "mpi") through_mpirun(plan);
+  const launch::ReservedPort port(options.main_process_port);
+  const auto plan =
+      launch::plan(options, machine, variables, {.port = port.number(), .serve_mpi = decide_mpi(options, machine)});
   return launch::supervise(plan);
 }
 

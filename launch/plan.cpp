@@ -8,50 +8,82 @@
 namespace accelerate::launch {
 namespace {
 
-/// The place of a process in some other job: torchrun's, MPI's. Half of it would contradict ours.
-bool belongs_to_another_launcher(std::string_view name) {
-  constexpr std::array prefixes{"TORCHELASTIC_", "OMPI_COMM_", "OMPI_UNIVERSE_", "PMIX_", "PMI_", "MV2_COMM_WORLD_"};
-  constexpr std::array names{"GROUP_RANK",      "GROUP_WORLD_SIZE", "ROLE_RANK",      "ROLE_NAME",
-                             "ROLE_WORLD_SIZE", "MPI_LOCALRANKID",  "MPI_LOCALNRANKS"};
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); }) ||
-         std::find(names.begin(), names.end(), name) != names.end();
+template <size_t N>
+bool starts_with_one_of(std::string_view name, const std::array<std::string_view, N>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
 }
 
-env::Variables settings(const LaunchOptions& options, const Machine& machine, int64_t ranks) {
+/// What Open MPI needs to start fast and right under us. The user's own choices win.
+void add_mpi_defaults(env::Variables& variables, int64_t ranks, const Machine& machine) {
+  // Without this hint Open MPI 4 overlooks a PMIx server that is not its own: every rank comes up as rank 0 of 1.
+  variables["OMPI_MCA_schizo"] = "^orte,ompi";
+  // Probing for networks would take two thirds of MPI_Init, and btl tcp would listen on all interfaces.
+  variables.try_emplace("OMPI_MCA_pml", "ob1");
+  variables.try_emplace("OMPI_MCA_btl", "vader,self");
+  if (ranks > machine.usable_cpus) variables.try_emplace("OMPI_MCA_mpi_yield_when_idle", "1");
+}
+
+env::Variables settings(const LaunchOptions& options) {
   env::Variables result;
-  if (options.cpu) result["ACCELERATE_USE_CPU"] = "1";
-  if (options.debug) result["ACCELERATE_DEBUG_MODE"] = "1";
+  if (options.cpu) result.emplace("ACCELERATE_USE_CPU", "1");
+  if (options.debug) result.emplace("ACCELERATE_DEBUG_MODE", "1");
   if (options.backend) result["ACCELERATE_BACKEND"] = *options.backend;
   if (options.gradient_accumulation_steps) {
     result["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = std::to_string(*options.gradient_accumulation_steps);
   }
-  result["OMP_NUM_THREADS"] = std::to_string(
-      options.num_cpu_threads_per_process.value_or(std::max<int64_t>(1, machine.physical_cores / ranks)));
+  if (options.num_cpu_threads_per_process) {
+    result["OMP_NUM_THREADS"] = std::to_string(*options.num_cpu_threads_per_process);
+  }
   return result;
 }
 
 }  // namespace
 
+bool belongs_to_another_launcher(std::string_view name, bool serve_mpi) {
+  constexpr std::array<std::string_view, 8> users_tuning{"OMPI_MCA_btl",   "OMPI_MCA_coll", "OMPI_MCA_pml",
+                                                         "OMPI_MCA_mpi_",  "OMPI_MCA_osc",  "OMPI_MCA_topo",
+                                                         "OMPI_MCA_opal_", "OMPI_MCA_io"};
+  constexpr std::array<std::string_view, 8> prefixes{"TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_",
+                                                     "ORTE_",         "OPAL_", "PRTE_", "MV2_COMM_WORLD_"};
+  constexpr std::array<std::string_view, 6> batch_systems{"SLURM_", "JSM_", "FLUX_", "PBS_", "ALPS_", "HYDRA_"};
+  constexpr std::array<std::string_view, 7> names{"GROUP_RANK",      "GROUP_WORLD_SIZE", "ROLE_RANK",      "ROLE_NAME",
+                                                  "ROLE_WORLD_SIZE", "MPI_LOCALRANKID",  "MPI_LOCALNRANKS"};
+  if (starts_with_one_of(name, users_tuning)) return false;
+  return starts_with_one_of(name, prefixes) || (serve_mpi && starts_with_one_of(name, batch_systems)) ||
+         std::find(names.begin(), names.end(), name) != names.end();
+}
+
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine) {
   return options.num_processes.value_or(options.cpu ? 1 : std::max<int64_t>(1, machine.gpus));
 }
 
-LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited, int64_t port) {
+bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
+  if (options.backend) return *options.backend == "mpi";
+  return (options.cpu || machine.gpus == 0) && number_of_processes(options, machine) > 1;
+}
+
+LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
+                const Wiring& wiring) {
   const int64_t ranks = number_of_processes(options, machine);
   env::Variables common = inherited;
-  std::erase_if(common, [](const auto& variable) { return belongs_to_another_launcher(variable.first); });
-  for (const auto& [name, value] : settings(options, machine, ranks)) {
-    const bool users_own = name == "OMP_NUM_THREADS" && !options.num_cpu_threads_per_process;
-    if (!users_own || !common.contains(name)) common[name] = value;
-  }
-  LaunchPlan result;
+  std::erase_if(common,
+                [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
+  for (const auto& [name, value] : settings(options)) common[name] = value;
+  const int64_t threads = std::max<int64_t>(1, machine.physical_cores / ranks);
+  common.try_emplace("OMP_NUM_THREADS", std::to_string(threads));
+  if (wiring.serve_mpi) add_mpi_defaults(common, ranks, machine);
+
+  LaunchPlan result{.workers = {}, .serve_mpi = wiring.serve_mpi};
   for (int64_t rank = 0; rank < ranks; ++rank) {
     WorkerPlan worker{.rank = rank, .command = options.command, .environment = common};
-    auto& variables = worker.environment;
-    variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
-    variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(ranks);
-    variables["MASTER_ADDR"] = "127.0.0.1";
-    variables["MASTER_PORT"] = std::to_string(port);
+    const env::ProcessEnv place{.source = env::Source::torchrun,
+                                .rank = rank,
+                                .world_size = ranks,
+                                .local_rank = rank,
+                                .local_world_size = ranks,
+                                .master_addr = "127.0.0.1",
+                                .master_port = wiring.port};
+    for (const auto& [name, value] : env::write(place)) worker.environment[name] = value;
     result.workers.push_back(std::move(worker));
   }
   return result;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "accelerate/env/process_env.hpp"
@@ -27,11 +28,26 @@ struct LaunchPlan {
   bool operator==(const LaunchPlan&) const = default;
 };
 
+/// What only a doer can find out.
+struct Wiring {
+  int64_t port = 0;        ///< where rank 0 will listen on 127.0.0.1
+  bool serve_mpi = false;  ///< wants_mpi(), and a server can be had
+};
+
 /// inherited   the launcher's own environment; what other launchers left in it does not reach the workers
-/// port        where rank 0 will listen on 127.0.0.1
-LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited, int64_t port);
+LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
+                const Wiring& wiring);
 
 /// Ranks that options ask for on this machine.
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
+
+/// MPI is asked for, or is the default: several ranks on a CPU.
+bool wants_mpi(const LaunchOptions& options, const Machine& machine);
+
+/// A variable that tells a process its place in a job of torchrun, MPI or PMIx. Half of that would contradict ours.
+///
+/// serve_mpi   the batch system's too (Slurm, PBS, ...), because MPI takes its wire-up from there; tuning that a user
+///             gave MPI (OMPI_MCA_btl and the like) always stays
+bool belongs_to_another_launcher(std::string_view name, bool serve_mpi);
 
 }  // namespace accelerate::launch

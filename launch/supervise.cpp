@@ -12,9 +12,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "launch/mpi_server.hpp"
 #include "launch/output.hpp"
 #include "launch/spawn.hpp"
 
@@ -121,7 +123,9 @@ class Supervisor {
     if (plan.workers.empty()) return;
     const auto& first = plan.workers.front();
     const std::string program = find_program(first.command.front(), first.environment);
-    for (const auto& planned : plan.workers) {
+    if (plan.serve_mpi) mpi_ = serve_mpi(static_cast<int64_t>(plan.workers.size()));
+    for (auto planned : plan.workers) {
+      if (mpi_) planned.environment.merge(mpi_->variables(planned.rank));
       const Process process = spawn(program, planned);
       Worker worker{.rank = planned.rank, .pid = process.pid};
       worker.streams[0] = {.from = process.out, .to = options_.out};
@@ -138,7 +142,10 @@ class Supervisor {
 
   /// Waits for output, a signal or the next deadline, and deals with it.
   void step() {
-    std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> waits{
+        {.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+        {.fd = mpi_ && first_failed_ == nullptr ? mpi_->wake_fd() : -1, .events = POLLIN, .revents = 0}};
+    const size_t first_source = waits.size();
     std::vector<std::pair<Worker*, Stream*>> sources;
     bool held = false;
     for (auto& worker : workers_) {
@@ -151,12 +158,13 @@ class Supervisor {
     }
     poll(waits.data(), waits.size(), timeout(held));
     for (size_t i = 0; i < sources.size(); ++i) {
-      if (waits[i + 1].revents != 0) relay(*sources[i].first, *sources[i].second);
+      if (waits[i + first_source].revents != 0) relay(*sources[i].first, *sources[i].second);
       write_out(*sources[i].second, sources[i].second->lines.flush(Clock::now()));
     }
     for (int number = signals_.next(); number != 0; number = signals_.next()) {
       if (number != SIGCHLD) pass_on(number);
     }
+    if (mpi_ && first_failed_ == nullptr) look_for_abort();
     reap();
     if (kill_at_ && Clock::now() >= *kill_at_) stop(SIGKILL);
   }
@@ -221,14 +229,28 @@ class Supervisor {
       int status = 0;
       waitpid(worker.pid, &status, 0);
       worker.running = false;
-      if (exit_code_of(status) != 0 && first_failed_ == nullptr) fail(worker, status);
+      if (first_failed_ != nullptr) continue;
+      if (exit_code_of(status) != 0) {
+        fail(worker, describe(status), exit_code_of(status));
+      } else if (mpi_ && mpi_->not_finalized(worker.rank)) {
+        fail(worker, "exit code 0 without MPI_Finalize", 1);  // the others would wait for it for ever
+      }
     }
   }
 
-  void fail(const Worker& worker, int status) {
+  void look_for_abort() {
+    const auto abort = mpi_->aborted();
+    for (const auto& worker : workers_) {
+      if (!abort || worker.rank != abort->rank) continue;
+      const int code = abort->code & 0xff;
+      fail(worker, fmt::format("MPI_Abort({})", abort->code), code == 0 ? 1 : code);
+    }
+  }
+
+  void fail(const Worker& worker, const std::string& cause, int exit_code) {
     first_failed_ = &worker;
-    cause_ = describe(status);
-    result_ = exit_code_of(status);
+    cause_ = cause;
+    result_ = exit_code;
     stopped_ = running() > 0 && !kill_at_;
     if (stopped_) stop_with_grace(SIGTERM);
   }
@@ -272,7 +294,8 @@ class Supervisor {
 
   SuperviseOptions options_;
   std::string host_;
-  Signals signals_;
+  Signals signals_;  // before the server: its threads inherit what is blocked
+  std::unique_ptr<MpiServer> mpi_;
   std::vector<Worker> workers_;
   const Worker* first_failed_ = nullptr;
   std::string cause_;

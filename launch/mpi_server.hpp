@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What MPI ranks need of whoever starts them: a PMIx server. The launcher is one, so there is no mpirun.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::launch {
+
+struct MpiAbort {
+  int64_t rank = 0;
+  int code = 0;  ///< the argument of MPI_Abort
+};
+
+/// Serves the ranks of one job on this machine. One per process, ever: libpmix aborts on the second.
+class MpiServer {
+ public:
+  virtual ~MpiServer() = default;
+  /// What the environment of this rank needs in addition.
+  virtual env::Variables variables(int64_t rank) = 0;
+  /// Readable when aborted() changed.
+  [[nodiscard]] virtual int wake_fd() const = 0;
+  [[nodiscard]] virtual std::optional<MpiAbort> aborted() const = 0;
+  /// This rank called MPI_Init, but not MPI_Finalize.
+  [[nodiscard]] virtual bool not_finalized(int64_t rank) const = 0;
+};
+
+/// Why serve_mpi would fail on this machine, with the remedy; empty when it would not.
+std::optional<std::string> why_no_mpi_server();
+
+/// Removes what would mislead libpmix from this process's environment, loads it and starts the server.
+/// Throws LaunchError (1).
+std::unique_ptr<MpiServer> serve_mpi(int64_t ranks);
+
+}  // namespace accelerate::launch
