@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers: seeds, the state of generators, deterministic operators.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::device {
+
+struct SeedOptions {
+  /// Rank r seeds seed + r: every rank draws other numbers.
+  bool device_specific = false;
+  /// Operators take their deterministic version, and fail where they have none; slower.
+  bool deterministic = false;
+};
+
+/// What rank r seeds to draw numbers of its own: seed + rank.
+uint64_t rank_seed(uint64_t seed, int64_t rank);
+
+/// Seeds the default generators of the CPU and of all GPUs of this process.
+void seed_all(uint64_t seed);
+
+/// Seeds this rank. Without device_specific all ranks draw the same numbers: parameters then start equal even before
+/// prepare(). Call seed_all(rank_seed(seed, rank)) afterwards for dropout that differs between ranks.
+///
+/// deterministic also sets CUBLAS_WORKSPACE_CONFIG unless it is set: call it before the first use of a GPU.
+void set_seed(uint64_t seed, const SeedOptions& options, int64_t rank);
+
+/// PyTorch's use_deterministic_algorithms(on), cuDNN included.
+void set_deterministic(bool on);
+
+/// The state of the device's default generator, uint8 [n] on the CPU, n = 5056 (CPU) or 16 (GPU).
+at::Tensor rng_state(c10::Device device);
+
+/// state   as rng_state gives it, of a device of the same type. Throws Error (usage) for another shape or dtype.
+void set_rng_state(c10::Device device, const at::Tensor& state, const Place& place = {});
+
+}  // namespace accelerate::device

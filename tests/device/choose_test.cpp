@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/choose.hpp"
+
+#include "tests/testing.hpp"
+
+namespace device = accelerate::device;
+using accelerate::env::ProcessEnv;
+using accelerate::env::Settings;
+
+namespace {
+
+ProcessEnv local(int64_t rank, int64_t size) {
+  return {.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size};
+}
+
+/// "kind: message"
+std::string refusal(const ProcessEnv& process, const Settings& settings, int64_t gpus) {
+  try {
+    device::choose(process, settings, gpus, {.rank = process.rank, .world_size = process.world_size, .host = "gpu-a"});
+  } catch (const accelerate::Error& error) {
+    return fmt::format("{}: {}", accelerate::base::name(error.kind()), error.what());
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("a rank gets the GPU of its local rank") {
+  CHECK(device::choose(local(0, 1), {}, 1) == c10::Device("cuda:0"));
+  CHECK(device::choose(local(3, 4), {}, 4) == c10::Device("cuda:3"));
+  const ProcessEnv second_node{.rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4};
+  CHECK(device::choose(second_node, {}, 4) == c10::Device("cuda:1"));
+}
+
+TEST_CASE("the CPU is taken where it is asked for or there is no GPU, however many ranks") {
+  CHECK(device::choose(local(3, 4), {}, 0) == c10::Device("cpu"));
+  CHECK(device::choose(local(3, 4), {.cpu = true}, 2) == c10::Device("cpu"));
+}
+
+TEST_CASE("more local ranks than GPUs are refused with both counts, unless allowed") {
+  CHECK(refusal(local(1, 4), {}, 2) ==
+        "device: [rank 1 of 4, gpu-a] device: 4 ranks on this machine, 2 GPUs visible; start at most 2, run on the CPU "
+        "(ACCELERATE_USE_CPU=1), or set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every rank sees only "
+        "its own GPU");
+  CHECK(refusal(local(0, 2), {}, 1).find("2 ranks on this machine, 1 GPU visible; start at most 1,") !=
+        std::string::npos);
+  CHECK(device::choose(local(3, 4), {.allow_shared_gpus = true}, 2) == c10::Device("cuda:1"));
+}
+
+TEST_CASE("a device given by name is taken exactly, before everything else") {
+  CHECK(device::choose(local(0, 1), {.torch_device = "cuda:64"}, 0) == c10::Device("cuda:64"));
+  CHECK(device::choose(local(0, 1), {.cpu = true, .torch_device = "cuda:64"}, 1) == c10::Device("cuda:64"));
+  CHECK(device::choose(local(1, 4), {.torch_device = "cpu"}, 2) == c10::Device("cpu"));
+  CHECK(device::choose(local(0, 1), {.torch_device = "meta"}, 1) == c10::Device("meta"));
+}
+
+TEST_CASE("text that is no device is refused without LibTorch's backtrace") {
+  for (const char* text : {"gpu0", "cuda:", "cuda:x", ""}) {
+    CHECK(refusal(local(0, 1), {.torch_device = text}, 1) ==
+          fmt::format(
+              "environment: [rank 0 of 1, gpu-a] device: torch_device (ACCELERATE_TORCH_DEVICE) is '{}', must be a "
+              "device of LibTorch, like cpu, cuda or cuda:1",
+              text));
+  }
+}
+
+TEST_CASE("the GPUs of this machine are counted as LibTorch counts them") {
+  CHECK(device::gpu_count() == static_cast<int64_t>(torch::cuda::device_count()));
+}
