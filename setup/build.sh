@@ -16,8 +16,17 @@ build_all() {
     preset=$1
     shift
   fi
-  cmake --preset "$preset" "-DACCELERATE_BUILD_TESTS=ON" "$@" >&2
-  cmake --build --preset "$preset" -j "$(jobs)" >&2
+  local folder=build
+  [ "$preset" = release ] || folder=build-$preset
+  build_in "$folder" "$preset" "$@"
+}
+
+# build_in <folder> <preset> [options for cmake]
+build_in() {
+  local folder=$1 preset=$2
+  shift 2
+  cmake --preset "$preset" -B "$folder" -DACCELERATE_BUILD_TESTS=ON "$@" >&2
+  cmake --build "$folder" -j "$(jobs)" >&2
 }
 
 # build_targets <names>: only these, in build/. Tests are left out of a first configure, so that nothing of theirs is

@@ -17,3 +17,58 @@ test_in() {
   shift
   ctest --test-dir "$folder" -j "$(jobs)" --output-on-failure --no-tests=error "$@"
 }
+
+# Everything: what takes long, the sanitizers, and a build without each part. A part that fails does not stop the rest.
+test_full() {
+  full_failed=""
+  part "every test" test_in build
+  part "address and undefined sanitizers" test_asan
+  part "thread sanitizer" test_tsan
+  part "without MPI" test_without MPI
+  part "without gloo" test_without GLOO
+  part "without CUDA" test_without CUDA
+  [ -z "$full_failed" ] || fail "full: failed:${full_failed%,}"
+  say "full: all parts passed"
+}
+
+# part <name> <command>: runs it in a shell of its own, so that its first failing line ends it and not the whole.
+part() {
+  local name=$1 status=0
+  shift
+  say "full: $name"
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  status=$?
+  set -e
+  [ $status -eq 0 ] || full_failed+=" $name,"
+}
+
+# Set-up, consumers and benches are the same in every build.
+not_again='^(setup|consumer)/'
+
+test_asan() {
+  build_all asan
+  local leaks=$PWD/tests/setup/lsan.supp
+  ASAN_OPTIONS=detect_odr_violation=0 LSAN_OPTIONS="suppressions=$leaks:print_suppressions=0" \
+    test_in build-asan -LE full -E "$not_again"
+}
+
+# Where threads of ours meet; not what runs inside autograd or MPI, which are not instrumented.
+tsan_tests='^(base|env|launch)/|^data/|threads'
+
+test_tsan() {
+  build_all tsan
+  # GCC 12's thread sanitizer cannot live with as much address randomisation as new kernels do.
+  TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+    setarch "$(uname -m)" -R ctest --test-dir build-tsan -j "$(jobs)" --output-on-failure -LE full -R "$tsan_tests"
+}
+
+# test_without <MPI|GLOO|CUDA>: the tests that still apply are those that this configuration has. Warnings are errors here.
+test_without() {
+  local folder=build-no-${1,,}
+  build_in "$folder" release "-DACCELERATE_WITH_$1=OFF" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
+  test_in "$folder" -LE full -E "$not_again"
+}
