@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/tree/collectives.hpp"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+
+namespace accelerate::tree::detail {
+namespace {
+
+/// The dimension as 0 .. dim()-1; none: the tensor has no such dimension.
+std::optional<int64_t> dimension(const at::Tensor& tensor, int64_t dim) {
+  if (dim < 0) dim += tensor.dim();
+  if (dim < 0 || dim >= tensor.dim()) return std::nullopt;
+  return dim;
+}
+
+/// Longest size of every tensor's dimension over all ranks, in one exchange.
+at::Tensor longest(const Tensors& tensors, const comm::Group& group, int64_t dim) {
+  std::vector<int64_t> sizes;
+  for (const auto& tensor : tensors) {
+    const auto d = dimension(tensor, dim);
+    sizes.push_back(d ? tensor.size(*d) : -1);
+  }
+  const at::Tensor most = at::tensor(sizes, at::TensorOptions().dtype(at::kLong));
+  group.all_reduce(most, comm::ReduceOp::max);
+  return most;
+}
+
+at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const PadOptions& options) {
+  auto shape = tensor.sizes().vec();
+  const int64_t old = shape[static_cast<size_t>(dim)];
+  shape[static_cast<size_t>(dim)] = length;
+  auto out = at::full(shape, options.pad_index, tensor.options());
+  out.narrow(dim, options.pad_first ? length - old : 0, old).copy_(tensor);
+  return out;
+}
+
+}  // namespace
+
+Tensors gather(const Tensors& tensors, const comm::Group& group) {
+  if (group.size() == 1) return tensors;
+  Tensors all;
+  for (const auto& tensor : tensors) all.push_back(group.all_gather(tensor.detach()));
+  return all;
+}
+
+Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp op, double scale) {
+  Tensors reduced;
+  for (const auto& tensor : tensors) {
+    if (group.size() == 1) {
+      reduced.push_back(scale == 1.0 ? tensor : tensor.mul(scale));
+      continue;
+    }
+    auto result = tensor.detach().clone();
+    group.all_reduce(result, op);
+    reduced.push_back(scale == 1.0 ? result : result.mul_(scale));
+  }
+  return reduced;
+}
+
+void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root) {
+  if (group.size() == 1) return;
+  for (const auto& tensor : tensors) group.broadcast(tensor.detach(), root);  // detached: shares the storage
+}
+
+Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, const PadOptions& options) {
+  if (group.size() == 1 || tensors.empty()) return tensors;
+  const at::Tensor most = longest(tensors, group, options.dim);
+  Tensors out = tensors;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto dim = dimension(out[i], options.dim);
+    const int64_t length = most.const_data_ptr<int64_t>()[i];
+    if (dim && out[i].size(*dim) < length) out[i] = padded(out[i], *dim, length, options);
+  }
+  return out;
+}
+
+}  // namespace accelerate::tree::detail

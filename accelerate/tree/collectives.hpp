@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives over whole batches. Every rank calls them with the same structure.
+#pragma once
+
+#include <ATen/core/Scalar.h>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/tree/tree.hpp"
+
+namespace accelerate::tree {
+
+struct PadOptions {
+  /// Dimension that is made equal; negative counts from the end.
+  int64_t dim = 0;
+  /// What the new places hold, in the tensor's own dtype (bool: true where it is not 0).
+  at::Scalar pad_index = 0;
+  /// The new places come before the old ones.
+  bool pad_first = false;
+};
+
+namespace detail {
+
+using Tensors = std::vector<at::Tensor>;
+Tensors gather(const Tensors& tensors, const comm::Group& group);
+Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp op, double scale);
+void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root);
+Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, const PadOptions& options);
+
+template <typename T>
+constexpr void must_be_tensors() {
+  static_assert(only_tensors<T>,
+                "accelerate::tree: a collective takes tensors, and pairs, tuples, vectors, maps and structs (with "
+                "tree_members) of nothing but tensors; other objects go through gather_object and broadcast_object");
+}
+
+}  // namespace detail
+
+/// Joins every rank's tensors along the first dimension, in rank order, on every rank.
+///
+/// value     tensors [n_r, ...] of rank r; first dimensions may differ, 0-dim counts as [1]
+/// returns   the same structure with tensors [n_0 + ... + n_{P-1}, ...], without gradient history; one rank: value
+/// Throws as comm::Group::all_gather does.
+template <typename T>
+[[nodiscard]] T gather(const T& value, const comm::Group& group) {
+  detail::must_be_tensors<T>();
+  return tree::rebuild(value, detail::gather(tree::flatten(value), group));
+}
+
+/// Reduces every tensor over all ranks; the input is not changed.
+///
+/// scale     the result is multiplied by it
+/// returns   the same structure and shapes, without gradient history; one rank: value (scaled)
+template <typename T>
+[[nodiscard]] T reduce(const T& value, const comm::Group& group, comm::ReduceOp op = comm::ReduceOp::sum,
+                       double scale = 1.0) {
+  detail::must_be_tensors<T>();
+  return tree::rebuild(value, detail::reduce(tree::flatten(value), group, op, scale));
+}
+
+/// Changes every tensor in place to root's, which has the same shapes and dtypes. Returns value, for chaining.
+template <typename T>
+T broadcast(const T& value, const comm::Group& group, int64_t root = 0) {
+  detail::must_be_tensors<T>();
+  detail::broadcast(tree::flatten(value), group, root);
+  return value;
+}
+
+/// Makes one dimension of every tensor as long as the longest rank's.
+///
+/// returns   the same structure and dtypes (bool stays bool); a tensor without that dimension, or already long enough,
+///           comes back as it is
+template <typename T>
+[[nodiscard]] T pad_across_processes(const T& value, const comm::Group& group, const PadOptions& options = {}) {
+  detail::must_be_tensors<T>();
+  return tree::rebuild(value, detail::pad_across_processes(tree::flatten(value), group, options));
+}
+
+}  // namespace accelerate::tree

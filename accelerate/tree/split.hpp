@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each process its part of one input: split_between_processes.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/tree/tree.hpp"
+
+namespace accelerate::tree {
+
+/// Items first .. first+count-1, then `filling` copies of the whole input's last item.
+struct Part {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t filling = 0;
+
+  bool operator==(const Part&) const = default;
+};
+
+/// One rank's part of `items`: contiguous, the first items mod world_size ranks have one more.
+///
+/// apply_padding   every rank gets ceil(items / world_size)
+/// Throws Error (usage) for negative items, a world_size below 1, a rank outside the world.
+[[nodiscard]] Part split_part(int64_t items, int64_t rank, int64_t world_size, bool apply_padding = false);
+
+namespace detail {
+
+at::Tensor take(const at::Tensor& rows, const Part& part);
+/// Throws Error (usage) where two lengths differ.
+void check_lengths(int64_t first, int64_t other);
+
+template <typename T>
+concept Items = Sequence<T> && !std::convertible_to<const T&, std::string_view> &&
+                requires(T & value, typename T::value_type item) {
+  value.push_back(item);
+};
+
+/// Calls fn(length) for everything in value that is split: tensors by row, lists by item.
+template <typename T, typename Fn>
+void for_each_length(T& value, Fn&& fn) {
+  if constexpr (Tensor<T>) {
+    fn(value.dim() == 0 ? 1 : value.size(0));
+  } else if constexpr (Items<T>) {
+    fn(static_cast<int64_t>(value.size()));
+  } else if constexpr (Struct<T>) {
+    std::apply([&](auto&... member) { (for_each_length(member, fn), ...); }, members(value));
+  } else if constexpr (Tuple<T>) {
+    std::apply([&](auto&... member) { (for_each_length(member, fn), ...); }, value);
+  } else if constexpr (Map<T>) {
+    for (auto& [key, member] : value) for_each_length(member, fn);
+  }
+}
+
+template <typename T>
+void cut(T& value, const Part& part) {
+  if constexpr (Tensor<T>) {
+    value = detail::take(value, part);
+  } else if constexpr (Items<T>) {
+    T mine(value.begin() + part.first, value.begin() + part.first + part.count);
+    for (int64_t i = 0; i < part.filling; ++i) mine.push_back(value.back());
+    value = std::move(mine);
+  } else if constexpr (Struct<T>) {
+    std::apply([&](auto&... member) { (cut(member, part), ...); }, members(value));
+  } else if constexpr (Tuple<T>) {
+    std::apply([&](auto&... member) { (cut(member, part), ...); }, value);
+  } else if constexpr (Map<T>) {
+    for (auto& [key, member] : value) cut(member, part);
+  }
+}
+
+}  // namespace detail
+
+/// This rank's part of inputs.
+///
+/// inputs    a tensor (split by row), a vector or deque (by item), or a map, pair, tuple or struct of such, of
+///           one length; anything else, a string too, stays as it is. Not changed.
+/// returns   the same structure; tensors are views where nothing is filled
+/// Throws Error (usage) where lengths differ (unless there is one process: then inputs comes back).
+template <typename T>
+[[nodiscard]] T split_between_processes(const T& inputs, int64_t rank, int64_t world_size, bool apply_padding = false) {
+  if (world_size == 1 && rank == 0) return inputs;
+  int64_t items = -1;
+  detail::for_each_length(const_cast<T&>(inputs), [&](int64_t length) {
+    if (items >= 0) detail::check_lengths(items, length);
+    items = length;
+  });
+  const Part part = split_part(items < 0 ? 0 : items, rank, world_size, apply_padding);
+  T mine = inputs;
+  if (items >= 0) detail::cut(mine, part);
+  return mine;
+}
+
+}  // namespace accelerate::tree

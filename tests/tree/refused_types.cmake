@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+list(TRANSFORM INCLUDES PREPEND "-I")
+execute_process(COMMAND ${COMPILER} -std=c++20 -w -DFMT_HEADER_ONLY=1 ${INCLUDES} -fsyntax-only "${SOURCE}"
+                RESULT_VARIABLE result ERROR_VARIABLE text)
+if(result EQUAL 0)
+  message(FATAL_ERROR "refused_types.cpp compiles")
+endif()
+string(REGEX MATCHALL "this type holds no tensor; a struct takes part through a function tree_members" members "${text}")
+list(LENGTH members count)
+if(count LESS 2)
+  message(FATAL_ERROR "expected two types refused for holding no tensor, found ${count}:\n${text}")
+endif()
+if(NOT text MATCHES "a collective takes tensors, and pairs, tuples, vectors, maps and structs")
+  message(FATAL_ERROR "expected the sentence of the collectives, found:\n${text}")
+endif()

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Not part of any program: refused_types.cmake compiles it and wants it refused, with the sentences below.
+#include <string>
+
+#include "accelerate/tree/collectives.hpp"
+
+struct Opaque {
+  at::Tensor hidden;
+};
+
+void no_tensor(const std::vector<std::string>& names) {
+  accelerate::tree::for_each_tensor(names, [](const auto&) {});
+}
+void no_members(const Opaque& opaque) { (void)accelerate::tree::batch_size(opaque); }
+void a_name_beside_a_tensor(const std::pair<at::Tensor, std::string>& value, const accelerate::comm::Group& group) {
+  (void)accelerate::tree::gather(value, group);
+}
