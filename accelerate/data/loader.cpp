@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "accelerate/data/order.hpp"
 #include "accelerate/data/shard.hpp"
@@ -18,8 +19,8 @@ struct Loader::Impl {
   int64_t world_size = 1;
   bool even_batches = true;
   int64_t epoch = 0;
-  bool begun = false;  // a pass of `epoch` began
-  state::BatchInfo info{};
+  bool begun = false;                             // a pass of `epoch` began
+  std::vector<const state::BatchInfo*> passes{};  // under way, the innermost last
 
   [[nodiscard]] ShardPlan plan(const Place& place = {}) const {
     return {source->size(),
@@ -51,6 +52,19 @@ struct Loader::Iterator::Pass {
   state::BatchInfo info;
   Batch batch{};
 
+  Pass(std::shared_ptr<Impl> from, at::Tensor order_)
+      : loader(std::move(from)),
+        plan(loader->plan()),
+        order(std::move(order_)),
+        epoch(loader->epoch),
+        info{.remainder = loader->remainder()} {
+    loader->passes.push_back(&info);
+    advance();
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  ~Pass() { std::erase(loader->passes, &info); }  // left early
+
   [[nodiscard]] bool ended() const { return info.index >= plan.size(); }
 
   [[nodiscard]] at::Tensor indices() const {
@@ -64,17 +78,17 @@ struct Loader::Iterator::Pass {
   }
 
   void advance() {
+    if (ended()) return;
     batch = {};
     ++info.index;
     info.last = info.index == plan.size() - 1;
     if (ended()) return close();
     batch = loader->source->read(indices());
-    loader->info = info;
   }
 
   void close() {
-    loader->info = {};
-    if (loader->epoch != epoch || !loader->begun) return;  // set_epoch was called, or a nested pass went on
+    std::erase(loader->passes, &info);
+    if (loader->epoch != epoch || !loader->begun) return;  // set_epoch was called, or another pass began
     ++loader->epoch;
     loader->begun = false;
   }
@@ -90,15 +104,8 @@ Loader::Iterator Loader::begin() {
   if (impl_->begun) ++impl_->epoch;
   impl_->begun = true;
   const uint64_t seed = impl_->options.shuffle ? impl_->seed() : 0;
-  auto pass = std::make_shared<Iterator::Pass>(Iterator::Pass{
-      .loader = impl_,
-      .plan = impl_->plan(),
-      .order = epoch_order(impl_->source->size(), impl_->options.shuffle, seed, impl_->epoch),
-      .epoch = impl_->epoch,
-      .info = {.remainder = impl_->remainder()},
-  });
-  pass->advance();
-  return Iterator(std::move(pass));
+  auto order = epoch_order(impl_->source->size(), impl_->options.shuffle, seed, impl_->epoch);
+  return Iterator(std::make_shared<Iterator::Pass>(impl_, std::move(order)));
 }
 
 void Loader::shard(int64_t rank, int64_t world_size, bool even_batches, const Place& place) {
@@ -119,7 +126,7 @@ const LoaderOptions& Loader::options() const { return impl_->options; }
 int64_t Loader::epoch() const { return impl_->epoch; }
 uint64_t Loader::seed() const { return impl_->seed(); }
 void Loader::set_seed(uint64_t seed) { impl_->options.seed = seed; }
-const state::BatchInfo& Loader::info() const { return impl_->info; }
+state::BatchInfo Loader::info() const { return impl_->passes.empty() ? state::BatchInfo{} : *impl_->passes.back(); }
 
 void Loader::set_epoch(int64_t epoch) {
   if (epoch < 0) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at least 0", epoch);

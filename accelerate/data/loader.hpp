@@ -72,8 +72,8 @@ class Loader {
   [[nodiscard]] uint64_t seed() const;
   void set_seed(uint64_t seed);
 
-  /// Where the latest pass stands; {-1, false, -1} outside one.
-  [[nodiscard]] const state::BatchInfo& info() const;
+  /// Where the innermost pass under way stands; {-1, false, -1} outside a loop, also after one that was left early.
+  [[nodiscard]] state::BatchInfo info() const;
 
   /// The same loader, not an equal one.
   bool operator==(const Loader&) const = default;

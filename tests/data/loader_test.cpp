@@ -121,6 +121,22 @@ TEST_CASE("last is told with the last batch, on every pass, and info is empty ou
   }
 }
 
+TEST_CASE("a loop that was left early leaves nothing behind") {
+  auto loader = numbers(16, {.batch_size = 4});
+  for ([[maybe_unused]] auto& batch : loader) break;
+  CHECK(loader.info() == BatchInfo{});
+  CHECK(pass(loader).size() == 4);
+}
+
+TEST_CASE("an iterator at its end stays there") {
+  auto loader = numbers(2, {.batch_size = 2});
+  auto it = loader.begin();
+  ++it;
+  ++it;
+  CHECK(it == loader.end());
+  CHECK(loader.epoch() == 1);
+}
+
 TEST_CASE("remainder is known from the first batch on") {
   const auto remainder = [](int64_t n, int64_t batch, int64_t world, bool drop, bool even = true) {
     auto loader = numbers(n, {.batch_size = batch, .drop_last = drop});
@@ -154,8 +170,11 @@ TEST_CASE("loops nest, over two loaders and over one") {
   CHECK(seen == Numbers{0, 1, 2, 0, 1, 2});
 
   int64_t pairs = 0;
-  for ([[maybe_unused]] auto& a : outer)
+  for ([[maybe_unused]] auto& a : outer) {
+    const auto before = outer.info();
     for ([[maybe_unused]] auto& b : outer) ++pairs;
+    CHECK(outer.info() == before);
+  }
   CHECK(pairs == 4);
 }
 
