@@ -74,9 +74,9 @@ Machine this_machine(const env::Variables& variables) {
   std::ifstream file("/proc/cpuinfo");
   std::stringstream cpuinfo;
   cpuinfo << file.rdbuf();
-  machine.physical_cores = count_physical_cores(cpuinfo.str());
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) machine.usable_cpus = CPU_COUNT(&allowed);
+  machine.physical_cores = std::min(count_physical_cores(cpuinfo.str()), machine.usable_cpus);
   return machine;
 }
 

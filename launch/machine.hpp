@@ -14,7 +14,7 @@ namespace accelerate::launch {
 
 struct Machine {
   int64_t gpus = 0;            ///< visible to this job
-  int64_t physical_cores = 1;  ///< of the whole machine
+  int64_t physical_cores = 1;  ///< of the whole machine, at most usable_cpus
   int64_t usable_cpus = 1;     ///< logical ones this process may run on
 
   bool operator==(const Machine&) const = default;

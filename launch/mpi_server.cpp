@@ -2,110 +2,23 @@
 #include "launch/mpi_server.hpp"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <random>
-#include <set>
 
 #include "accelerate/base/error.hpp"
 #include "launch/folder.hpp"
 #include "launch/options.hpp"
 #include "launch/plan.hpp"
+#include "launch/pmix_events.hpp"
 #include "launch/pmix_info.hpp"
 #include "launch/pmix_library.hpp"
 
 namespace accelerate::launch {
 namespace {
-
-/// What the ranks told the server. Written by libpmix's thread.
-class Events {
- public:
-  Events() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-  ~Events() { close(wake_); }
-  Events(const Events&) = delete;
-  Events& operator=(const Events&) = delete;
-
-  void connected(int64_t rank) {
-    const std::lock_guard lock(mutex_);
-    open_.insert(rank);
-  }
-  void finalized(int64_t rank) {
-    const std::lock_guard lock(mutex_);
-    open_.erase(rank);
-  }
-  void abort(int64_t rank, int code) {
-    const std::lock_guard lock(mutex_);
-    if (!abort_) abort_ = MpiAbort{.rank = rank, .code = code};
-    const uint64_t one = 1;
-    [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
-  }
-  [[nodiscard]] int wake_fd() const { return wake_; }
-  [[nodiscard]] bool is_open(int64_t rank) const {
-    const std::lock_guard lock(mutex_);
-    return open_.contains(rank);
-  }
-  [[nodiscard]] std::optional<MpiAbort> aborted() const {
-    const std::lock_guard lock(mutex_);
-    return abort_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::set<int64_t> open_;
-  std::optional<MpiAbort> abort_;
-  int wake_;
-};
-
-// libpmix hands no context of ours to these, except what was registered for a client: our Events.
-pmix_status_t on_connected(const pmix_proc_t* rank, void* events, pmix_info_t*, size_t, pmix_op_cbfunc_t, void*) {
-  static_cast<Events*>(events)->connected(rank->rank);
-  return PMIX_OPERATION_SUCCEEDED;
-}
-
-pmix_status_t on_finalized(const pmix_proc_t* rank, void* events, pmix_op_cbfunc_t, void*) {
-  static_cast<Events*>(events)->finalized(rank->rank);
-  return PMIX_OPERATION_SUCCEEDED;
-}
-
-pmix_status_t on_abort(const pmix_proc_t* rank, void* events, int code, const char*, pmix_proc_t*, size_t,
-                       pmix_op_cbfunc_t, void*) {
-  static_cast<Events*>(events)->abort(rank->rank, code);
-  return PMIX_OPERATION_SUCCEEDED;
-}
-
-/// Does nothing, but must be there: only then does libpmix itself remove what a crashed rank left behind.
-pmix_status_t on_job_control(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
-                             pmix_info_cbfunc_t, void*) {
-  return PMIX_ERR_NOT_SUPPORTED;
-}
-
-/// Waits for libpmix's thread. Kept alive by both sides.
-class Answer {
- public:
-  static void set(pmix_status_t status, void* answer) {
-    auto& self = *static_cast<Answer*>(answer);
-    const std::lock_guard lock(self.mutex_);
-    self.status_ = status;
-    self.condition_.notify_all();
-  }
-  pmix_status_t wait(pmix_status_t started) {
-    if (started != PMIX_SUCCESS) return started == PMIX_OPERATION_SUCCEEDED ? PMIX_SUCCESS : started;
-    std::unique_lock lock(mutex_);
-    condition_.wait(lock, [this] { return status_.has_value(); });
-    return *status_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable condition_;
-  std::optional<pmix_status_t> status_;
-};
 
 /// libpmix 4.2 trusts whoever knows the job's name, so nobody may guess it.
 std::string unpredictable_name() {
@@ -148,9 +61,9 @@ class PmixServer : public MpiServer {
 
   env::Variables variables(int64_t rank) override {
     const pmix_proc_t process = name_of(rank);
-    Answer answer;
+    PmixAnswer answer;
     check("PMIx_server_register_client",
-          answer.wait(pmix_.register_client(&process, geteuid(), getegid(), &events_, &Answer::set, &answer)));
+          answer.wait(pmix_.register_client(&process, geteuid(), getegid(), &events_, &PmixAnswer::set, &answer)));
     auto** list = static_cast<char**>(std::calloc(1, sizeof(char*)));
     const auto status = pmix_.setup_fork(&process, &list);
     env::Variables result;
@@ -186,11 +99,7 @@ class PmixServer : public MpiServer {
   }
 
   void start() {
-    static PaddedModule padded;  // libpmix may read it until the process ends
-    padded.module.client_connected2 = on_connected;
-    padded.module.client_finalized = on_finalized;
-    padded.module.abort = on_abort;
-    padded.module.job_control = on_job_control;
+    static PaddedModule padded{.module = callbacks(), .more = {}};  // libpmix may read it until the process ends
     PmixInfos infos;
     infos.string(PMIX_SERVER_TMPDIR, folder_.path());
     infos.string(PMIX_SYSTEM_TMPDIR, folder_.path());
@@ -226,10 +135,10 @@ class PmixServer : public MpiServer {
     infos.string(PMIX_TMPDIR, session);
     infos.string(PMIX_NSDIR, fmt::format("{}/job", session));
     for (int64_t rank = 0; rank < ranks_; ++rank) describe_rank(infos.array(PMIX_PROC_DATA), rank, session);
-    Answer answer;
+    PmixAnswer answer;
     check("PMIx_server_register_nspace",
           answer.wait(pmix_.register_nspace(job_.c_str(), static_cast<int>(ranks_), infos.data(), infos.size(),
-                                            &Answer::set, &answer)));
+                                            &PmixAnswer::set, &answer)));
   }
 
   void describe_rank(PmixInfos& infos, int64_t rank, const std::string& session) const {
@@ -279,7 +188,7 @@ class PmixServer : public MpiServer {
   std::string job_;
   PrivateFolder folder_;         // session folders of PMIx and Open MPI
   PrivateFolder shared_memory_;  // what the ranks share with one another
-  Events events_;
+  PmixEvents events_;
 };
 
 /// libpmix reads another launcher's variables too: two launchers inside one mpirun crashed.

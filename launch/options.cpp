@@ -5,6 +5,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <limits>
+#include <memory>
 
 namespace accelerate::launch {
 namespace {
@@ -36,50 +39,49 @@ std::string both_spellings(const std::string& name) {
   return dashes == name ? fmt::format("--{}", name) : fmt::format("--{},--{}", name, dashes);
 }
 
-void require(bool ok, const char* option, int64_t value, const char* rule) {
-  if (!ok) throw LaunchError(2, fmt::format("accelerate_launch: {} is {}, must be {}", option, value, rule));
-}
+constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
 
-void check(const LaunchOptions& o) {
-  if (o.num_processes) require(*o.num_processes >= 1, "--num_processes", *o.num_processes, "at least 1");
-  if (o.main_process_port) {
-    require(*o.main_process_port >= 0 && *o.main_process_port <= 65535, "--main_process_port", *o.main_process_port,
-            "0 (a free port) to 65535");
-  }
-  if (o.num_cpu_threads_per_process) {
-    require(*o.num_cpu_threads_per_process >= 1, "--num_cpu_threads_per_process", *o.num_cpu_threads_per_process,
-            "at least 1");
-  }
-  if (o.gradient_accumulation_steps) {
-    require(*o.gradient_accumulation_steps >= 1, "--gradient_accumulation_steps", *o.gradient_accumulation_steps,
-            "at least 1");
-  }
-  if (o.backend && *o.backend != "mpi" && *o.backend != "gloo" && *o.backend != "nccl") {
-    throw LaunchError(2, fmt::format("accelerate_launch: --backend is {}, must be mpi, gloo or nccl", *o.backend));
-  }
-  if (o.cpu && o.backend == "nccl") {
-    throw LaunchError(2, "accelerate_launch: --backend nccl needs GPUs, but --cpu is given; use mpi or gloo");
-  }
+/// An option with a whole number from low to high, refused with its text.
+void add_integer(CLI::App& app, const std::string& name, std::optional<int64_t>& target, int64_t low, int64_t high,
+                 const char* value_name, const char* meaning) {
+  const auto take = [name, &target, low, high](const std::string& text) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
+      const auto limit =
+          high == no_limit ? fmt::format("of at least {}", low) : fmt::format("from {} to {}", low, high);
+      throw LaunchError(2,
+                        fmt::format("accelerate_launch: --{} is '{}', must be a whole number {}", name, text, limit));
+    }
+    target = value;
+  };
+  app.add_option_function<std::string>(both_spellings(name), take, meaning)->type_name(value_name);
 }
 
 void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
   app.add_flag(both_spellings("cpu"), o.cpu, "Train on the CPU although GPUs are there.");
-  app.add_option(both_spellings("num_processes"), o.num_processes, "Ranks to start: one per visible GPU, else 1.")
-      ->type_name("N");
-  app.add_option(both_spellings("backend"), o.backend, "mpi, gloo or nccl; nccl on GPUs, else mpi where it is there.")
+  add_integer(app, "num_processes", o.num_processes, 1, no_limit, "N",
+              "Ranks to start; else one per visible GPU, or one.");
+  app.add_option(both_spellings("backend"), o.backend, "mpi, gloo or nccl; else nccl on GPUs, mpi or gloo on the CPU.")
       ->type_name("NAME");
-  app.add_option(both_spellings("main_process_port"), o.main_process_port,
-                 "Where rank 0 listens on 127.0.0.1: 29500; 0 takes a free port.")
-      ->type_name("PORT");
-  app.add_option(both_spellings("num_cpu_threads_per_process"), o.num_cpu_threads_per_process,
-                 "OMP_NUM_THREADS of each rank: physical cores / ranks.")
-      ->type_name("N");
-  app.add_option(both_spellings("gradient_accumulation_steps"), o.gradient_accumulation_steps,
-                 "Micro-batches per optimizer step.")
-      ->type_name("N");
+  add_integer(app, "main_process_port", o.main_process_port, 0, 65535, "PORT",
+              "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one.");
+  add_integer(app, "num_cpu_threads_per_process", o.num_cpu_threads_per_process, 1, no_limit, "N",
+              "OMP_NUM_THREADS of a rank; else physical cores / ranks.");
+  add_integer(app, "gradient_accumulation_steps", o.gradient_accumulation_steps, 1, no_limit, "N",
+              "Micro-batches per optimizer step; else what the program says.");
   app.add_flag(both_spellings("debug"), o.debug, "Compare every collective across the ranks first.");
-  app.add_flag("--help", help, "Print this page and exit.");
+  app.add_flag("-h,--help", help, "Print this page and exit.");
   app.add_flag("--version", version, "Print the version and exit.");
+}
+
+void check_backend(const LaunchOptions& o) {
+  if (o.backend && *o.backend != "mpi" && *o.backend != "gloo" && *o.backend != "nccl") {
+    throw LaunchError(2, fmt::format("accelerate_launch: --backend is '{}', must be mpi, gloo or nccl", *o.backend));
+  }
+  if (o.cpu && o.backend == "nccl") {
+    throw LaunchError(2, "accelerate_launch: --backend nccl needs GPUs, but --cpu is given; use mpi or gloo");
+  }
 }
 
 }  // namespace
@@ -110,7 +112,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
     throw LaunchError(2, fmt::format("accelerate_launch: {} is not an option; see accelerate_launch --help",
                                      options.command.front()));
   }
-  check(options);
+  check_backend(options);
   if (options.command.empty()) {
     throw LaunchError(2, "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
   }

@@ -12,14 +12,14 @@ namespace accelerate::launch {
 
 /// What the user asked for; unset means "not given".
 struct LaunchOptions {
-  bool cpu = false;                      ///< ranks train on the CPU although GPUs are there
-  std::optional<int64_t> num_processes;  ///< unset: one per visible GPU, one with --cpu or without GPUs
-  std::optional<std::string> backend;    ///< "mpi", "gloo" or "nccl"; unset: the library's choice
-  std::optional<int64_t> main_process_port;
-  std::optional<int64_t> num_cpu_threads_per_process;
-  std::optional<int64_t> gradient_accumulation_steps;
+  bool cpu = false;                        ///< ranks train on the CPU although GPUs are there
+  std::optional<int64_t> num_processes{};  ///< unset: one per visible GPU, one with --cpu or without GPUs
+  std::optional<std::string> backend{};    ///< "mpi", "gloo" or "nccl"; unset: the library's choice
+  std::optional<int64_t> main_process_port{};
+  std::optional<int64_t> num_cpu_threads_per_process{};
+  std::optional<int64_t> gradient_accumulation_steps{};
   bool debug = false;
-  std::vector<std::string> command;  ///< program and its arguments
+  std::vector<std::string> command{};  ///< program and its arguments
 
   bool operator==(const LaunchOptions&) const = default;
 };
@@ -37,7 +37,7 @@ class LaunchError : public std::runtime_error {
 /// Either options to act on, or a text to print on stdout (--help, --version).
 struct Parsed {
   LaunchOptions options;
-  std::optional<std::string> print;
+  std::optional<std::string> print{};
 };
 
 /// arguments   without the program's name. Everything from the first word that is no option belongs to the program.

@@ -73,7 +73,7 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   common.try_emplace("OMP_NUM_THREADS", std::to_string(threads));
   if (wiring.serve_mpi) add_mpi_defaults(common, ranks, machine);
 
-  LaunchPlan result{.workers = {}, .serve_mpi = wiring.serve_mpi};
+  LaunchPlan result{.serve_mpi = wiring.serve_mpi};
   for (int64_t rank = 0; rank < ranks; ++rank) {
     WorkerPlan worker{.rank = rank, .command = options.command, .environment = common};
     const env::ProcessEnv place{.source = env::Source::torchrun,

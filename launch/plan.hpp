@@ -15,14 +15,14 @@ namespace accelerate::launch {
 
 struct WorkerPlan {
   int64_t rank = 0;
-  std::vector<std::string> command;  ///< program and arguments
-  env::Variables environment;        ///< all of it, not an addition to ours
+  std::vector<std::string> command{};  ///< program and arguments
+  env::Variables environment{};        ///< all of it, not an addition to ours
 
   bool operator==(const WorkerPlan&) const = default;
 };
 
 struct LaunchPlan {
-  std::vector<WorkerPlan> workers;
+  std::vector<WorkerPlan> workers{};
   bool serve_mpi = false;  ///< the launcher is the workers' PMIx server
 
   bool operator==(const LaunchPlan&) const = default;

@@ -134,7 +134,7 @@ Process spawn(const std::string& program, const WorkerPlan& worker) {
   auto envp = pointers(variables);
 
   const bool keeps_stdin = worker.rank == 0 && isatty(STDIN_FILENO) == 0 && fcntl(STDIN_FILENO, F_GETFD) >= 0;
-  const int in = keeps_stdin ? dup(STDIN_FILENO) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int in = keeps_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
   const Channel out = open_channel(STDOUT_FILENO);
   const Channel err = open_channel(STDERR_FILENO);
   std::array<int, 2> report{};

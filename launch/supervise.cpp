@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,50 +17,13 @@
 #include "accelerate/base/error.hpp"
 #include "launch/mpi_server.hpp"
 #include "launch/output.hpp"
+#include "launch/signals.hpp"
 #include "launch/spawn.hpp"
 
 namespace accelerate::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// The signals we wait for come through a descriptor while this lives. Ignored ones (nohup) stay ignored.
-class Signals {
- public:
-  Signals() {
-    sigset_t wanted;
-    sigemptyset(&wanted);
-    sigaddset(&wanted, SIGCHLD);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-      struct sigaction now {};
-      if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&wanted, number);
-    }
-    pthread_sigmask(SIG_BLOCK, &wanted, &before_);
-    struct sigaction ignore {};
-    ignore.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &ignore, &pipe_before_);
-    fd_ = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
-  }
-  ~Signals() {
-    close(fd_);
-    sigaction(SIGPIPE, &pipe_before_, nullptr);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  [[nodiscard]] int fd() const { return fd_; }
-  /// The next signal, 0 when there is none.
-  [[nodiscard]] int next() const {
-    signalfd_siginfo info{};
-    return read(fd_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  int fd_ = -1;
-  sigset_t before_{};
-  struct sigaction pipe_before_ {};
-};
 
 /// Returns false when nobody reads any more.
 bool write_all(int fd, std::string_view bytes) {
@@ -158,11 +120,13 @@ class Supervisor {
     }
     poll(waits.data(), waits.size(), timeout(held));
     for (size_t i = 0; i < sources.size(); ++i) {
-      if (waits[i + first_source].revents != 0) relay(*sources[i].first, *sources[i].second);
-      write_out(*sources[i].second, sources[i].second->lines.flush(Clock::now()));
+      auto& worker = *sources[i].first;
+      auto& stream = *sources[i].second;
+      if (waits[i + first_source].revents != 0) relay(worker, stream);
+      pass_on(worker, stream, stream.lines.flush(Clock::now()));
     }
     for (int number = signals_.next(); number != 0; number = signals_.next()) {
-      if (number != SIGCHLD) pass_on(number);
+      if (number != SIGCHLD) forward(number);
     }
     if (mpi_ && first_failed_ == nullptr) look_for_abort();
     reap();
@@ -182,23 +146,24 @@ class Supervisor {
     const ssize_t n = read(stream.from, buffer.data(), buffer.size());
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (n <= 0) {  // end of file; a terminal says EIO
-      write_out(stream, stream.lines.flush(Clock::now(), true));
+      pass_on(worker, stream, stream.lines.flush(Clock::now(), true));
       close_stream(stream);
       return false;
     }
     const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
-    worker.tail.add(bytes);
     if (workers_.size() == 1) {
-      write_out(stream, bytes);
+      pass_on(worker, stream, bytes);
     } else {
-      write_out(stream, stream.lines.add(bytes, Clock::now()));
+      pass_on(worker, stream, stream.lines.add(bytes, Clock::now()));
     }
     return true;
   }
 
-  /// Nobody reads our output (| head): the worker is told as it would be without us, by SIGPIPE.
-  static void write_out(Stream& stream, std::string_view bytes) {
-    if (!bytes.empty() && !write_all(stream.to, bytes)) close_stream(stream);
+  /// Where nobody reads our output any more (| head), the worker gets SIGPIPE, as it would without us.
+  static void pass_on(Worker& worker, Stream& stream, std::string_view bytes) {
+    if (bytes.empty()) return;
+    worker.tail.add(bytes);
+    if (!write_all(stream.to, bytes)) close_stream(stream);
   }
 
   static void close_stream(Stream& stream) {
@@ -212,7 +177,7 @@ class Supervisor {
       for (auto& stream : worker.streams) {
         while (stream.from >= 0 && relay(worker, stream)) {
         }
-        write_out(stream, stream.lines.flush(Clock::now(), true));
+        pass_on(worker, stream, stream.lines.flush(Clock::now(), true));
       }
     }
   }
@@ -255,7 +220,7 @@ class Supervisor {
     if (stopped_) stop_with_grace(SIGTERM);
   }
 
-  void pass_on(int number) {
+  void forward(int number) {
     if (told_ != 0) {
       stop(SIGKILL);
     } else {

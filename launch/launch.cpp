@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/launch.hpp"
+
+#include <fmt/format.h>
+
+#include "accelerate/env/process_env.hpp"
+#include "launch/machine.hpp"
+#include "launch/mpi_server.hpp"
+#include "launch/plan.hpp"
+#include "launch/port.hpp"
+#include "launch/supervise.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+/// MPI's wire-up where it is wanted and can be had. It is the default of CPU ranks, so its absence is said and gloo is
+/// used; asked for by name, its absence is an error.
+bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
+  if (!wants_mpi(options, machine)) return false;
+  const auto why_not = why_no_mpi_server();
+  if (!why_not) return true;
+  if (options.backend) {
+    throw LaunchError(1, fmt::format("accelerate_launch: --backend mpi: {}; --backend gloo works without", *why_not));
+  }
+  fmt::print(stderr, "accelerate_launch: {}; the ranks use gloo, which is slower than mpi on one machine\n", *why_not);
+  return false;
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  const auto variables = env::current_variables();
+  const auto machine = this_machine(variables);
+  const ReservedPort port(options.main_process_port);
+  return supervise(
+      plan(options, machine, variables, {.port = port.number(), .serve_mpi = decide_mpi(options, machine)}));
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program itself, started as a user starts it.
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/launch/run.hpp"
+
+using testing::Child;
+using testing::launch;
+using testing::launcher;
+using Words = std::vector<std::string>;
+
+namespace {
+
+/// The numbers on the lines that start with this word.
+std::vector<pid_t> numbers(const std::string& text, const std::string& word) {
+  std::vector<pid_t> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(word + " ")) found.push_back(static_cast<pid_t>(std::stol(line.substr(word.size() + 1))));
+  }
+  return found;
+}
+
+/// Two gloo ranks that print "pid N", then "ready", and sleep.
+Words sleepers(const std::string& before = "") {
+  return launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
+                   before + "echo pid $$; [ $RANK = 1 ] && sleep 0.5 && echo ready; sleep 300 & wait"});
+}
+
+}  // namespace
+
+TEST_CASE("ranks see their place and their settings") {
+  const auto ran = launch({"--cpu", "--num-processes", "2", "--backend", "gloo", "--debug",
+                           "--gradient_accumulation_steps", "4", "--num_cpu_threads_per_process", "3", "--", "sh", "-c",
+                           "sleep 0.$((RANK * 3)); echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR "
+                           "$ACCELERATE_USE_CPU $ACCELERATE_BACKEND $ACCELERATE_DEBUG_MODE "
+                           "$ACCELERATE_GRADIENT_ACCUMULATION_STEPS $OMP_NUM_THREADS \"$@\"",
+                           "x", "--cpu"});
+  CHECK(ran.code == 0);
+  CHECK(ran.err == "");
+  CHECK(ran.out == "0 2 0 2 127.0.0.1 1 gloo 1 4 3 --cpu\n1 2 1 2 127.0.0.1 1 gloo 1 4 3 --cpu\n");
+}
+
+TEST_CASE("ranks share one free port, which a listener can take") {
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "sh", "-c", "echo port $MASTER_PORT"});
+  const auto ports = numbers(ran.out, "port");
+  REQUIRE(ports.size() == 2);
+  CHECK(ports[0] == ports[1]);
+  CHECK(ports[0] > 0);
+}
+
+TEST_CASE("a launch that cannot start says so with a shell's exit code") {
+  const auto missing = launch({"./no_such_program"});
+  CHECK(missing.code == 127);
+  CHECK(missing.err == "accelerate_launch: ./no_such_program not found\n");
+  CHECK(launch({"/tmp"}).code == 126);
+  const auto wrong = launch({"--num_processes", "0", "true"});
+  CHECK(wrong.code == 2);
+  CHECK(wrong.err == "accelerate_launch: --num_processes is '0', must be a whole number of at least 1\n");
+  CHECK(wrong.out == "");
+  CHECK(launch({"--help"}).code == 0);
+}
+
+TEST_CASE("a file that the system cannot execute is refused") {
+  char name[] = "/tmp/launcher_test.XXXXXX";
+  close(mkstemp(name));
+  std::ofstream(name) << "neither a script nor a program";
+  chmod(name, 0755);
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", name});
+  unlink(name);
+  CHECK(ran.code == 126);
+  CHECK(ran.err == "accelerate_launch: " + std::string(name) + " cannot be run: Exec format error\n");
+}
+
+TEST_CASE("a port in use is refused when asked for") {
+  const int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(bind(holder, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(listen(holder, 1) == 0);
+  socklen_t length = sizeof address;
+  getsockname(holder, reinterpret_cast<sockaddr*>(&address), &length);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const auto ran = Child(launcher({"--main_process_port", port, "true"})).wait();
+  close(holder);
+  CHECK(ran.code == 1);
+  CHECK(ran.err == "accelerate_launch: --main_process_port " + port +
+                       " is in use on 127.0.0.1, perhaps by another job; give another, or 0 for a free one\n");
+}
+
+TEST_CASE("signals reach the ranks, and their end is the launcher's") {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    CAPTURE(number);
+    Child child(sleepers());
+    REQUIRE(child.wait_for("ready"));
+    kill(child.pid(), number);
+    const auto ran = child.wait();
+    CHECK(ran.code == 128 + number);
+    CHECK(ran.err.find("after signal " + std::to_string(number) + " was passed on.") != std::string::npos);
+    for (const pid_t rank : numbers(ran.out, "pid")) CHECK(testing::gone(rank));
+  }
+}
+
+TEST_CASE("ranks that end well on a signal make the launcher end well") {
+  Child child(sleepers("trap 'echo saved; exit 0' TERM; "));
+  REQUIRE(child.wait_for("ready"));
+  kill(child.pid(), SIGTERM);
+  const auto ran = child.wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.err == "");
+  CHECK(ran.out.find("saved\n") != std::string::npos);
+}
+
+TEST_CASE("a second signal does not wait for stubborn ranks") {
+  Child child(sleepers("trap '' INT; "));
+  REQUIRE(child.wait_for("ready"));
+  kill(child.pid(), SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  kill(child.pid(), SIGINT);
+  CHECK(child.wait().code == 128 + SIGKILL);
+}
+
+TEST_CASE("no rank outlives a launcher that was killed") {
+  std::vector<pid_t> ranks;
+  {
+    Child child(sleepers());
+    REQUIRE(child.wait_for("ready"));
+    ranks = numbers(child.out(), "pid");
+    kill(child.pid(), SIGKILL);
+    for (const pid_t rank : ranks) CHECK(testing::gone(rank));
+  }
+  CHECK(ranks.size() == 2);
+}
+
+TEST_CASE("output is live: the beginning of a line comes through while the rank runs") {
+  Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
+                        "[ $RANK = 0 ] && printf '\\r 10 %%'; exec sleep 300"}));
+  CHECK(child.wait_for("\r 10 %"));
+}
+
+TEST_CASE("rank 0 reads the launcher's stdin, the others none") {
+  Child child({"sh", "-c",
+               "echo hello | " TEST_BINARY_DIR
+               "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 2 "
+               "sh -c 'sleep 0.$((RANK * 3)); echo $RANK $(cat)'"});
+  const auto ran = child.wait();
+  CHECK(ran.out == "0 hello\n1\n");
+}
+
+TEST_CASE("a reader that goes away ends the ranks by SIGPIPE, as without a launcher") {
+  Child child({"sh", "-c",
+               TEST_BINARY_DIR "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 2 "
+                               "sh -c 'while :; do echo line || exit; sleep 0.01; done' | head -n 1"});
+  CHECK(child.wait().out == "line\n");
+}
+
+TEST_CASE("ranks see a terminal where the launcher has one") {
+  const auto test = Words{"sh", "-c", "if [ -t 1 ]; then echo terminal; else echo pipe; fi"};
+  Words piped{"--backend", "gloo"};
+  piped.insert(piped.end(), test.begin(), test.end());
+  CHECK(launch(piped).out == "pipe\n");
+
+  const int ours = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(ours >= 0);
+  REQUIRE(grantpt(ours) == 0);
+  REQUIRE(unlockpt(ours) == 0);
+  const std::string name = ptsname(ours);
+  Child child({"sh", "-c",
+               TEST_BINARY_DIR "/bin/accelerate_launch --main_process_port 0 sh -c "
+                               "'if [ -t 1 ]; then echo terminal; else echo pipe; fi' > " +
+                   name});
+  CHECK(child.wait().code == 0);
+  char buffer[64]{};
+  CHECK(read(ours, buffer, sizeof buffer - 1) > 0);
+  CHECK(std::string(buffer) == "terminal\r\n");
+  close(ours);
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI ranks of the real Open MPI, started without mpirun.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/launch/run.hpp"
+
+using testing::Child;
+using testing::launch;
+using testing::launcher;
+
+namespace {
+
+const std::string program = TEST_BINARY_DIR "/bin/mpi_ranks";
+
+std::vector<std::string> sorted_lines(const std::string& text, const std::string& start) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with(start)) lines.push_back(line);
+  }
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+std::vector<std::string> hello(int ranks) {
+  std::vector<std::string> lines;
+  for (int rank = 0; rank < ranks; ++rank) {
+    lines.push_back("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ", sum " +
+                    std::to_string(ranks * (ranks - 1) / 2) + ", thread multiple yes");
+  }
+  return lines;
+}
+
+/// A folder of this test where temporary files go, so that other jobs on this machine do not disturb.
+struct Scratch {
+  Scratch() {
+    char name[] = "/tmp/mpi_test.XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Scratch() { std::filesystem::remove_all(path); }
+  [[nodiscard]] bool empty() const { return std::filesystem::is_empty(path); }
+  [[nodiscard]] accelerate::env::Variables variables() const { return {{"TMPDIR", path}}; }
+  std::string path;
+};
+
+/// What Open MPI, PMIx or the launcher called pid left in shared memory.
+std::set<std::string> shared_memory_of(pid_t launcher_pid) {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (name.find(std::to_string(launcher_pid)) != std::string::npos) found.insert(name);
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("ranks know their number and the job's size, with every thread level") {
+  for (const int ranks : {1, 2, 4}) {
+    const Scratch scratch;
+    const auto ran =
+        launch({"--backend", "mpi", "--num_processes", std::to_string(ranks), program}, scratch.variables());
+    CAPTURE(ran.err);
+    CHECK(ran.code == 0);
+    CHECK(sorted_lines(ran.out, "rank ") == hello(ranks));
+    CHECK(scratch.empty());
+  }
+}
+
+TEST_CASE("mpi is what several CPU ranks get without being asked") {
+  const auto ran = launch({"--cpu", "--num_processes", "2", program});
+  CHECK(ran.code == 0);
+  CHECK(sorted_lines(ran.out, "rank ") == hello(2));
+}
+
+TEST_CASE("MPI_Abort stops all ranks and its code is the launcher's") {
+  const Scratch scratch;
+  const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "abort"}, scratch.variables());
+  CAPTURE(ran.err);
+  CHECK(ran.code == 7);
+  CHECK(ran.err.find(") ended first, MPI_Abort(7); the others were stopped. Its last lines follow.\n") !=
+        std::string::npos);
+  CHECK(ran.err.find("accelerate_launch: worker 1 (") != std::string::npos);
+  CHECK(scratch.empty());
+}
+
+TEST_CASE("a rank that crashes is named, and the one that waits for it is stopped") {
+  const Scratch scratch;
+  const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "crash"}, scratch.variables());
+  CAPTURE(ran.err);
+  CHECK(ran.code == 128 + SIGSEGV);
+  CHECK(ran.err.find(") ended first, signal 11 (segmentation fault); the others were stopped.") != std::string::npos);
+  CHECK(scratch.empty());
+}
+
+TEST_CASE("a rank's exit code is the launcher's") {
+  CHECK(launch({"--backend", "mpi", "--num_processes", "2", program, "exit"}).code == 3);
+}
+
+TEST_CASE("a rank that leaves without MPI_Finalize has failed, whatever its exit code") {
+  const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "unfinished"});
+  CHECK(ran.code == 1);
+  CHECK(ran.err.find(") ended first, exit code 0 without MPI_Finalize; the others were stopped.") != std::string::npos);
+}
+
+TEST_CASE("programs that never call MPI are none the worse for its wire-up") {
+  const auto ran = launch({"--backend", "mpi", "--num_processes", "2", "true"});
+  CHECK(ran.code == 0);
+  CHECK(ran.err == "");
+}
+
+TEST_CASE("a signal ends ranks that wait in MPI, and nothing is left") {
+  const Scratch scratch;
+  Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program, "hang"}),
+              scratch.variables());
+  REQUIRE(child.wait_for("rank 0 of 2"));
+  REQUIRE(child.wait_for("rank 1 of 2"));
+  const pid_t pid = child.pid();
+  kill(pid, SIGTERM);
+  CHECK(child.wait().code == 128 + SIGTERM);
+  CHECK(scratch.empty());
+  CHECK(shared_memory_of(pid).empty());
+}
+
+TEST_CASE("what a killed launcher left is swept by the next") {
+  const Scratch scratch;
+  {
+    Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program, "hang"}),
+                scratch.variables());
+    REQUIRE(child.wait_for("rank 0 of 2"));
+    kill(child.pid(), SIGKILL);
+  }
+  CHECK_FALSE(scratch.empty());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the ranks die with it
+  CHECK(launch({"--backend", "mpi", "true"}, scratch.variables()).code == 0);
+  CHECK(scratch.empty());
+}
+
+TEST_CASE("two launchers at once do not disturb each other") {
+  Child first(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program}));
+  Child second(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "3", program}));
+  const auto two = first.wait();
+  const auto three = second.wait();
+  CHECK(two.code == 0);
+  CHECK(three.code == 0);
+  CHECK(sorted_lines(two.out, "rank ") == hello(2));
+  CHECK(sorted_lines(three.out, "rank ") == hello(3));
+}
+
+TEST_CASE("what mpirun, Slurm or torchrun left in the environment does not mislead the ranks") {
+  const auto ran =
+      launch({"--backend", "mpi", "--num_processes", "2", program}, {{"OMPI_COMM_WORLD_RANK", "3"},
+                                                                     {"OMPI_COMM_WORLD_SIZE", "8"},
+                                                                     {"OMPI_MCA_ess", "pmi"},
+                                                                     {"OMPI_MCA_orte_ess_num_procs", "8"},
+                                                                     {"PMIX_RANK", "3"},
+                                                                     {"PMIX_NAMESPACE", "4242"},
+                                                                     {"PMIX_SERVER_URI21", "4242.0;tcp4://127.0.0.1:1"},
+                                                                     {"PMI_RANK", "3"},
+                                                                     {"SLURM_JOBID", "1"},
+                                                                     {"SLURM_PROCID", "3"},
+                                                                     {"SLURM_STEP_ID", "0"},
+                                                                     {"SLURM_NTASKS", "8"},
+                                                                     {"SLURM_NODELIST", "node[1-4]"},
+                                                                     {"TORCHELASTIC_RESTART_COUNT", "3"}});
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  CHECK(sorted_lines(ran.out, "rank ") == hello(2));
+}
+
+TEST_CASE("inside a real mpirun every launcher starts a job of its own") {
+  const auto ran =
+      Child({"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", TEST_BINARY_DIR "/bin/accelerate_launch",
+             "--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program})
+          .wait();
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  auto twice = hello(2);
+  const auto once = hello(2);
+  twice.insert(twice.end(), once.begin(), once.end());
+  std::sort(twice.begin(), twice.end());
+  CHECK(sorted_lines(ran.out, "rank ") == twice);
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a program as a user would, with its output caught and an end that always comes.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "accelerate/env/process_env.hpp"
+
+namespace testing {
+
+struct Ran {
+  int code = -1;  ///< 128 + signal
+  std::string out;
+  std::string err;
+};
+
+/// A child whose stdout and stderr we read. Killed when it goes out of scope.
+class Child {
+ public:
+  Child(const std::vector<std::string>& command, const accelerate::env::Variables& variables = {}) {
+    if (pipe2(out_.data(), O_CLOEXEC) != 0 || pipe2(err_.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+    std::vector<std::string> entries;
+    auto all = accelerate::env::current_variables();
+    for (const auto& [name, value] : variables) all[name] = value;
+    for (const auto& [name, value] : all) entries.push_back(name + "=" + value);
+    std::vector<char*> argv;
+    for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+    std::vector<char*> envp;
+    for (auto& entry : entries) envp.push_back(entry.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(out_[1], 1);
+      dup2(err_[1], 2);
+      execvpe(argv[0], argv.data(), envp.data());
+      _exit(127);
+    }
+    close(out_[1]);
+    close(err_[1]);
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(out_[0]);
+    close(err_[0]);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] const std::string& out() const { return ran_.out; }
+
+  /// Reads until stdout holds the text; false when it ended or the time is over.
+  bool wait_for(const std::string& text, std::chrono::seconds limit = std::chrono::seconds(60)) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (ran_.out.find(text) == std::string::npos) {
+      if (std::chrono::steady_clock::now() > end || !read_some()) return false;
+    }
+    return true;
+  }
+
+  /// The rest of its life, at most limit; then it is killed and the code is 137.
+  Ran wait(std::chrono::seconds limit = std::chrono::seconds(60)) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (read_some()) {
+      if (std::chrono::steady_clock::now() > end) kill(pid_, SIGKILL);
+    }
+    int status = 0;
+    while (waitpid(pid_, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > end) kill(pid_, SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    pid_ = -1;
+    ran_.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return ran_;
+  }
+
+ private:
+  /// Returns false at the end of both streams.
+  bool read_some() {
+    std::array<pollfd, 2> waits{pollfd{done_[0] ? -1 : out_[0], POLLIN, 0}, pollfd{done_[1] ? -1 : err_[0], POLLIN, 0}};
+    if (done_[0] && done_[1]) return false;
+    poll(waits.data(), waits.size(), 100);
+    std::array<char, 4096> buffer;
+    for (size_t i = 0; i < 2; ++i) {
+      if (waits[i].revents == 0) continue;
+      const auto n = read(waits[i].fd, buffer.data(), buffer.size());
+      if (n <= 0) done_[i] = true;
+      if (n > 0) (i == 0 ? ran_.out : ran_.err).append(buffer.data(), static_cast<size_t>(n));
+    }
+    return true;
+  }
+
+  pid_t pid_ = -1;
+  std::array<int, 2> out_{};
+  std::array<int, 2> err_{};
+  std::array<bool, 2> done_{};
+  Ran ran_;
+};
+
+inline std::vector<std::string> launcher(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), TEST_BINARY_DIR "/bin/accelerate_launch");
+  return arguments;
+}
+
+/// accelerate_launch with a free port.
+inline Ran launch(const std::vector<std::string>& arguments, const accelerate::env::Variables& variables = {}) {
+  std::vector<std::string> all{"--main_process_port", "0"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return Child(launcher(all), variables).wait();
+}
+
+/// Whether a process with this id lives (a zombie does not).
+inline bool alive(pid_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  std::array<char, 512> buffer{};
+  const auto n = read(fd, buffer.data(), buffer.size() - 1);
+  close(fd);
+  const std::string text(buffer.data(), n > 0 ? static_cast<size_t>(n) : 0);
+  const auto name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z';
+}
+
+/// Waits up to ten seconds for it to be gone.
+inline bool gone(pid_t pid) {
+  for (int i = 0; i < 1000 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return !alive(pid);
+}
+
+}  // namespace testing
