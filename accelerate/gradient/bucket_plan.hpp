@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which parameters share one all-reduce, and in which order the all-reduces start. A value, no tensors.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::gradient {
+
+struct BucketOptions {
+  /// Largest bucket, in bytes; a parameter that is larger has a bucket of its own. Smaller overlaps earlier, larger
+  /// uses the link better.
+  int64_t cap_bytes = 25 << 20;
+  /// First bucket, in bytes; small, so that the first all-reduce starts early.
+  int64_t first_cap_bytes = 1 << 20;
+};
+
+/// One parameter as the plan sees it.
+struct BucketItem {
+  int64_t bytes = 0;
+  /// Only items of one key share a bucket: dtype and device, "Float cpu".
+  std::string key{};
+};
+
+struct Bucket {
+  std::string key{};
+  std::vector<int64_t> items{};  ///< indices into the items, in order of arrival
+  int64_t bytes = 0;
+  bool operator==(const Bucket&) const = default;
+};
+
+struct BucketPlan {
+  /// In the order in which they are complete, which is the order in which they are reduced.
+  std::vector<Bucket> buckets{};
+  bool operator==(const BucketPlan&) const = default;
+};
+
+/// items   all parameters
+/// order   indices into items, first to arrive in backward first; every index once
+/// Pure: the same on every rank that gives the same arguments.
+[[nodiscard]] BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64_t> order,
+                                      const BucketOptions& options = {}, const Place& place = {});
+
+/// "Float cpu 1000 bytes: 3 2 | Float cpu 20 bytes: 0", one bucket between bars.
+[[nodiscard]] std::string to_string(const BucketPlan& plan);
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/clip.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::gradient {
+namespace {
+
+// Gradients of one device and dtype: what the _foreach kernels do in one launch.
+std::vector<std::vector<at::Tensor>> by_kind(const std::vector<at::Tensor>& gradients) {
+  std::vector<std::vector<at::Tensor>> groups;
+  for (const at::Tensor& gradient : gradients) {
+    auto found = groups.begin();
+    while (found != groups.end() &&
+           (found->front().device() != gradient.device() || found->front().scalar_type() != gradient.scalar_type())) {
+      ++found;
+    }
+    if (found == groups.end()) found = groups.insert(found, std::vector<at::Tensor>{});
+    found->push_back(gradient);
+  }
+  return groups;
+}
+
+// The dense tensors that hold the gradients' numbers.
+std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse()) {
+      // Rows that occur twice count as their sum.
+      gradient = gradient.coalesce();
+      gradients.push_back(gradient._values());
+    } else {
+      gradients.push_back(gradient);
+    }
+  }
+  return gradients;
+}
+
+void check_norm(double max_norm, double norm_type) {
+  if (!(max_norm >= 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "max_norm is {}, must be at least 0", max_norm);
+  }
+  if (!(norm_type > 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "norm_type is {}, must be above 0 (infinity is allowed)",
+               norm_type);
+  }
+}
+
+}  // namespace
+
+at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type) {
+  check_norm(max_norm, norm_type);
+  if (gradients.empty()) return at::zeros({});
+  const at::NoGradGuard no_grad;
+  const auto groups = by_kind(gradients);
+  const at::Device device = gradients.front().device();
+  // Half precision would round the norm of a large tensor away; one dtype, so that the norms stack.
+  const bool has_double = std::any_of(groups.begin(), groups.end(),
+                                      [](const auto& group) { return group.front().scalar_type() == at::kDouble; });
+  const at::ScalarType dtype = has_double ? at::kDouble : at::kFloat;
+  std::vector<at::Tensor> norms;
+  for (const auto& group : groups) {
+    for (const at::Tensor& norm : at::_foreach_norm(group, norm_type, dtype)) norms.push_back(norm.to(device, true));
+  }
+  const at::Tensor total = norms.size() == 1 ? norms.front() : at::linalg_vector_norm(at::stack(norms), norm_type);
+  const at::Tensor factor = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  for (const auto& group : groups) {
+    at::_foreach_mul_(group, factor.to(group.front().device(), group.front().scalar_type(), true));
+  }
+  return total;
+}
+
+void clip_value_of(const std::vector<at::Tensor>& gradients, double value) {
+  if (!(value >= 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_value_", "value is {}, must be at least 0", value);
+  }
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& gradient : gradients) gradient.clamp_(-value, value);
+}
+
+at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  check_norm(max_norm, norm_type);
+  const at::NoGradGuard no_grad;
+  return clip_norm_of(dense_gradients(parameters), max_norm, norm_type);
+}
+
+void clip_grad_value_(const std::vector<at::Tensor>& parameters, double value) {
+  const at::NoGradGuard no_grad;
+  clip_value_of(dense_gradients(parameters), value);
+}
+
+void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
+  if (factor == 1.0) return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& gradient : dense_gradients(parameters)) gradient.mul_(factor);
+}
+
+}  // namespace accelerate::gradient

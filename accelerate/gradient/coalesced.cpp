@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/coalesced.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <string>
+#include <utility>
+
+#include "accelerate/gradient/join_link.hpp"
+#include "accelerate/gradient/same_everywhere.hpp"
+
+namespace accelerate::gradient {
+namespace {
+
+// A view of another dtype must start at a multiple of its element size; 16 bytes is the largest element.
+constexpr int64_t kAlign = 16;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Tensors grouped by a key, groups in order of first appearance: the same on every rank.
+template <typename Key>
+auto group_by(const std::vector<at::Tensor>& tensors, Key key) {
+  std::vector<std::pair<decltype(key(tensors[0])), std::vector<at::Tensor>>> groups;
+  for (const at::Tensor& tensor : tensors) {
+    auto found = groups.begin();
+    while (found != groups.end() && found->first != key(tensor)) ++found;
+    if (found == groups.end()) found = groups.insert(found, {key(tensor), {}});
+    found->second.push_back(tensor);
+  }
+  return groups;
+}
+
+auto device_of(const at::Tensor& tensor) { return tensor.device(); }
+auto kind_of(const at::Tensor& tensor) { return std::pair(tensor.device(), tensor.scalar_type()); }
+
+}  // namespace
+
+BufferBroadcast::Pack BufferBroadcast::pack(std::vector<at::Tensor> tensors) {
+  int64_t total = 0;
+  for (const at::Tensor& tensor : tensors) total += aligned(static_cast<int64_t>(tensor.nbytes()));
+  Pack pack{at::empty({total}, tensors.front().options().dtype(at::kByte).requires_grad(false)), {}, {}};
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const auto bytes = static_cast<int64_t>(tensor.nbytes());
+    pack.views.push_back(pack.bytes.narrow(0, offset, bytes).view(tensor.scalar_type()).view(tensor.sizes()));
+    offset += aligned(bytes);
+  }
+  pack.bytes.zero_();
+  pack.tensors = std::move(tensors);
+  return pack;
+}
+
+void BufferBroadcast::broadcast(const comm::Group& group, const Pack& pack, int64_t root) {
+  const bool sends = group.rank() == root;
+  for (size_t i = 0; sends && i < pack.tensors.size(); ++i) pack.views[i].copy_(pack.tensors[i], true);
+  group.broadcast(pack.bytes, root);
+  for (size_t i = 0; !sends && i < pack.tensors.size(); ++i) pack.tensors[i].copy_(pack.views[i], true);
+}
+
+BufferBroadcast::BufferBroadcast(comm::Group group, std::vector<NamedTensor> buffers) : group_(std::move(group)) {
+  const at::NoGradGuard no_grad;
+  require_same(group_, "buffer", buffers);
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
+  for (auto& [device, those] : group_by(tensors, device_of)) packs_.push_back(pack(std::move(those)));
+}
+
+void BufferBroadcast::run(int64_t root) const {
+  if (group_.size() == 1 || packs_.empty()) return;
+  const at::NoGradGuard no_grad;
+  if (join_link_ != nullptr) root = join_link_->announce(join_operation_).root;
+  for (const Pack& one : packs_) broadcast(group_, one, root);
+}
+
+std::vector<at::Tensor> BufferBroadcast::tensors() const {
+  std::vector<at::Tensor> all;
+  for (const Pack& one : packs_) all.insert(all.end(), one.tensors.begin(), one.tensors.end());
+  return all;
+}
+
+void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& tensors, int64_t root,
+                       int64_t cap_bytes) {
+  if (group.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (auto& [device, those] : group_by(tensors, device_of)) {
+    std::vector<at::Tensor> piece;
+    int64_t bytes = 0;
+    const auto send = [&] {
+      if (piece.size() == 1) {
+        group.broadcast(piece.front(), root);
+      } else if (!piece.empty()) {
+        BufferBroadcast::broadcast(group, BufferBroadcast::pack(std::move(piece)), root);
+      }
+      piece.clear();
+      bytes = 0;
+    };
+    for (const at::Tensor& tensor : those) {
+      if (bytes + static_cast<int64_t>(tensor.nbytes()) > cap_bytes) send();
+      piece.push_back(tensor);
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+    send();
+  }
+}
+
+void average_parameters(const comm::Group& group, const std::vector<at::Tensor>& tensors) {
+  if (group.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (auto& [kind, those] : group_by(tensors, kind_of)) {
+    if (!those.front().is_floating_point() && !those.front().is_complex()) continue;
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& tensor : those) flat.push_back(tensor.reshape({-1}));
+    const at::Tensor sum = at::cat(flat);
+    group.all_reduce(sum, comm::ReduceOp::mean);
+    int64_t offset = 0;
+    for (const at::Tensor& tensor : those) {
+      tensor.copy_(sum.narrow(0, offset, tensor.numel()).view(tensor.sizes()), true);
+      offset += tensor.numel();
+    }
+  }
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many tensors in one collective.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/named_tensor.hpp"
+
+namespace accelerate::gradient {
+
+/// Every tensor becomes root's, in place, in flat pieces of at most cap_bytes. Any mix of dtypes and devices.
+void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& tensors, int64_t root = 0,
+                       int64_t cap_bytes = 25 << 20);
+
+/// Every tensor becomes its mean over all ranks, in place; one collective per dtype and device. What local SGD does to
+/// the parameters every so many steps. Integer tensors are left alone: a mean of counts is no count.
+void average_parameters(const comm::Group& group, const std::vector<at::Tensor>& tensors);
+
+struct JoinLink;
+
+/// Buffers (BatchNorm's running statistics) made equal on all ranks before a synchronised forward, as PyTorch does:
+/// one broadcast per device whatever the dtypes, from memory that is kept. Without buffers it does nothing.
+class BufferBroadcast {
+ public:
+  BufferBroadcast() = default;
+  /// Compares names, shapes and dtypes across the ranks; the error names the first that differs, on every rank.
+  BufferBroadcast(comm::Group group, std::vector<NamedTensor> buffers);
+
+  /// Every buffer becomes root's, in place. Inside an UnevenJoin root is a rank that still has batches.
+  void run(int64_t root = 0) const;
+  [[nodiscard]] bool empty() const { return packs_.empty(); }
+  [[nodiscard]] std::vector<at::Tensor> tensors() const;
+
+ private:
+  // Tensors of one device and the bytes that stand for them on the wire.
+  struct Pack {
+    at::Tensor bytes;
+    std::vector<at::Tensor> tensors;
+    std::vector<at::Tensor> views;
+  };
+  friend class UnevenJoin;
+  friend void broadcast_tensors(const comm::Group&, const std::vector<at::Tensor>&, int64_t, int64_t);
+  static Pack pack(std::vector<at::Tensor> tensors);
+  static void broadcast(const comm::Group& group, const Pack& pack, int64_t root);
+
+  comm::Group group_{};
+  std::vector<Pack> packs_{};
+  JoinLink* join_link_ = nullptr;
+  int64_t join_operation_ = 0;
+};
+
+}  // namespace accelerate::gradient

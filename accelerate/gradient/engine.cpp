@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/engine.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "accelerate/gradient/coalesced.hpp"
+#include "accelerate/gradient/engine_core.hpp"
+#include "accelerate/gradient/same_everywhere.hpp"
+
+namespace accelerate::gradient {
+namespace {
+
+std::vector<at::Tensor> distinct(const std::vector<NamedTensor>& parameters) {
+  std::unordered_set<const void*> seen;
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& parameter : parameters) {
+    if (seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) tensors.push_back(parameter.tensor);
+  }
+  return tensors;
+}
+
+std::vector<Slot> trainable(const std::vector<NamedTensor>& parameters, const Place& place) {
+  std::unordered_set<const void*> seen;
+  std::vector<Slot> slots;
+  for (const NamedTensor& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (!tensor.is_leaf()) {
+      base::fail(ErrorKind::usage, place, "prepare",
+                 "parameter {} is the result of an operation, not a leaf: no gradient would be kept for it; register "
+                 "the tensor it was computed from",
+                 parameter.name);
+    }
+    slots.push_back({.name = parameter.name, .parameter = tensor});
+  }
+  return slots;
+}
+
+// One place for "locked, in the engine's state".
+auto locked(Engine::Core& core) { return std::unique_lock(core.mutex); }
+
+}  // namespace
+
+Engine::Engine(comm::Group group, std::vector<NamedTensor> parameters, EngineOptions options) {
+  require_same(group, "parameter", parameters);
+  broadcast_tensors(group, distinct(parameters), 0, options.buckets.cap_bytes);
+  std::vector<Slot> slots = trainable(parameters, group.place());
+  core_ = std::make_shared<Core>(std::move(group), std::move(slots), options);
+  core_->hook_up();
+}
+
+Engine::~Engine() { core_->unhook(); }
+
+void Engine::set_sync(bool sync) { core_->sync = sync; }
+bool Engine::sync() const { return core_->sync; }
+void Engine::set_scale(double factor) { core_->scale = factor; }
+bool Engine::touched() const { return core_->touched; }
+bool Engine::unreduced() const { return core_->unreduced() != nullptr; }
+void Engine::allow_local(bool allowed) { core_->local_allowed = allowed; }
+const BucketPlan& Engine::plan() const { return core_->plan; }
+const comm::Group& Engine::group() const { return core_->group; }
+
+void Engine::join_backward() {
+  const auto lock = locked(*core_);
+  core_->join();
+  core_->complete();
+}
+
+void Engine::before_step() {
+  const auto lock = locked(*core_);
+  core_->before_step();
+}
+
+void Engine::zero_all() {
+  const auto lock = locked(*core_);
+  core_->zero_all();
+}
+
+void Engine::zero(const std::vector<at::Tensor>& parameters) {
+  const auto lock = locked(*core_);
+  size_t ours = 0;
+  for (const at::Tensor& parameter : parameters) ours += core_->index_of.count(parameter.unsafeGetTensorImpl());
+  if (ours == core_->slots.size()) {
+    core_->zero_all();
+    return;
+  }
+  core_->complete();
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = core_->index_of.find(parameter.unsafeGetTensorImpl());
+    if (found != core_->index_of.end()) core_->zero(core_->slots[found->second]);
+  }
+}
+
+bool Engine::manages(const at::Tensor& parameter) const {
+  return core_->index_of.count(parameter.unsafeGetTensorImpl()) > 0;
+}
+
+bool Engine::manages_exactly(const std::vector<at::Tensor>& parameters) const {
+  size_t ours = 0;
+  for (const at::Tensor& parameter : parameters) {
+    if (manages(parameter)) {
+      ++ours;
+    } else if (parameter.grad().defined()) {
+      return false;
+    }
+  }
+  return ours == core_->slots.size();
+}
+
+std::vector<at::Tensor> Engine::gradients() {
+  const auto lock = locked(*core_);
+  return core_->gradients();
+}
+
+void run_backward(std::span<Engine* const> engines, const comm::Group& group, const std::function<void()>& backward) {
+  std::vector<Engine::Core*> cores;
+  for (const Engine* engine : engines) {
+    if (engine->core_->sync) cores.push_back(engine->core_.get());
+  }
+  {
+    // When backward throws, the deferral ends and the engines know that their reduction has died.
+    struct Deferral {
+      explicit Deferral(std::vector<Engine::Core*>& the_cores) : cores(the_cores) {
+        const auto token = std::make_shared<char>();
+        for (Engine::Core* core : cores) core->deferral = token;
+      }
+      ~Deferral() {
+        for (Engine::Core* core : cores) core->deferral.reset();
+      }
+      std::vector<Engine::Core*>& cores;
+    } deferral(cores);
+    backward();
+  }
+  const bool alone = cores.size() == 1;
+  const bool uneven = std::any_of(cores.begin(), cores.end(), [](const auto* core) { return core->join_link; });
+  at::Tensor reached;
+  if (cores.size() > 1 && !uneven) {
+    reached = at::zeros({static_cast<int64_t>(cores.size())}, at::kInt);
+    for (size_t i = 0; i < cores.size(); ++i) reached.mutable_data_ptr<int>()[i] = cores[i]->begun() ? 1 : 0;
+    group.all_reduce(reached, comm::ReduceOp::max);
+  }
+  std::vector<Engine::Core*> taking_part;
+  for (size_t i = 0; i < cores.size(); ++i) {
+    const bool here = cores[i]->begun();
+    const bool anywhere = here || alone || (reached.defined() && reached.const_data_ptr<int>()[i] != 0);
+    if (!anywhere) continue;
+    const auto lock = locked(*cores[i]);
+    if (!here) cores[i]->join();
+    cores[i]->launch();
+    taking_part.push_back(cores[i]);
+  }
+  for (Engine::Core* core : taking_part) {
+    const auto lock = locked(*core);
+    core->finish();
+  }
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Averages gradients over the ranks of a group while backward runs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/bucket_plan.hpp"
+#include "accelerate/gradient/named_tensor.hpp"
+
+namespace accelerate::gradient {
+
+struct EngineOptions {
+  BucketOptions buckets{};
+  /// The same parameters are used in every backward, on every rank: what was unused in the first reduction stays so.
+  /// Saves counting the uses; another set of used parameters is then an error.
+  bool static_graph = false;
+};
+
+/// Data-parallel gradients: after a synchronised backward every parameter's gradient is the mean over all ranks of what
+/// the ranks had accumulated, bit for bit the same on all of them.
+///
+/// Hooks sit on the parameters, so any backward that touches them is reduced, whoever calls it. The first reduction
+/// learns the order in which gradients arrive (rank 0's counts) and which are sparse, and lays the flat buckets out;
+/// from the second on full buckets are reduced while backward goes on.
+///
+/// Gradients are views into the buckets. A parameter that no rank used since its gradient was zeroed ends with an
+/// undefined gradient; one that some ranks used ends with the mean on all ranks, the others counting as zeros. Sparse
+/// gradients stay sparse. User code may drop or replace gradients: they are copied back into the buckets.
+///
+/// All ranks make the engine, run synchronised backwards and zero gradients in the same order. Errors of peers come out
+/// of backward as Error (peer).
+class Engine {
+ public:
+  struct Core;
+
+  /// group        its collectives are this engine's alone: give it Group::duplicate()
+  /// parameters   of one model, any dtypes and devices; those that need no gradient are made equal and else left out,
+  ///              those listed twice count once
+  /// Compares names, shapes and dtypes over the ranks, then makes every value rank 0's.
+  Engine(comm::Group group, std::vector<NamedTensor> parameters, EngineOptions options = {});
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// What the latest prepared forward decided: false leaves gradients local, to be reduced with those of the next
+  /// synchronised backward. At first true.
+  void set_sync(bool sync);
+  [[nodiscard]] bool sync() const;
+  /// Multiplied into the mean of the next reduction, and of no other: k/m for a short last window.
+  void set_scale(double factor);
+
+  /// Takes part in a reduction of the other ranks with what this rank has accumulated, zeros where it has nothing.
+  /// run_backward() calls it where this rank's graph did not touch the model.
+  void join_backward();
+
+  /// A backward reached a parameter since the last reduction ended.
+  [[nodiscard]] bool touched() const;
+  /// Gradients are there that were never reduced, or whose reduction broke off: ranks would go apart.
+  [[nodiscard]] bool unreduced() const;
+  /// Steps on local gradients are wanted (local SGD).
+  void allow_local(bool allowed);
+  /// To be called before an optimizer steps. Throws Error (usage) where unreduced() and not allowed; gives gradients
+  /// that nothing was added to since they were zeroed back as undefined, so that no weight decay acts on them.
+  void before_step();
+
+  /// Zeroes gradients in place, one operation per bucket; what is then not used ends undefined again, as after the
+  /// stock zero_grad().
+  void zero_all();
+  /// The same for some parameters; those that are not this engine's are left alone.
+  void zero(const std::vector<at::Tensor>& parameters);
+  [[nodiscard]] bool manages(const at::Tensor& parameter) const;
+  /// All of them, and nothing of this engine's is missing in the list.
+  [[nodiscard]] bool manages_exactly(const std::vector<at::Tensor>& parameters) const;
+
+  /// Dense tensors that together hold every gradient: whole buckets (values of sparse gradients apart). Before the
+  /// first reduction the gradients themselves. For clip_norm_of() and clip_value_of(); valid until the next backward.
+  [[nodiscard]] std::vector<at::Tensor> gradients();
+
+  /// How the parameters lie in buckets; indices count the parameters that are reduced. Empty before the first
+  /// reduction.
+  [[nodiscard]] const BucketPlan& plan() const;
+  [[nodiscard]] const comm::Group& group() const;
+
+ private:
+  friend void run_backward(std::span<Engine* const>, const comm::Group&, const std::function<void()>&);
+  friend class UnevenJoin;
+  std::shared_ptr<Core> core_;
+};
+
+/// Runs a backward, then finishes the reductions of engines one after another in the order given, which is the same on
+/// all ranks. A rank whose graph misses a model joins with zeros as long as another rank's graph reached it: with
+/// several engines the ranks tell one another by one reduction over group of an integer per engine.
+///
+/// Engines whose sync() is false stay local.
+void run_backward(std::span<Engine* const> engines, const comm::Group& group, const std::function<void()>& backward);
+
+}  // namespace accelerate::gradient

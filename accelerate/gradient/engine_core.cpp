@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/engine_core.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
+
+namespace accelerate::gradient {
+namespace {
+
+struct ArrivalHook : torch::autograd::FunctionPostHook {
+  ArrivalHook(std::weak_ptr<Engine::Core> the_core, size_t the_index) : core(std::move(the_core)), index(the_index) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    if (const auto alive = core.lock()) alive->arrived(index);
+    return outputs;
+  }
+
+  std::weak_ptr<Engine::Core> core;
+  size_t index;
+};
+
+}  // namespace
+
+Engine::Core::Core(comm::Group the_group, std::vector<Slot> the_slots, EngineOptions the_options)
+    : group(std::move(the_group)), options(the_options), slots(std::move(the_slots)) {
+  for (size_t i = 0; i < slots.size(); ++i) index_of.emplace(slots[i].parameter.unsafeGetTensorImpl(), i);
+}
+
+Engine::Core::~Core() = default;
+
+void Engine::Core::hook_up() {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    // The tensor holds its accumulator weakly; ours keeps it, and the hook with it, alive.
+    accumulators_.push_back(torch::autograd::impl::grad_accumulator(slots[i].parameter));
+    hook_keys_.push_back(accumulators_.back()->add_post_hook(std::make_unique<ArrivalHook>(weak_from_this(), i)));
+  }
+}
+
+void Engine::Core::unhook() {
+  for (size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
+  accumulators_.clear();
+}
+
+void Engine::Core::arrived(size_t index) {
+  const std::lock_guard lock(mutex);
+  const at::NoGradGuard no_grad;
+  Slot& slot = slots[index];
+  touched = true;
+  if (slot.gradient().is_same(slot.view)) slot.blank = false;
+  if (!sync) {
+    slot.local = true;
+    return;
+  }
+  begin();
+  const bool launched = slot.bucket >= 0 && static_cast<size_t>(slot.bucket) < next_;
+  if (slot.arrived && launched) {
+    base::fail(ErrorKind::usage, group.place(), "backward",
+               "parameter {} got a second gradient in one reduction, while the first is on its way to {} ranks; call "
+               "backward once per reduction, or all but the last under no_sync",
+               slot.name, group.size());
+  }
+  const bool again = std::exchange(slot.arrived, true);
+  if (again) early_ = false;
+  if (buckets.empty()) {
+    if (!again) order_.push_back(static_cast<int64_t>(index));
+    return;
+  }
+  if (slot.sparse_dim == 0) slot.attach();
+  if (again) return;
+  --(slot.sparse_dim == 0 ? buckets[static_cast<size_t>(slot.bucket)] : buckets.back()).pending;
+  while (early_ && join_link == nullptr && next_ < buckets.size() && buckets[next_].pending == 0) {
+    launch_bucket(buckets[next_++]);
+  }
+}
+
+void Engine::Core::begin() {
+  const int id = torch::autograd::get_current_graph_task_id();
+  if (active_ && !backward_alive_.expired()) {
+    // A backward inside a backward (activation checkpointing): weights may come again, so nothing leaves early.
+    if (id != graph_task_) early_ = false;
+    return;
+  }
+  complete();
+  active_ = true;
+  graph_task_ = id;
+  backward_alive_ = deferral;
+  if (deferral != nullptr) return;
+  // The graph task owns its callbacks: when backward throws, the token dies with them uncalled.
+  auto token = std::make_shared<char>();
+  backward_alive_ = token;
+  torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), token] {
+    if (const auto alive = core.lock()) alive->end_of_backward();
+  });
+}
+
+void Engine::Core::end_of_backward() {
+  const std::lock_guard lock(mutex);
+  if (!active_) return;
+  launch();
+  // After the callbacks of the other engines: each of them launches before one waits.
+  torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this()] {
+    if (const auto alive = core.lock()) alive->end_of_launch();
+  });
+}
+
+void Engine::Core::end_of_launch() {
+  const std::lock_guard lock(mutex);
+  finish();
+}
+
+void Engine::Core::join() {
+  complete();
+  active_ = true;
+  graph_task_ = -1;
+  backward_alive_.reset();
+}
+
+void Engine::Core::complete() {
+  if (!active_) return;
+  // User code may have dropped what had arrived.
+  for (Slot& slot : slots) slot.arrived = slot.arrived && slot.gradient().defined();
+  launch();
+  finish();
+}
+
+void Engine::Core::launch() {
+  const at::NoGradGuard no_grad;
+  // Ranks that have run out of batches must be told first.
+  if (!active_ || join_link != nullptr) return;
+  divisor_ = group.size();
+  while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
+}
+
+void Engine::Core::launch_bucket(FlatBucket& bucket) {
+  if (join_link == nullptr) divisor_ = group.size();
+  for (const int64_t i : bucket.members) {
+    Slot& slot = slots[static_cast<size_t>(i)];
+    slot.contributes = slot.used();
+    if (slot.arrived) continue;
+    slot.contributes ? slot.attach() : slot.blank_out();
+  }
+  if (&bucket == &buckets.back()) {
+    for (Slot& slot : slots) {
+      if (slot.sparse_dim > 0) slot.contributes = slot.used();
+    }
+    if (bucket.counts.defined()) write_counts(bucket.counts);
+  }
+  if (bucket.divided_first()) bucket.gradients.mul_(1.0 / static_cast<double>(divisor_));
+  bucket.work = group.all_reduce_async(bucket.flat);
+}
+
+void Engine::Core::finish() {
+  const at::NoGradGuard no_grad;
+  if (!active_) return;
+  try {
+    divisor_ = join_link == nullptr ? group.size() : join_link->announce(join_operation).divisor;
+    if (buckets.empty()) learn_layout();
+    while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
+    const double factor = scale / static_cast<double>(divisor_);
+    wait_and_scale(factor);
+    settle_unused();
+    settle_sparse(factor);
+    if (options.static_graph) check_static_graph();
+  } catch (...) {
+    broken_off = true;
+    reset();
+    throw;
+  }
+  for (Slot& slot : slots) slot.local = false;
+  reset();
+}
+
+}  // namespace accelerate::gradient

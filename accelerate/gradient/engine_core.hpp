@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: what an Engine does. Its life is a cycle of reductions:
+//
+//   begin     the first gradient of a backward arrives, or this rank joins without one
+//   arrived   gradient by gradient; full buckets are launched in order
+//   launch    backward is over: the late buckets follow
+//   finish    waits, divides, settles what unused parameters get; then everything is as before begin
+//
+// launch and finish are apart, because with several engines all of them must have launched before one waits.
+// Before the first reduction there are no buckets: finish then learns their layout and launches them.
+#pragma once
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "accelerate/gradient/engine.hpp"
+#include "accelerate/gradient/flat_buckets.hpp"
+#include "accelerate/gradient/join_link.hpp"
+
+namespace accelerate::gradient {
+
+struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
+  Core(comm::Group the_group, std::vector<Slot> the_slots, EngineOptions the_options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  /// After construction: the hooks know the core by a weak pointer.
+  void hook_up();
+  void unhook();
+
+  // Everything below is called with the mutex held, except arrived() and end_of_backward(), which take it.
+  void arrived(size_t index);
+  void end_of_backward();
+  void end_of_launch();
+  /// This rank takes part in a reduction that has not ended.
+  [[nodiscard]] bool begun() const { return active_; }
+  void join();      ///< begin without a graph
+  void launch();    ///< launches what is left
+  void finish();    ///< waits and settles; throws what peers do
+  void complete();  ///< ends a reduction whose backward died half-way, so that the ranks stay in step
+
+  void zero(Slot& slot);
+  void zero_all();
+  void before_step();
+  [[nodiscard]] const Slot* unreduced() const;  ///< a slot with a gradient that no reduction has seen
+  [[nodiscard]] std::vector<at::Tensor> gradients();
+
+  comm::Group group;
+  EngineOptions options;
+  std::mutex mutex;
+  std::vector<Slot> slots;
+  std::unordered_map<const void*, size_t> index_of;  ///< by TensorImpl
+  BucketPlan plan;
+  std::vector<FlatBucket> buckets;  ///< empty before the first reduction
+
+  bool sync = true;
+  bool touched = false;
+  bool local_allowed = false;
+  bool broken_off = false;  ///< a reduction failed, gradients are neither local nor reduced
+  double scale = 1.0;
+  /// Set while run_backward() will finish the reductions itself; gone when that backward is over or has thrown.
+  std::shared_ptr<void> deferral;
+  JoinLink* join_link = nullptr;
+  int64_t join_operation = 0;
+
+ private:
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  void begin();
+  void launch_bucket(FlatBucket& bucket);
+  void write_counts(const at::Tensor& counts);
+  void read_counts();
+  void learn_layout();
+  void wait_and_scale(double factor);
+  void settle_sparse(double factor);
+  void settle_unused();
+  void check_static_graph() const;
+  void reset();
+
+  std::vector<Accumulator> accumulators_;
+  std::vector<uintptr_t> hook_keys_;
+
+  bool active_ = false;
+  int graph_task_ = -1;
+  std::weak_ptr<void> backward_alive_;  ///< expires when the backward that began the reduction is over or died
+  bool early_ = true;                   ///< buckets may be launched before backward ends
+  size_t next_ = 0;                     ///< first bucket not yet launched
+  int64_t divisor_ = 1;
+  std::vector<int64_t> order_;  ///< of arrival, in the first reduction
+};
+
+}  // namespace accelerate::gradient

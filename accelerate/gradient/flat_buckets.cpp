@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/flat_buckets.hpp"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+namespace accelerate::gradient {
+namespace {
+
+// Kernels like aligned starts: 64 bytes are a cache line and more than any vector register wants on a GPU.
+int64_t padded(const at::Tensor& tensor) {
+  const auto step = static_cast<int64_t>(64 / tensor.element_size());
+  return (tensor.numel() + step - 1) / step * step;
+}
+
+// Made below autograd's view tracking: stock zero_grad() detaches gradients in place, which tracked views refuse.
+at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) {
+    return flat.as_strided(parameter.sizes(), parameter.strides(), offset);
+  }
+  return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+}
+
+}  // namespace
+
+bool Slot::used() const {
+  if (arrived) return true;
+  const at::Tensor& now = gradient();
+  return now.defined() && !(blank && now.is_same(view));
+}
+
+void Slot::attach() {
+  at::Tensor& now = gradient();
+  if (!now.is_same(view)) {
+    // The same memory under another handle needs no copy: user code detached the view.
+    const bool here = now.layout() == at::kStrided && now.const_data_ptr() == view.const_data_ptr() &&
+                      now.strides() == view.strides();
+    if (!here) view.copy_(now.is_sparse() ? now.to_dense() : now, true);
+    now = view;
+  }
+  blank = false;
+}
+
+void Slot::blank_out() {
+  if (!blank) view.zero_();
+  blank = true;
+}
+
+std::string bucket_key(const at::Tensor& tensor) {
+  return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.device().str());
+}
+
+std::vector<FlatBucket> lay_out(std::vector<Slot>& slots, const BucketPlan& plan, int64_t n_counts) {
+  const at::AutoDispatchBelowADInplaceOrView untracked;
+  std::vector<FlatBucket> buckets(std::max<size_t>(plan.buckets.size(), 1));
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    FlatBucket& bucket = buckets[b];
+    if (b < plan.buckets.size()) bucket.members = plan.buckets[b].items;
+    const Slot& any = slots[static_cast<size_t>(bucket.members.empty() ? 0 : bucket.members.front())];
+    int64_t total = 0;
+    for (const int64_t i : bucket.members) total += padded(slots[static_cast<size_t>(i)].parameter);
+    const int64_t counts = b + 1 == buckets.size() ? n_counts : 0;
+    bucket.flat = at::zeros({total + counts}, any.parameter.options().requires_grad(false));
+    bucket.gradients = bucket.flat.narrow(0, 0, total);
+    if (counts > 0) bucket.counts = bucket.flat.narrow(0, total, counts);
+    int64_t offset = 0;
+    for (const int64_t i : bucket.members) {
+      Slot& slot = slots[static_cast<size_t>(i)];
+      slot.view = view_into(bucket.flat, offset, slot.parameter);
+      slot.bucket = static_cast<int64_t>(b);
+      slot.blank = true;
+      offset += padded(slot.parameter);
+    }
+  }
+  return buckets;
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: the memory of the engine's gradients and what every parameter's gradient is at the moment.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/bucket_plan.hpp"
+
+namespace accelerate::gradient {
+
+/// One parameter. Its gradient is "there" when the user would see a defined gradient with something added to it.
+struct Slot {
+  std::string name{};
+  at::Tensor parameter{};
+  /// Of a dense parameter, into its bucket; undefined for sparse ones and before the buckets are laid out.
+  at::Tensor view{};
+  int64_t bucket = -1;
+  /// Axes of a sparse gradient's indices; 0 is dense.
+  int64_t sparse_dim = 0;
+  /// The view is zero and stands for "no gradient", attached or not.
+  bool blank = false;
+  /// Its gradient arrived in the backward under way.
+  bool arrived = false;
+  /// This rank put a gradient into the reduction under way.
+  bool contributes = false;
+  /// It has gradients that no reduction has seen.
+  bool local = false;
+  /// Ranks that contributed to the last reduction; known where this rank had to ask. With static_graph: to the first.
+  int64_t uses = 0;
+
+  [[nodiscard]] at::Tensor& gradient() const { return parameter.mutable_grad(); }
+  /// Something was added since the last zeroing.
+  [[nodiscard]] bool used() const;
+  /// The gradient becomes the view, with the values it has. A dense gradient outside is copied, a sparse one densified.
+  void attach();
+  /// Its view becomes zero unless it is known to be; the gradient is left as it is.
+  void blank_out();
+};
+
+/// One flat tensor and the slots that lie in it.
+struct FlatBucket {
+  at::Tensor flat{};       ///< what is reduced: gradients, in the last bucket also the counts of use
+  at::Tensor gradients{};  ///< the gradients' part of flat
+  at::Tensor counts{};     ///< [slots] in the last bucket, else undefined
+  std::vector<int64_t> members{};
+  int64_t pending = 0;  ///< members whose gradient has not arrived
+  comm::Pending work{};
+
+  /// Sums of float16 overflow early: such buckets are divided before they are summed.
+  [[nodiscard]] bool divided_first() const { return flat.scalar_type() == at::kHalf; }
+};
+
+/// "Float cpu": tensors that may share a bucket.
+std::string bucket_key(const at::Tensor& tensor);
+
+/// Makes zeroed buckets for the dense slots by plan and gives each slot its view, unattached. The last bucket gets
+/// n_counts more elements. Without a dense slot there is one bucket that holds only the counts.
+std::vector<FlatBucket> lay_out(std::vector<Slot>& slots, const BucketPlan& plan, int64_t n_counts);
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/same_everywhere.hpp"
+
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace accelerate::gradient {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+std::string join_lines(const Lines& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + '\n';
+  return text;
+}
+
+Lines split_lines(const std::string& text) {
+  Lines lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// FNV-1a, 62 bits of it so that its negation fits too.
+int64_t digest(const std::string& text) {
+  uint64_t hash = 14695981039346656037ULL;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return static_cast<int64_t>(hash >> 2);
+}
+
+// max(x) == -max(-x): every rank has the same.
+bool agrees(const comm::Group& group, const std::string& text) {
+  const int64_t mine = digest(text);
+  const at::Tensor extremes = at::tensor({mine, -mine}, at::kLong);
+  group.all_reduce(extremes, comm::ReduceOp::max);
+  const auto* seen = extremes.const_data_ptr<int64_t>();
+  return seen[0] == -seen[1];
+}
+
+}  // namespace
+
+std::string describe(const NamedTensor& named, std::string_view what) {
+  const at::Tensor& tensor = named.tensor;
+  const bool frozen = what == "parameter" && !tensor.requires_grad();
+  return fmt::format("{} [{}] {}{}", named.name, fmt::join(tensor.sizes().vec(), ", "),
+                     c10::toString(tensor.scalar_type()), frozen ? ", frozen" : "");
+}
+
+void require_same(const comm::Group& group, std::string_view what, const std::vector<NamedTensor>& tensors) {
+  if (group.size() == 1) return;
+  Lines mine;
+  for (const NamedTensor& tensor : tensors) mine.push_back(describe(tensor, what));
+  const std::string text = join_lines(mine);
+  if (agrees(group, text)) return;
+
+  const std::vector<std::string> all = group.all_gather_bytes(text);
+  const Lines first = split_lines(all[0]);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const Lines other = split_lines(all[rank]);
+    const auto differs = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    const auto say = [](const Lines& lines, Lines::const_iterator at) { return at == lines.end() ? "missing" : *at; };
+    base::fail(ErrorKind::usage, group.place(), "prepare",
+               "{} {} of the model is {} on rank 0, {} on rank {}; build the same model on every rank", what,
+               differs.first - first.begin(), say(first, differs.first), say(other, differs.second), rank);
+  }
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/uneven_join.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <exception>
+#include <utility>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/gradient/engine_core.hpp"
+
+namespace accelerate::gradient {
+namespace {
+
+// Operations of model m: its reduction, its buffer broadcast.
+int64_t reduction_of(size_t model) { return static_cast<int64_t>(2 * model); }
+int64_t broadcast_of(size_t model) { return static_cast<int64_t>(2 * model) + 1; }
+
+constexpr int64_t kNone = -1;
+
+}  // namespace
+
+struct UnevenJoin::Link : JoinLink {
+  Link(const comm::Group& the_group, size_t models, JoinOptions the_options)
+      : group(the_group), operations(static_cast<int64_t>(2 * models)), options(the_options) {}
+
+  Answer announce(int64_t operation) override {
+    if (!shadowing) exchange(operation);
+    return {options.divide_by_all_ranks ? group.size() : active, root};
+  }
+
+  // Every rank says what it does, kNone when it has run out. Returns what the others do, kNone when all have run out.
+  int64_t exchange(int64_t operation) {
+    const at::Tensor words = at::zeros({group.size() + operations}, at::kLong);
+    auto* word = words.mutable_data_ptr<int64_t>();
+    if (operation != kNone) {
+      word[group.rank()] = 1;
+      word[group.size() + operation] = 1;
+    }
+    group.all_reduce(words);
+    int64_t now_active = 0;
+    for (int64_t rank = group.size() - 1; rank >= 0; --rank) {
+      now_active += word[rank];
+      if (word[rank] != 0) root = rank;
+    }
+    if (now_active == 0) return kNone;
+    active = now_active;
+    int64_t next = 0;
+    while (word[group.size() + next] == 0) ++next;
+    if (word[group.size() + next] != active) differ(word + group.size());
+    return next;
+  }
+
+  [[noreturn]] void differ(const int64_t* counts) const {
+    std::string said;
+    for (int64_t i = 0; i < operations; ++i) {
+      if (counts[i] == 0) continue;
+      said += fmt::format("{}{} {} model {}", said.empty() ? "" : ", ", counts[i],
+                          i % 2 == 0 ? "reduce the gradients of" : "broadcast the buffers of", i / 2);
+    }
+    base::fail(ErrorKind::usage, group.place(), "join_uneven_inputs",
+               "of {} ranks that still have batches {}; their steps must be alike", active, said);
+  }
+
+  const comm::Group& group;
+  int64_t operations;
+  JoinOptions options;
+  int64_t active = 0;
+  int64_t root = 0;  ///< lowest rank that took part in the last announced operation
+  bool shadowing = false;
+};
+
+UnevenJoin::UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options)
+    : group_(std::move(group)),
+      models_(std::move(models)),
+      link_(std::make_unique<Link>(group_, models_.size(), options)),
+      exceptions_(std::uncaught_exceptions()) {
+  if (group_.size() == 1) return;
+  for (const JoinModel& model : models_) {
+    if (model.engine->core_->join_link != nullptr) {
+      base::fail(ErrorKind::usage, group_.place(), "join_uneven_inputs",
+                 "a model is in another join_uneven_inputs already; end that one first");
+    }
+  }
+  attach(link_.get());
+}
+
+UnevenJoin::~UnevenJoin() {
+  if (finished_) return;
+  if (std::uncaught_exceptions() == exceptions_) {
+    try {
+      finish();
+    } catch (const std::exception& error) {
+      base::log(base::LogLevel::error, group_.place(), "join_uneven_inputs ended with an error: {}", error.what());
+    }
+  }
+  attach(nullptr);
+}
+
+void UnevenJoin::attach(JoinLink* link) {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    models_[i].engine->core_->join_link = link;
+    models_[i].engine->core_->join_operation = reduction_of(i);
+    if (models_[i].buffers == nullptr) continue;
+    models_[i].buffers->join_link_ = link;
+    models_[i].buffers->join_operation_ = broadcast_of(i);
+  }
+}
+
+void UnevenJoin::shadow(int64_t operation) {
+  const JoinModel& model = models_[static_cast<size_t>(operation / 2)];
+  link_->shadowing = true;
+  if (operation % 2 == 0) {
+    model.engine->zero_all();  // of the last step here, which the others have zeroed too
+    model.engine->join_backward();
+  } else {
+    model.buffers->run();
+  }
+  link_->shadowing = false;
+}
+
+void UnevenJoin::finish() {
+  if (std::exchange(finished_, true) || group_.size() == 1) return;
+  try {
+    for (int64_t next = link_->exchange(kNone); next != kNone; next = link_->exchange(kNone)) shadow(next);
+  } catch (...) {
+    attach(nullptr);
+    throw;
+  }
+  attach(nullptr);
+  std::vector<at::Tensor> state;
+  for (const JoinModel& model : models_) {
+    for (const Slot& slot : model.engine->core_->slots) state.push_back(slot.parameter);
+    if (model.buffers == nullptr) continue;
+    for (const at::Tensor& buffer : model.buffers->tensors()) state.push_back(buffer);
+  }
+  broadcast_tensors(group_, state, link_->root);
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training where ranks have different numbers of batches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/coalesced.hpp"
+#include "accelerate/gradient/engine.hpp"
+
+namespace accelerate::gradient {
+
+struct JoinOptions {
+  /// True: gradients are divided by the number of all ranks, as PyTorch's Join does by default, so ranks without
+  /// batches count as zeros. False: by the number of ranks that still have batches.
+  bool divide_by_all_ranks = true;
+};
+
+/// One model in an UnevenJoin.
+struct JoinModel {
+  Engine* engine = nullptr;
+  BufferBroadcast* buffers = nullptr;  ///< null: its buffers are not broadcast
+};
+
+/// A region in which ranks may run out of batches at different times.
+///
+/// Every reduction and buffer broadcast in it is announced by one small reduction first. A rank that calls finish() has
+/// run out: it takes part in the others' reductions with zeros until all ranks are there, then every parameter and
+/// buffer becomes that of a rank that went on longest (the lowest of them). Optimizer states are not made equal, and
+/// gradients that the rank had not reduced by then are dropped.
+///
+/// All ranks make it with the same models in the same order. Inside it every rank that still has batches runs the same
+/// reductions; they do not overlap with backward.
+class UnevenJoin {
+ public:
+  /// group   its collectives are this region's alone: give it Group::duplicate()
+  UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options = {});
+  /// Calls finish(), unless an exception is on its way; an error of peers is then logged.
+  ~UnevenJoin();
+  UnevenJoin(const UnevenJoin&) = delete;
+  UnevenJoin& operator=(const UnevenJoin&) = delete;
+
+  /// This rank has no more batches. Returns when that is so on all ranks.
+  void finish();
+
+ private:
+  struct Link;
+  void attach(JoinLink* link);
+  void shadow(int64_t operation);
+
+  comm::Group group_;
+  std::vector<JoinModel> models_;
+  std::unique_ptr<Link> link_;
+  int exceptions_;
+  bool finished_ = false;
+};
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's heap budget: at most 12 + 8 per bucket allocations a step over the same loop without it.
+#include "support.hpp"
+//
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+using namespace gradient_testing;
+using accelerate::comm::run_threads;
+
+namespace {
+thread_local int64_t allocations = 0;  // of this thread: ranks are threads, their communication threads do not count
+}
+
+// Every operator new of the test program, LibTorch's included; memory of tensors comes from elsewhere.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+// Allocations per step, the median of several.
+template <typename Step>
+int64_t per_step(const Step& step) {
+  for (int i = 0; i < 5; ++i) step();
+  std::vector<int64_t> counts;
+  for (int i = 0; i < 9; ++i) {
+    const int64_t before = allocations;
+    step();
+    counts.push_back(allocations - before);
+  }
+  std::sort(counts.begin(), counts.end());
+  return counts[4];
+}
+
+}  // namespace
+
+TEST_CASE("a step through the engine allocates at most 12 + 8 per bucket times more than the loop without it") {
+  struct Row {
+    std::string what;
+    EngineOptions options;
+  };
+  for (const Row& row : {Row{"one bucket", {}}, Row{"several", small_buckets()}}) {
+    run_threads(2, [&](const Group& group) {
+      const at::Tensor x = batch(group.rank());
+      auto raw = built(make_net);
+      const int64_t bare = per_step([&] {
+        for (const auto& parameter : raw->parameters()) parameter.mutable_grad().reset();
+        raw->with_extra(x).sum().backward();
+      });
+      auto net = built(make_net);
+      Engine engine(group, named(net), row.options);
+      const int64_t with_engine = per_step([&] {
+        for (const auto& parameter : net->parameters())
+          (void)parameter.mutable_grad();  // the raw loop's list costs too
+        engine.zero_all();
+        net->with_extra(x).sum().backward();
+        engine.before_step();
+      });
+      const auto buckets = static_cast<int64_t>(engine.plan().buckets.size());
+      MESSAGE(row.what, ": ", with_engine, " with, ", bare, " without, ", buckets, " buckets");
+      CHECK(with_engine - bare <= 12 + 8 * buckets);
+    });
+  }
+}

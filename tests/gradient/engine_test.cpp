@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a reduced gradient is: the mean of what the ranks accumulated, whatever the graph looks like.
+#include "accelerate/gradient/engine.hpp"
+
+#include "support.hpp"
+
+using namespace gradient_testing;
+using accelerate::comm::run_threads;
+using accelerate::gradient::run_backward;
+
+namespace {
+
+void plain(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
+
+struct Tied : torch::nn::Module {
+  Tied() {
+    inner = register_module("inner", torch::nn::Linear(4, 4));
+    again = register_module("again", inner);  // listed twice by named_parameters
+    to(torch::kDouble);
+  }
+  torch::nn::Linear inner{nullptr}, again{nullptr};
+};
+
+struct Mixed : torch::nn::Module {
+  Mixed() {
+    half = register_module("half", torch::nn::Linear(4, 6));
+    full = register_module("full", torch::nn::Linear(6, 3));
+    half->to(torch::kBFloat16);
+  }
+  at::Tensor forward(const at::Tensor& x) { return full(half(x.to(torch::kBFloat16)).to(torch::kFloat)); }
+  torch::nn::Linear half{nullptr}, full{nullptr};
+};
+
+// Recomputes in backward, so that the weights' gradients come from a backward inside the backward.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, NetImpl* net) {
+    context->save_for_backward({x});
+    context->saved_data["net"] = reinterpret_cast<int64_t>(net);
+    return net->forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list outputs) {
+    const at::AutoGradMode on(true);
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_(true);
+    auto* net = reinterpret_cast<NetImpl*>(context->saved_data["net"].toInt());
+    torch::autograd::backward({net->forward(x)}, {outputs[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a backward leaves the mean of the ranks' gradients, the same bits on every rank") {
+  for (const int64_t ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    check_means(ranks, make_net, plain);
+  }
+}
+
+TEST_CASE("one bucket and a bucket per parameter give the same") {
+  check_means(2, make_net, plain, {});
+  check_means(2, make_net, plain, {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}});
+}
+
+TEST_CASE("the buckets follow rank 0's order of arrival from the first reduction on") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}});
+    CHECK(engine.plan().buckets.empty());
+    net->forward(batch(0)).sum().backward();
+    // second, then first; extra never came and follows in reverse order of registration.
+    std::vector<int64_t> order;
+    for (const auto& bucket : engine.plan().buckets) order.push_back(bucket.items.at(0));
+    REQUIRE(order.size() == 6);
+    CHECK(std::set<int64_t>(order.begin(), order.begin() + 2) == std::set<int64_t>{2, 3});
+    CHECK(std::set<int64_t>(order.begin() + 2, order.begin() + 4) == std::set<int64_t>{0, 1});
+    CHECK(std::vector<int64_t>(order.begin() + 4, order.end()) == std::vector<int64_t>{5, 4});
+  });
+}
+
+TEST_CASE("gradients are views into the buckets, and zeroing keeps them") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net));
+    plain(net, group.rank());
+    const void* memory = net->first->weight.grad().data_ptr();
+    engine.zero_all();
+    CHECK(net->first->weight.grad().data_ptr() == memory);
+    CHECK(net->first->weight.grad().abs().sum().item<double>() == 0.0);
+    plain(net, group.rank());
+    CHECK(net->first->weight.grad().data_ptr() == memory);
+    CHECK(engine.gradients().size() == 1);
+  });
+}
+
+TEST_CASE("weights that are used twice, and listed twice, are reduced once") {
+  check_means(
+      2, [] { return std::make_shared<Tied>(); },
+      [](const std::shared_ptr<Tied>& net, int64_t rank) {
+        net->again(torch::tanh(net->inner(batch(rank)))).pow(2).sum().backward();
+      });
+  run_threads(2, [](const Group& group) {
+    auto net = built([] { return std::make_shared<Tied>(); });
+    const auto& weight = net->inner->weight;
+    Engine engine(group, {{"a", weight}, {"b", weight}});
+    net->inner(batch(group.rank())).sum().backward();
+    REQUIRE(engine.plan().buckets.size() == 1);
+    CHECK(engine.plan().buckets[0].items.size() == 1);
+    CHECK(bit_equal(group, {weight.grad()}));
+  });
+}
+
+TEST_CASE("several forwards and one backward") {
+  check_means(2, make_net, [](const NetPtr& net, int64_t rank) {
+    const auto loss = net->forward(batch(rank, 0)).sum() + net->with_extra(batch(rank, 1)).pow(2).sum();
+    (loss + net->forward(batch(rank, 2)).pow(2).sum()).backward();
+  });
+}
+
+TEST_CASE("two backwards between zeroings are each reduced, and their sum is the mean of the sums") {
+  check_means(2, make_net, [](const NetPtr& net, int64_t rank) {
+    net->with_extra(batch(rank, 0)).pow(2).sum().backward();
+    net->with_extra(batch(rank, 1)).pow(2).sum().backward();
+  });
+}
+
+TEST_CASE("gradients accumulated without synchronisation are reduced with the next synchronised backward") {
+  const auto window = [](const NetPtr& net, int64_t rank) {
+    for (int64_t round = 0; round < 3; ++round) net->with_extra(batch(rank, round)).pow(2).sum().backward();
+  };
+  const Grads expected = truth(2, make_net, window);
+  enum class Zeroing { engine, drop, in_place };
+  for (const Zeroing zeroing : {Zeroing::engine, Zeroing::drop, Zeroing::in_place}) {
+    run_threads(2, [&](const Group& group) {
+      auto net = built(make_net);
+      torch::optim::SGD stock(net->parameters(), 0.1);
+      Engine engine(group, named(net), small_buckets());
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        if (zeroing == Zeroing::engine) engine.zero_all();
+        if (zeroing == Zeroing::drop) stock.zero_grad(true);
+        if (zeroing == Zeroing::in_place) stock.zero_grad(false);
+        for (int64_t round = 0; round < 3; ++round) {
+          engine.set_sync(round == 2);
+          CHECK(engine.sync() == (round == 2));
+          net->with_extra(batch(group.rank(), round)).pow(2).sum().backward();
+          const at::Tensor grad = net->first->weight.grad();
+          CHECK(bit_equal(group, {grad}) == (round == 2));
+          CHECK(engine.unreduced() == (round != 2));
+        }
+        CHECK(same(gradients_of(net->parameters()), expected));
+      }
+    });
+  }
+}
+
+TEST_CASE("a scale multiplies the mean of the next reduction only, accumulated parts included") {
+  const Grads expected = truth(2, make_net, plain);
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    for (int round = 0; round < 3; ++round) {
+      engine.zero_all();
+      if (round == 1) engine.set_scale(4.0);
+      plain(net, group.rank());
+      Grads seen = gradients_of(net->parameters());
+      if (round == 1) {
+        for (at::Tensor& grad : seen) grad /= 4.0;
+      }
+      CHECK(same(seen, expected));
+    }
+  });
+}
+
+TEST_CASE("bfloat16 and float32 parameters lie in buckets of their own and lose nothing") {
+  const auto make = [] { return std::make_shared<Mixed>(); };
+  const auto backward = [](const std::shared_ptr<Mixed>& net, int64_t rank) {
+    net->forward(numbers({5, 4}, rank, at::kFloat)).pow(2).sum().backward();
+  };
+  std::vector<Grads> per_rank;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    auto net = built(make);
+    backward(net, rank);
+    per_rank.push_back(gradients_of(net->parameters()));
+  }
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make);
+    Engine engine(group, named(net));
+    for (int round = 0; round < 3; ++round) {
+      engine.zero_all();
+      backward(net, group.rank());
+      for (size_t i = 0; i < per_rank[0].size(); ++i) {
+        const at::Tensor grad = net->parameters()[i].grad();
+        CHECK((grad.scalar_type() == per_rank[0][i].scalar_type()));
+        CHECK(torch::equal(grad, (per_rank[0][i] + per_rank[1][i]) / 2));  // in the parameter's own dtype
+      }
+    }
+    CHECK(engine.plan().buckets.size() == 2);
+  });
+}
+
+TEST_CASE("float16 buckets are divided before they are summed, so that large gradients stay finite") {
+  run_threads(4, [](const Group& group) {
+    const at::Tensor weight = torch::ones({3}, torch::dtype(at::kHalf).requires_grad(true));
+    Engine engine(group, {{"weight", weight}});
+    for (int round = 0; round < 2; ++round) {
+      engine.zero_all();
+      (weight * 40000.0).sum().backward();
+      CHECK(weight.grad()[0].item<float>() == doctest::Approx(40000.0));
+    }
+  });
+}
+
+TEST_CASE("a channels-last parameter gets a gradient with its strides") {
+  run_threads(2, [](const Group& group) {
+    auto conv = built([] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); });
+    conv->to(torch::kDouble);
+    conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
+    Engine engine(group, named(conv));
+    for (int round = 0; round < 2; ++round) {
+      engine.zero_all();
+      conv(numbers({2, 3, 5, 5}, group.rank())).pow(2).sum().backward();
+      CHECK(conv->weight.grad().strides() == conv->weight.strides());
+      CHECK(bit_equal(group, {conv->weight.grad()}));
+    }
+  });
+}
+
+TEST_CASE("parameters start as rank 0's, frozen ones and any dtype included") {
+  run_threads(3, [](const Group& group) {
+    const auto mine = static_cast<double>(group.rank());
+    const at::Tensor trained = torch::full({2, 3}, mine, torch::dtype(at::kDouble).requires_grad(true));
+    const at::Tensor half = torch::full({5}, mine + 1, torch::dtype(at::kBFloat16).requires_grad(true));
+    const at::Tensor frozen = torch::full({4}, mine + 2, torch::dtype(at::kFloat));
+    const Engine engine(group, {{"trained", trained}, {"half", half}, {"frozen", frozen}});
+    CHECK(trained.min().item<double>() == 0.0);
+    CHECK(trained.max().item<double>() == 0.0);
+    CHECK(half.max().item<double>() == 1.0);
+    CHECK(frozen.max().item<double>() == 2.0);
+    CHECK(engine.manages(trained));
+    CHECK_FALSE(engine.manages(frozen));
+    CHECK(engine.manages_exactly({half, trained, frozen}));
+    CHECK_FALSE(engine.manages_exactly({trained}));
+  });
+}
+
+TEST_CASE("a GAN's two models are reduced by two engines, also where one backward reaches both") {
+  const auto make = [] { return std::make_shared<NetImpl>(); };
+  const auto truth_of = [&](bool of_generator) {
+    std::vector<Grads> per_rank;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      auto generator = built(make);
+      auto judge = built([] { return torch::nn::Linear(3, 1); });
+      judge->to(torch::kDouble);
+      if (!of_generator) judge(generator->with_extra(batch(rank)).detach()).pow(2).sum().backward();
+      if (of_generator) judge(generator->with_extra(batch(rank, 1))).pow(2).sum().backward();
+      per_rank.push_back(gradients_of(of_generator ? generator->parameters() : judge->parameters()));
+    }
+    return mean_of(per_rank);
+  };
+  const Grads expected_judge = truth_of(false);
+  const Grads expected_generator = truth_of(true);
+  for (const bool through_run_backward : {false, true}) {
+    run_threads(2, [&](const Group& group) {
+      auto generator = built(make);
+      auto judge = built([] { return torch::nn::Linear(3, 1); });
+      judge->to(torch::kDouble);
+      Engine of_generator(group.duplicate(), named(generator), small_buckets());
+      Engine of_judge(group.duplicate(), named(judge), small_buckets());
+      const std::vector<Engine*> both{&of_generator, &of_judge};
+      const auto backward = [&](const at::Tensor& loss) {
+        through_run_backward ? run_backward(both, group, [&] { loss.backward(); }) : loss.backward();
+      };
+      for (int round = 0; round < 3; ++round) {
+        of_judge.zero_all();
+        backward(judge(generator->with_extra(batch(group.rank())).detach()).pow(2).sum());
+        CHECK(same(gradients_of(judge->parameters()), expected_judge));
+        of_generator.zero_all();
+        backward(judge(generator->with_extra(batch(group.rank(), 1))).pow(2).sum());
+        CHECK(same(gradients_of(generator->parameters()), expected_generator));
+      }
+    });
+  }
+}
+
+TEST_CASE(
+    "a backward inside the backward (activation checkpointing) is reduced right, plain and through run_backward") {
+  const auto loss_of = [](const NetPtr& net, int64_t rank) {
+    // extra is reached by the outer backward, the rest by two inner ones over the same weights.
+    const at::Tensor x = batch(rank).requires_grad_(true);
+    const at::Tensor a = Recompute::apply(x, net.get());
+    const at::Tensor b = Recompute::apply(x * 2, net.get());
+    return (a + b + net->extra(torch::cat({a, b}, 1))).pow(2).sum();
+  };
+  const auto plain_backward = [&](const NetPtr& net, int64_t rank) { loss_of(net, rank).backward(); };
+  check_means(2, make_net, plain_backward);
+  const Grads expected = truth(2, make_net, plain_backward);
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    const std::vector<Engine*> engines{&engine};
+    for (int round = 0; round < 3; ++round) {
+      engine.zero_all();
+      run_backward(engines, group, [&] { loss_of(net, group.rank()).backward(); });
+      CHECK(same(gradients_of(net->parameters()), expected));
+    }
+  });
+}
