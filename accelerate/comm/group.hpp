@@ -61,7 +61,7 @@ class Group {
   [[nodiscard]] const Place& place() const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
   /// LibTorch's own handle, for code that wants c10d; null in a group of one without connection.
-  [[nodiscard]] std::shared_ptr<c10d::ProcessGroup> process_group() const;
+  [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
   /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gloo backend: LibTorch's ProcessGroupGloo. The one file that sees gloo's headers; it passes gloo's objects
+// through and never calls them, because the headers come from elsewhere than the library.
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "accelerate/comm/link.hpp"
+#include "accelerate/comm/peers.hpp"
+#include "accelerate/comm/rendezvous.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+using Gloo = c10d::ProcessGroupGloo;
+using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
+
+/// The interfaces that GLOO_SOCKET_IFNAME names, else the one that leads to rank 0.
+Devices devices_for(const LinkContext& context) {
+  Devices devices;
+  if (const auto named = context.variables.find("GLOO_SOCKET_IFNAME"); named != context.variables.end()) {
+    std::string_view rest = named->second;
+    while (!rest.empty()) {
+      const auto comma = std::min(rest.find(','), rest.size());
+      devices.push_back(Gloo::createDeviceForInterface(std::string(rest.substr(0, comma))));
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+    if (!devices.empty()) return devices;
+  }
+  const auto master = context.process.master_addr.value_or("127.0.0.1");
+  const auto address = local_address_towards(master, context.process.master_port.value_or(1), context.place);
+  devices.push_back(Gloo::createDeviceForHostname(address));
+  return devices;
+}
+
+c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
+                                   int64_t size, std::chrono::milliseconds timeout, const Devices& devices) {
+  const auto options = Gloo::Options::create(timeout);
+  options->devices = devices;
+  return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
+                                   static_cast<int>(size), options);
+}
+
+class GlooLink : public Link {
+ public:
+  GlooLink(c10::intrusive_ptr<Gloo> gloo, c10::intrusive_ptr<c10d::Store> store, std::string prefix, int64_t rank,
+           int64_t size)
+      : Link("gloo", c10d::ProcessGroup::BackendType::GLOO, gloo),
+        gloo_(std::move(gloo)),
+        store_(std::move(store)),
+        prefix_(std::move(prefix)),
+        rank_(rank),
+        size_(size) {}
+
+  std::shared_ptr<Link> split(const Subgroup& part) override {
+    const auto options = gloo_->getOptions();
+    const auto size = static_cast<int64_t>(part.ranks.size());
+    return std::make_shared<GlooLink>(
+        make_gloo(store_, part.name, part.rank, size, options->timeout, options->devices), store_, part.name, part.rank,
+        size);
+  }
+
+  std::string ask_after_peers(const Header& header) override {
+    return ask_peers(*store_, prefix_, header, rank_, size_);
+  }
+
+  void give_up() noexcept override {
+    // Its destructor would wait for the operations that hang.
+    if (!left_behind_) new c10::intrusive_ptr<Gloo>(gloo_);
+    left_behind_ = true;
+  }
+
+ private:
+  c10::intrusive_ptr<Gloo> gloo_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string prefix_;
+  int64_t rank_;
+  int64_t size_;
+  bool left_behind_ = false;
+};
+
+std::shared_ptr<Link> connect_gloo(const LinkContext& context) {
+  const auto& process = context.process;
+  auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
+                        devices_for(context));
+  return std::make_shared<GlooLink>(std::move(gloo), context.store, context.name, process.rank, process.world_size);
+}
+
+}  // namespace
+
+const BackendRow& gloo_row() {
+  static constexpr BackendRow row{.name = "gloo", .connect = connect_gloo, .missing = "", .uses_store = true};
+  return row;
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/group_impl.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+#include <fmt/ranges.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "accelerate/base/log.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000.0);
+}
+
+std::string missing_text(const std::vector<int64_t>& missing) {
+  if (missing.empty()) return "";
+  return fmt::format("{} {} {} not come.", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
+                     missing.size() == 1 ? "has" : "have");
+}
+
+/// The reason as the backend gave it, without LibTorch's backtrace.
+std::string reason_of(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  return c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
+}
+
+}  // namespace
+
+std::string_view name_of(Operation operation) { return name(operation); }
+
+Link& Group::Impl::link_of(const at::Tensor& tensor, Operation operation) const {
+  if (tensor.is_cpu()) return *cpu;
+  if (tensor.is_cuda() && cuda) return *cuda;
+  base::fail(ErrorKind::usage, place, name_of(operation), "the tensor is on {}, this group ({}) carries {} tensors",
+             tensor.device().str(), backend_name, cuda ? "CPU and CUDA" : "CPU");
+}
+
+void Group::Impl::refuse_broken(const Header& header) {
+  if (broken_) {
+    const std::lock_guard lock(why_mutex_);
+    base::fail(ErrorKind::peer, place, name_of(header.operation), "this group is broken since {}", why_);
+  }
+}
+
+void Group::Impl::number(Header& header) {
+  refuse_broken(header);
+  header.sequence = ++sequence_;
+}
+
+void Group::Impl::begin(Header& header, Agreement agreement, Link& link) {
+  number(header);
+  if (link.announce(header, agreement) || !debug) return;
+  compare(exchange(header), agreement);
+}
+
+std::vector<Header> Group::Impl::begin_with_headers(Header& header, Agreement agreement) {
+  number(header);
+  cpu->announce(header, agreement);
+  auto headers = exchange(header);
+  compare(headers, agreement);
+  return headers;
+}
+
+std::vector<Header> Group::Impl::exchange(const Header& mine) {
+  auto words = encode(mine);
+  const auto count = static_cast<int64_t>(words.size());
+  at::Tensor input = at::from_blob(words.data(), {count}, at::kLong);
+  at::Tensor output = at::empty({size * count}, at::kLong);
+  run(*cpu, mine, false, [&](c10d::Backend& backend) {
+    return backend._allgather_base(output, input, {.timeout = timeout, .asyncOp = false});
+  });
+  std::vector<Header> headers;
+  headers.reserve(static_cast<size_t>(size));
+  const std::span all(output.const_data_ptr<int64_t>(), static_cast<size_t>(size) * words.size());
+  for (size_t r = 0; r < static_cast<size_t>(size); ++r) headers.push_back(decode(all.subspan(r * words.size())));
+  return headers;
+}
+
+void Group::Impl::compare(const std::vector<Header>& headers, Agreement agreement) {
+  const auto& mine = headers.at(static_cast<size_t>(rank));
+  if (auto text = disagreement(headers, static_cast<size_t>(rank), agreement)) {
+    break_with(fmt::format("operation {} ({}): {}", mine.sequence, name_of(mine.operation), *text));
+    throw Error(ErrorKind::peer, place, name_of(mine.operation), *text);
+  }
+}
+
+void Group::Impl::wait(c10d::Work& work, const Header& header, std::chrono::milliseconds limit, bool on_cuda) {
+  const auto begun = Clock::now();
+  try {
+    // With a deadline NCCL's wait blocks the host; without one it only makes the stream wait, and its watchdog watches.
+    if (on_cuda) {
+      work.wait();
+    } else {
+      work.wait(limit);
+    }
+  } catch (const std::exception&) {
+    fail_operation(header, limit, Clock::now() - begun);
+  }
+}
+
+void Group::Impl::fail_operation(const Header& header, std::chrono::milliseconds limit, Clock::duration waited) {
+  std::string text;
+  try {
+    throw;
+  } catch (const HeadersDiffer& error) {
+    text = disagreement(error.headers, static_cast<size_t>(rank), error.agreement).value_or("the ranks differ.");
+  } catch (const PeerLost& error) {
+    text = fmt::format("operation {} ({}) cannot end: {}", header.sequence, describe(header), error.what());
+  } catch (const DeadlinePassed& error) {
+    text = fmt::format("waited {} in operation {} ({})", seconds_text(limit), header.sequence, describe(header));
+    std::string who = missing_text(error.missing);
+    if (who.empty()) who = cpu->ask_after_peers(header);
+    text += who.empty() ? "." : "; " + who;
+  } catch (const std::exception& error) {
+    const bool late = waited >= limit * 9 / 10;
+    base::log(base::LogLevel::debug, place, "{}: the backend says: {}", name_of(header.operation), reason_of(error));
+    const std::string who = cpu->ask_after_peers(header);
+    text = late ? fmt::format("waited {} in operation {} ({})", seconds_text(limit), header.sequence, describe(header))
+                : fmt::format("operation {} ({}) lost the connection to a peer", header.sequence, describe(header));
+    text += who.empty() ? "." : "; " + who;
+  }
+  break_with(fmt::format("operation {} ({}): {}", header.sequence, name_of(header.operation), text));
+  throw Error(ErrorKind::peer, place, name_of(header.operation), text);
+}
+
+void Group::Impl::break_with(const std::string& why) {
+  {
+    const std::lock_guard lock(why_mutex_);
+    if (!broken_) why_ = why;
+    broken_ = true;
+  }
+  cpu->give_up();
+  if (cuda) cuda->give_up();
+}
+
+Group Group::Impl::make_part(const Header& header, const Subgroup& part) {
+  auto child = std::make_shared<Impl>();
+  child->place = place;
+  child->rank = part.rank;
+  child->size = static_cast<int64_t>(part.ranks.size());
+  child->name = part.name;
+  child->timeout = timeout;
+  child->debug = debug;
+  child->device = device;
+  const auto begun = Clock::now();
+  try {
+    child->cpu = cpu->split(part);
+    if (cuda) child->cuda = cuda->split(part);
+  } catch (const std::exception&) {
+    fail_operation(header, timeout, Clock::now() - begun);
+  }
+  return make_group(std::move(child));
+}
+
+void Group::Impl::check_rank(Operation operation, std::string_view what, int64_t value) const {
+  if (value >= 0 && value < size) return;
+  refuse(operation, fmt::format("{} is {}, must be 0 to {}", what, value, size - 1));
+}
+
+void Group::Impl::check_rows(Operation operation, const at::Tensor& whole, const at::Tensor& part) const {
+  const bool fits = whole.dim() > 0 && whole.dim() == part.dim() && whole.size(0) == part.size(0) * size &&
+                    whole.sizes().slice(1) == part.sizes().slice(1) && whole.dtype() == part.dtype() &&
+                    whole.device() == part.device();
+  if (fits) return;
+  refuse(operation, fmt::format("{} does not hold {} parts of {}", describe(header_of(operation, whole)), size,
+                                describe(header_of(operation, part))));
+}
+
+void Group::Impl::refuse(Operation operation, std::string_view message) const {
+  throw Error(ErrorKind::usage, place, name_of(operation), message);
+}
+
+at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
+
+Group make_group(std::shared_ptr<Group::Impl> impl) {
+  if (impl->cpu) {
+    const auto process_group = c10::make_intrusive<c10d::ProcessGroup>(
+        c10::make_intrusive<c10d::HashStore>(), static_cast<int>(impl->rank), static_cast<int>(impl->size));
+    process_group->setBackend(c10::DeviceType::CPU, impl->cpu->tag, impl->cpu->backend);
+    process_group->setDefaultBackend(impl->cpu->tag);
+    if (impl->cuda) process_group->setBackend(c10::DeviceType::CUDA, impl->cuda->tag, impl->cuda->backend);
+    process_group->setGroupName(impl->name);
+    impl->process_group = process_group;
+    impl->backend_name = impl->cuda ? fmt::format("{}+{}", impl->cuda->name, impl->cpu->name) : impl->cpu->name;
+  }
+  return Group(std::move(impl));
+}
+
+}  // namespace accelerate::comm

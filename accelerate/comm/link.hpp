@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a backend is to a group, and the table of all backends. A new backend is one file and one row.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/comm/header.hpp"
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::comm {
+
+/// A wait reached its deadline. Who is missing: the ranks that had not come, where the backend knows.
+struct DeadlinePassed : std::runtime_error {
+  explicit DeadlinePassed(std::vector<int64_t> missing_ranks = {})
+      : std::runtime_error("deadline passed"), missing(std::move(missing_ranks)) {}
+  std::vector<int64_t> missing;
+};
+
+/// A peer is gone, with a sentence for the user ("rank 2 ended: ...").
+struct PeerLost : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The ranks announced operations that do not fit together.
+struct HeadersDiffer : std::runtime_error {
+  HeadersDiffer(std::vector<Header> all_headers, Agreement needed)
+      : std::runtime_error("headers differ"), headers(std::move(all_headers)), agreement(needed) {}
+  std::vector<Header> headers;
+  Agreement agreement;
+};
+
+/// The part of a group that becomes a group of its own.
+struct Subgroup {
+  std::string name{};            ///< of the new group, unique in the job; keys of a store start with it
+  std::vector<int64_t> ranks{};  ///< members, as ranks of the parent, in their new order
+  int64_t rank = 0;            ///< this rank's place in it
+};
+
+/// One backend's connection between the ranks of one group.
+class Link {
+ public:
+  Link(std::string_view link_name, c10d::ProcessGroup::BackendType link_tag, c10::intrusive_ptr<c10d::Backend> c10d_backend)
+      : name(link_name), tag(link_tag), backend(std::move(c10d_backend)) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  virtual ~Link() = default;
+
+  /// All ranks of the parent call it at the same point, each with its own part.
+  virtual std::shared_ptr<Link> split(const Subgroup& part) = 0;
+
+  /// Gives the fingerprint of the next operation to a backend that compares it on the way; false: it does not.
+  virtual bool announce(const Header&, Agreement) { return false; }
+
+  /// After a failed operation: what can be said about the others ("nothing was heard from rank 1."), or "".
+  virtual std::string ask_after_peers(const Header&) { return ""; }
+
+  /// The group is broken: nothing may wait for peers any more.
+  virtual void give_up() noexcept {}
+
+  const std::string name;
+  const c10d::ProcessGroup::BackendType tag;
+  const c10::intrusive_ptr<c10d::Backend> backend;
+};
+
+/// What a backend may use to connect.
+struct LinkContext {
+  const env::ProcessEnv& process;
+  const ConnectOptions& options;
+  const env::Variables& variables;
+  Place place{};
+  std::string name = "world";
+  c10::intrusive_ptr<c10d::Store> store{};  ///< null unless the row says uses_store
+};
+
+/// A row of the table.
+struct BackendRow {
+  std::string_view name;
+  /// Null: this build lacks it, `missing` says what to do.
+  std::shared_ptr<Link> (*connect)(const LinkContext&);
+  std::string_view missing;
+  bool uses_store;
+};
+
+const BackendRow& gloo_row();
+const BackendRow& mpi_row();
+const BackendRow& nccl_row();
+
+/// Every backend between processes, in the order of preference among those for the CPU.
+std::span<const BackendRow* const> backend_table();
+
+/// Name of the CPU backend. Precedence: options, ACCELERATE_BACKEND, mpi where MPI's wire-up shows, gloo.
+/// Throws Error (usage, environment) for a name that is unknown or not built. Pure.
+std::string choose_backend(const env::Variables& variables, const ConnectOptions& options,
+                           std::span<const BackendRow* const> table, const Place& place);
+
+}  // namespace accelerate::comm

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handle of an operation of our own backends.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "accelerate/comm/link.hpp"
+
+namespace accelerate::comm {
+
+/// Finished by whoever carries the operation out; keeps its tensors alive until then.
+class OwnWork : public c10d::Work {
+ public:
+  OwnWork(c10d::OpType type, std::vector<at::Tensor> kept) : Work(-1, type), tensors_(std::move(kept)) {}
+
+  /// Throws DeadlinePassed, or what the operation failed with.
+  bool wait(std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    const auto over = [this] { return completed_; };
+    if (timeout <= std::chrono::milliseconds(0)) {
+      cv_.wait(lock, over);
+    } else if (!cv_.wait_for(lock, timeout, over)) {
+      throw DeadlinePassed();
+    }
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
+  }
+
+  std::vector<at::Tensor> result() override { return tensors_; }
+  [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const std::lock_guard lock(mutex_);
+    if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (completed_ && !future_->completed()) complete(*future_);
+    return future_;
+  }
+
+  void end(std::exception_ptr error = nullptr) {
+    finish(std::move(error));  // wakes the waiting ones
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    {
+      const std::lock_guard lock(mutex_);
+      future = future_;
+    }
+    if (future && !future->completed()) complete(*future);  // unlocked: its callbacks may ask this work
+  }
+
+ private:
+  void complete(c10::ivalue::Future& future) {
+    if (exception_) {
+      future.setError(exception_);
+    } else {
+      future.markCompleted(c10::IValue(tensors_));
+    }
+  }
+
+  std::vector<at::Tensor> tensors_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace accelerate::comm

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every backend promises. Included by a file that defines `on_every_rank`, which runs a function on each rank of
+// some group; every rank knows all inputs, and works out the answer alone.
+#pragma once
+
+#include <limits>
+#include <numeric>
+
+#include "tests/comm/collectives_support.hpp"
+
+namespace {
+
+TEST_CASE("all_reduce gives sum, mean, max, min and product of all ranks on every rank") {
+  on_every_rank([](const Group& group) {
+    for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+      const auto tensor = input_of(group.rank(), {3, 5}, at::kDouble);
+      group.all_reduce(tensor, op);
+      CHECK(at::allclose(tensor, reduced(group, {3, 5}, at::kDouble, op)));
+    }
+  });
+}
+
+TEST_CASE("all_reduce keeps every dtype, and is exact where the dtype is") {
+  on_every_rank([](const Group& group) {
+    for (const auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat,
+                             at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
+      const auto tensor = input_of(group.rank(), {7}, dtype);
+      group.all_reduce(tensor, ReduceOp::sum);
+      CHECK((tensor.scalar_type() == dtype));
+      CHECK(at::equal(tensor, reduced(group, {7}, dtype, ReduceOp::sum)));
+    }
+  });
+}
+
+TEST_CASE("the sum and the max of bool are or, the product and the min are and") {
+  on_every_rank([](const Group& group) {
+    const bool last = group.rank() == group.size() - 1;
+    for (const auto op : {ReduceOp::sum, ReduceOp::max, ReduceOp::product, ReduceOp::min}) {
+      const auto tensor = torch::tensor({true, false, last, !last});
+      group.all_reduce(tensor, op);
+      const bool is_or = op == ReduceOp::sum || op == ReduceOp::max;
+      const bool alone = group.size() == 1;
+      CHECK(at::equal(tensor, torch::tensor({true, false, is_or || alone, is_or && !alone})));
+    }
+  });
+}
+
+TEST_CASE("the mean of bfloat16 is the rounded mean") {
+  on_every_rank([](const Group& group) {
+    const auto tensor = at::full({4}, static_cast<double>(group.rank()), at::kBFloat16);
+    group.all_reduce(tensor, ReduceOp::mean);
+    CHECK(tensor[0].item<double>() == doctest::Approx(static_cast<double>(group.size() - 1) / 2));
+  });
+}
+
+TEST_CASE("a NaN of one rank reaches all") {
+  on_every_rank([](const Group& group) {
+    const auto tensor = at::zeros({2});
+    if (group.rank() == group.size() - 1) tensor[1] = std::numeric_limits<float>::quiet_NaN();
+    group.all_reduce(tensor, ReduceOp::sum);
+    CHECK(at::isnan(tensor).sum().item<int64_t>() == 1);
+  });
+}
+
+TEST_CASE("a large all_reduce is the same bits on every rank") {
+  on_every_rank([](const Group& group) {
+    auto tensor = noise(group.rank(), {100'003});
+    group.all_reduce(tensor);
+    const auto all = group.all_gather(tensor.view({1, -1}));
+    for (int64_t r = 0; r < group.size(); ++r) CHECK(at::equal(all[r], tensor));
+    auto expected = noise(0, {100'003}).to(at::kDouble);
+    for (int64_t r = 1; r < group.size(); ++r) expected += noise(r, {100'003});
+    CHECK(at::allclose(tensor.to(at::kDouble), expected, 1e-4, 1e-5));
+  });
+}
+
+TEST_CASE("a non-contiguous tensor is changed in place") {
+  on_every_rank([](const Group& group) {
+    const auto whole = at::zeros({4, 6});
+    const auto columns = whole.slice(1, 0, 6, 2);
+    columns.copy_(input_of(group.rank(), {4, 3}, at::kFloat));
+    group.all_reduce(columns);
+    CHECK(at::equal(columns, reduced(group, {4, 3}, at::kFloat, ReduceOp::sum)));
+    CHECK(whole.slice(1, 1, 6, 2).abs().sum().item<float>() == 0);
+
+    const auto flags = at::zeros({4, 2}, at::kBool);
+    flags.select(1, 0).fill_(group.rank() == 0);
+    group.all_reduce(flags.select(1, 0));
+    CHECK(flags.sum().item<int64_t>() == 4);
+    group.broadcast(flags.t(), 0);
+    CHECK(flags.sum().item<int64_t>() == 4);
+  });
+}
+
+TEST_CASE("empty tensors pass through every operation") {
+  on_every_rank([](const Group& group) {
+    const auto empty = at::empty({0, 3});
+    group.all_reduce(empty);
+    group.broadcast(empty);
+    group.reduce(empty);
+    CHECK(group.all_gather(empty).sizes() == at::IntArrayRef({0, 3}));
+    CHECK(group.all_to_all(std::vector<at::Tensor>(static_cast<size_t>(group.size()), empty)).size() ==
+          static_cast<size_t>(group.size()));
+    CHECK(group.reduce_scatter(empty).sizes() == at::IntArrayRef({0, 3}));
+  });
+}
+
+TEST_CASE("a parameter that requires grad can be reduced and broadcast") {
+  on_every_rank([](const Group& group) {
+    const auto parameter = at::full({2}, static_cast<double>(group.rank() + 1)).requires_grad_();
+    group.broadcast(parameter);
+    group.all_reduce(parameter);
+    CHECK(parameter.requires_grad());
+    CHECK(parameter.is_leaf());
+    CHECK(parameter[0].item<double>() == doctest::Approx(static_cast<double>(group.size())));
+  });
+}
+
+TEST_CASE("broadcast gives root's tensor to all, from any root") {
+  on_every_rank([](const Group& group) {
+    for (int64_t root = 0; root < group.size(); ++root) {
+      for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kShort, at::kComplexFloat}) {
+        const auto tensor = input_of(group.rank(), {2, 3}, dtype);
+        group.broadcast(tensor, root);
+        CHECK(at::equal(tensor, input_of(root, {2, 3}, dtype)));
+      }
+    }
+  });
+}
+
+TEST_CASE("all_gather joins the ranks' rows in rank order") {
+  on_every_rank([](const Group& group) {
+    for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kLong}) {
+      const auto all = group.all_gather(input_of(group.rank(), {2, 3}, dtype));
+      CHECK((all.scalar_type() == dtype));
+      CHECK(at::equal(all, rows_of_all(group, [&](int64_t r) { return input_of(r, {2, 3}, dtype); })));
+    }
+  });
+}
+
+TEST_CASE("all_gather takes first dimensions that differ, zero included") {
+  on_every_rank([](const Group& group) {
+    const auto mine = input_of(group.rank(), {group.rank(), 3}, at::kFloat);
+    CHECK(at::equal(group.all_gather(mine),
+                    rows_of_all(group, [](int64_t r) { return input_of(r, {r, 3}, at::kFloat); })));
+    const auto list = group.all_gather_list(mine);
+    CHECK(list.size() == static_cast<size_t>(group.size()));
+    for (int64_t r = 0; r < group.size(); ++r) {
+      CHECK(at::equal(list[static_cast<size_t>(r)], input_of(r, {r, 3}, at::kFloat)));
+    }
+  });
+}
+
+TEST_CASE("all_gather of a scalar counts it as one row") {
+  on_every_rank([](const Group& group) {
+    CHECK(at::equal(group.all_gather(at::scalar_tensor(group.rank(), at::kLong)), at::arange(group.size())));
+  });
+}
+
+TEST_CASE("all_gather takes a non-contiguous input") {
+  on_every_rank([](const Group& group) {
+    const auto mine = input_of(group.rank(), {3, 2}, at::kFloat).t();
+    CHECK(at::equal(group.all_gather(mine),
+                    rows_of_all(group, [](int64_t r) { return input_of(r, {3, 2}, at::kFloat).t(); })));
+  });
+}
+
+TEST_CASE("gather brings ragged rows to root only") {
+  on_every_rank([](const Group& group) {
+    const int64_t root = group.size() - 1;
+    const auto list = group.gather(input_of(group.rank(), {group.rank() + 1, 2}, at::kBFloat16), root);
+    if (group.rank() != root) {
+      CHECK(list.empty());
+      return;
+    }
+    CHECK(list.size() == static_cast<size_t>(group.size()));
+    for (int64_t r = 0; r < group.size(); ++r) {
+      CHECK(at::equal(list[static_cast<size_t>(r)], input_of(r, {r + 1, 2}, at::kBFloat16)));
+    }
+  });
+}
+
+TEST_CASE("scatter deals root's tensors out; shapes and dtypes may differ") {
+  on_every_rank([](const Group& group) {
+    const auto piece = [](int64_t r) { return input_of(r, {r + 1, 2}, r % 2 == 0 ? at::kFloat : at::kBool); };
+    for (int64_t root = 0; root < group.size(); ++root) {
+      std::vector<at::Tensor> pieces;
+      for (int64_t r = 0; group.rank() == root && r < group.size(); ++r) pieces.push_back(piece(r));
+      CHECK(at::equal(group.scatter(pieces, root), piece(group.rank())));
+    }
+  });
+}
+
+TEST_CASE("reduce gives root the reduction") {
+  on_every_rank([](const Group& group) {
+    for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
+      const int64_t root = group.size() - 1;
+      const auto tensor = input_of(group.rank(), {5}, at::kDouble);
+      group.reduce(tensor, op, root);
+      if (group.rank() == root) CHECK(at::allclose(tensor, reduced(group, {5}, at::kDouble, op)));
+    }
+  });
+}
+
+TEST_CASE("reduce_scatter gives each rank its rows of the reduction") {
+  on_every_rank([](const Group& group) {
+    const std::vector<int64_t> sizes{group.size() * 2, 3};
+    for (const auto dtype : {at::kDouble, at::kFloat, at::kShort, at::kComplexDouble}) {
+      const auto rows = group.reduce_scatter(input_of(group.rank(), sizes, dtype));
+      CHECK(at::equal(rows, reduced(group, sizes, dtype, ReduceOp::sum).narrow(0, group.rank() * 2, 2)));
+    }
+    const auto mean = group.reduce_scatter(input_of(group.rank(), sizes, at::kDouble), ReduceOp::mean);
+    CHECK(at::allclose(mean, reduced(group, sizes, at::kDouble, ReduceOp::mean).narrow(0, group.rank() * 2, 2)));
+  });
+}
+
+TEST_CASE("all_to_all sends tensor r to rank r; shapes and dtypes may differ") {
+  on_every_rank([](const Group& group) {
+    const auto letter = [](int64_t from, int64_t to) {
+      return input_of(from * 10 + to, {from + to, 2}, to % 2 == 0 ? at::kBool : at::kDouble);
+    };
+    std::vector<at::Tensor> letters;
+    for (int64_t to = 0; to < group.size(); ++to) letters.push_back(letter(group.rank(), to));
+    const auto received = group.all_to_all(letters);
+    CHECK(received.size() == static_cast<size_t>(group.size()));
+    for (int64_t from = 0; from < group.size(); ++from) {
+      CHECK(at::equal(received[static_cast<size_t>(from)], letter(from, group.rank())));
+    }
+  });
+}
+
+TEST_CASE("send and recv match by sender and tag") {
+  on_every_rank([](const Group& group) {
+    if (group.size() == 1) return;
+    if (group.rank() == 0) {
+      group.send(at::full({3}, 7.0), 1, 5);
+      group.send(at::full({2, 2}, true, at::kBool).t(), 1, 6);
+    } else if (group.rank() == 1) {
+      const auto numbers = at::zeros({3, 2});
+      group.recv(numbers.select(1, 0), 0, 5);
+      CHECK(at::equal(numbers.select(1, 0), at::full({3}, 7.0)));
+      const auto flags = at::zeros({2, 2}, at::kBool);
+      group.recv(flags, 0, 6);
+      CHECK(flags.all().item<bool>());
+    }
+    group.barrier();
+  });
+}
+
+TEST_CASE("asynchronous operations may be under way together and are waited for in any order") {
+  on_every_rank([](const Group& group) {
+    const auto sum = input_of(group.rank(), {6}, at::kFloat);
+    const auto mean = at::full({5000}, static_cast<double>(group.rank()), at::kDouble);
+    const auto copy = input_of(group.rank(), {4}, at::kLong);
+    const auto gathered = at::zeros({group.size() * 2, 3});
+    auto first = group.all_reduce_async(sum);
+    auto second = group.all_reduce_async(mean, ReduceOp::mean);
+    auto third = group.broadcast_async(copy, group.size() - 1);
+    auto fourth = group.all_gather_async(gathered, input_of(group.rank(), {2, 3}, at::kFloat));
+    fourth.wait();
+    third.wait(std::chrono::seconds(30));
+    second.wait();
+    first.wait();
+    first.wait();  // again is nothing
+    CHECK(first.done());
+    CHECK(at::equal(sum, reduced(group, {6}, at::kFloat, ReduceOp::sum)));
+    CHECK(mean[4999].item<double>() == doctest::Approx(static_cast<double>(group.size() - 1) / 2));
+    CHECK(at::equal(copy, input_of(group.size() - 1, {4}, at::kLong)));
+    CHECK(at::equal(gathered, rows_of_all(group, [](int64_t r) { return input_of(r, {2, 3}, at::kFloat); })));
+  });
+}
+
+TEST_CASE("done becomes true without a wait") {
+  on_every_rank([](const Group& group) {
+    auto pending = group.all_reduce_async(at::ones({10}));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!pending.done() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    CHECK(pending.done());
+    pending.wait();
+  });
+}
+
+TEST_CASE("a handle that is dropped lets its operation go on") {
+  on_every_rank([](const Group& group) {
+    static_cast<void>(group.all_reduce_async(at::ones({100})));
+    const auto tensor = at::ones({3});
+    group.all_reduce(tensor);
+    CHECK(tensor[0].item<int64_t>() == group.size());
+  });
+}
+
+TEST_CASE("bytes of any length are gathered and broadcast") {
+  on_every_rank([](const Group& group) {
+    const auto text_of = [](int64_t r) { return std::string(static_cast<size_t>(r), static_cast<char>('a' + r)); };
+    const auto all = group.all_gather_bytes(text_of(group.rank()));
+    const auto at_root = group.gather_bytes(text_of(group.rank()), 0);
+    CHECK(at_root.size() == (group.rank() == 0 ? static_cast<size_t>(group.size()) : 0));
+    for (int64_t r = 0; r < group.size(); ++r) {
+      CHECK(all[static_cast<size_t>(r)] == text_of(r));
+      if (group.rank() == 0) CHECK(at_root[static_cast<size_t>(r)] == text_of(r));
+    }
+    const std::string with_zero("a\0b", 3);
+    CHECK(group.broadcast_bytes(group.rank() == 0 ? with_zero : "other", 0) == with_zero);
+    CHECK(group.broadcast_bytes(group.rank() == 0 ? "" : "other", 0).empty());
+  });
+}
+
+TEST_CASE("split groups the ranks by color, in their order") {
+  on_every_rank([](const Group& group) {
+    const int64_t color = group.rank() % 2;
+    const auto half = group.split(color);
+    CHECK(half.size() == (group.size() + 1 - color) / 2);
+    CHECK(half.rank() == group.rank() / 2);
+    CHECK(half.place() == group.place());
+    CHECK(at::equal(half.all_gather(at::scalar_tensor(group.rank(), at::kLong)), at::arange(color, group.size(), 2)));
+    const auto halves_half = half.split(half.rank() == 0 ? 0 : 1);
+    const auto tensor = at::ones({1});
+    halves_half.all_reduce(tensor);
+    CHECK(tensor.item<int64_t>() == halves_half.size());
+  });
+}
+
+TEST_CASE("a duplicate needs no order with its group") {
+  on_every_rank([](const Group& group) {
+    const auto other = group.duplicate();
+    CHECK(other.rank() == group.rank());
+    CHECK(other.size() == group.size());
+    const auto one = at::ones({2});
+    const auto two = at::full({2}, 2.0);
+    const bool even = group.rank() % 2 == 0;
+    auto first = even ? group.all_reduce_async(one) : other.all_reduce_async(two);
+    auto second = even ? other.all_reduce_async(two) : group.all_reduce_async(one);
+    first.wait();
+    second.wait();
+    CHECK(one[0].item<int64_t>() == group.size());
+    CHECK(two[0].item<int64_t>() == 2 * group.size());
+  });
+}
+
+TEST_CASE("wrong calls are refused with the value, before anything is sent") {
+  on_every_rank([](const Group& group) {
+    const auto here = accelerate::base::prefix(group.place());
+    const auto last = group.size() - 1;
+    CHECK_THROWS_WITH(group.all_reduce(at::ones({2}, at::kLong), ReduceOp::mean),
+                      (here + "all_reduce: the mean of int64 is not defined; convert the tensor, to float32 for example").c_str());
+    CHECK_THROWS_WITH(group.all_reduce(at::ones({2}, at::kComplexFloat), ReduceOp::max),
+                      (here + "all_reduce: the max of complex64 is not defined; convert the tensor, to float32 for example").c_str());
+    CHECK_THROWS_WITH(group.broadcast(at::ones({2}), group.size()),
+                      fmt::format("{}broadcast: root is {}, must be 0 to {}", here, group.size(), last).c_str());
+    CHECK_THROWS_WITH(group.send(at::ones({2}), group.rank()),
+                      fmt::format("{}send: to is {}, this rank itself", here, group.rank()).c_str());
+    CHECK_THROWS_WITH(group.all_to_all({}),
+                      fmt::format("{}all_to_all: there are 0 tensors, must be one per rank, {}", here, group.size()).c_str());
+    CHECK_THROWS_WITH(static_cast<void>(group.all_gather_async(at::ones({group.size() + 1}), at::ones({1}))),
+                      fmt::format("{}all_gather: [{}] float32 does not hold {} parts of [1] float32", here,
+                                  group.size() + 1, group.size()).c_str());
+    try {
+      group.broadcast(at::ones({2}), -1);
+      FAIL_CHECK("not refused");
+    } catch (const accelerate::Error& error) {
+      CHECK(error.kind() == accelerate::ErrorKind::usage);
+    }
+  });
+}
+
+}  // namespace

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same promises as on processes, with ranks that are threads, and what is special about them.
+#include "tests/comm/collectives_support.hpp"
+
+#include <atomic>
+
+namespace {
+
+using accelerate::comm::run_threads;
+using namespace std::chrono_literals;
+
+void on_every_rank(const std::function<void(const Group&)>& check) {
+  for (const int64_t ranks : {1, 2, 3, 4, 8}) run_threads(ranks, check);
+}
+
+/// The error's text on each rank, "" where there was none. A rank's own failure does not end it.
+std::vector<std::string> errors_of(int64_t ranks, const std::function<void(const Group&)>& body,
+                                   std::chrono::milliseconds timeout = 60s) {
+  std::vector<std::string> texts(static_cast<size_t>(ranks));
+  run_threads(
+      ranks,
+      [&](const Group& group) {
+        try {
+          body(group);
+        } catch (const accelerate::Error& error) {
+          CHECK(error.kind() == accelerate::ErrorKind::peer);
+          texts[static_cast<size_t>(group.rank())] = error.what();
+        }
+      },
+      timeout);
+  return texts;
+}
+
+std::string at_rank(int64_t rank, int64_t ranks, const std::string& text) {
+  return fmt::format("[rank {} of {}, {}] {}", rank, ranks, accelerate::base::host_name(), text);
+}
+
+}  // namespace
+
+#include "tests/comm/collectives_cases.hpp"
+
+TEST_CASE("ranks as threads give the same bits in every run") {
+  at::Tensor first;
+  for (int run = 0; run < 20; ++run) {
+    run_threads(4, [&](const Group& group) {
+      const auto tensor = noise(group.rank(), {20'011});
+      group.all_reduce(tensor);
+      if (group.rank() != 0) return;
+      if (first.defined()) CHECK(at::equal(first, tensor));
+      first = tensor;
+    });
+  }
+}
+
+TEST_CASE("run_threads rethrows the first exception, not its echo on other ranks") {
+  const auto run = [] {
+    run_threads(3, [](const Group& group) {
+      if (group.rank() == 1) throw std::runtime_error("rank 1 fails");
+      group.barrier();
+    });
+  };
+  CHECK_THROWS_WITH_AS(run(), "rank 1 fails", std::runtime_error);
+}
+
+TEST_CASE("run_threads refuses a world without ranks") {
+  CHECK_THROWS_WITH(run_threads(0, [](const Group&) {}), "run_threads: world_size is 0, must be at least 1");
+}
+
+TEST_CASE("a rank that throws breaks the group: the others are told what it threw, at once") {
+  std::atomic<int> told = 0;
+  const auto begun = std::chrono::steady_clock::now();
+  const auto run = [&] {
+    run_threads(3, [&](const Group& group) {
+      if (group.rank() == 1) throw std::runtime_error("disk full");
+      const auto text = at_rank(group.rank(), 3, "all_reduce: operation 1 ([2] float32) cannot end: rank 1 ended with: disk full");
+      CHECK_THROWS_WITH(group.all_reduce(at::ones({2})), text.c_str());
+      ++told;
+    });
+  };
+  CHECK_THROWS_WITH(run(), "disk full");
+  CHECK(told == 2);
+  CHECK(std::chrono::steady_clock::now() - begun < 30s);
+}
+
+TEST_CASE("a rank that ended is not waited for") {
+  const auto texts = errors_of(2, [](const Group& group) {
+    if (group.rank() == 0) group.barrier();
+  });
+  CHECK(texts[0] == at_rank(0, 2, "barrier: operation 1 (no tensor) cannot end: rank 1 has ended"));
+  CHECK(texts[1].empty());
+}
+
+TEST_CASE("a rank that does not come is named after the timeout on every waiting rank, and the group is broken") {
+  std::atomic<int> failed = 0;
+  run_threads(
+      3,
+      [&](const Group& group) {
+        if (group.rank() == 2) {
+          while (failed < 2) std::this_thread::sleep_for(5ms);
+          return;
+        }
+        const auto wait = [&] { group.all_reduce(at::ones({4}, at::kBFloat16), ReduceOp::max); };
+        const std::string first = "waited 0.3 s in operation 1 ([4] bfloat16); rank 2 has not come.";
+        CHECK_THROWS_WITH(wait(), at_rank(group.rank(), 3, "all_reduce: " + first).c_str());
+        const std::string then = "this group is broken since operation 1 (all_reduce): ";
+        CHECK_THROWS_WITH(group.barrier(), at_rank(group.rank(), 3, "barrier: " + then + first).c_str());
+        ++failed;
+      },
+      300ms);
+}
+
+TEST_CASE("a handle's deadline can be shorter than the group's timeout") {
+  run_threads(2, [](const Group& group) {
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(500ms);
+      return;
+    }
+    auto pending = group.all_reduce_async(at::ones({1}));
+    CHECK_FALSE(pending.done());
+    CHECK_THROWS_WITH(pending.wait(100ms),
+                      at_rank(0, 2, "all_reduce: waited 0.1 s in operation 1 ([1] float32); rank 1 has not come.").c_str());
+  });
+}
+
+TEST_CASE("shapes that differ are an error on every rank, with both values") {
+  const auto texts = errors_of(3, [](const Group& group) { group.all_reduce(at::ones({group.rank() == 2 ? 5 : 4})); });
+  for (int64_t r : {0, 1}) {
+    CHECK(texts[static_cast<size_t>(r)] ==
+          at_rank(r, 3, "all_reduce: this rank sends [4] float32, rank 2 sends [5] float32; they must be equal."));
+  }
+  CHECK(texts[2] == at_rank(2, 3, "all_reduce: this rank sends [5] float32, rank 0 sends [4] float32; they must be equal."));
+}
+
+TEST_CASE("all_gather tells trailing dimensions and dtypes that differ") {
+  auto texts = errors_of(2, [](const Group& group) { static_cast<void>(group.all_gather(at::ones({64, group.rank() == 1 ? 12 : 10}))); });
+  CHECK(texts[1] == at_rank(1, 2,
+                            "all_gather: this rank sends [64, 12] float32, rank 0 sends [64, 10] float32; "
+                            "only the first dimension may differ."));
+  texts = errors_of(2, [](const Group& group) {
+    static_cast<void>(group.all_gather(at::ones({2}, group.rank() == 1 ? at::kBool : at::kHalf)));
+  });
+  CHECK(texts[0] == at_rank(0, 2,
+                            "all_gather: this rank sends [2] float16, rank 1 sends [2] bool; "
+                            "only the first dimension may differ."));
+}
+
+TEST_CASE("operations, roots and reductions that differ are told apart") {
+  auto texts = errors_of(2, [](const Group& group) { group.rank() == 0 ? group.barrier() : group.broadcast(at::ones({1})); });
+  CHECK(texts[0] == at_rank(0, 2,
+                            "barrier: operation 1 of this rank is barrier, rank 1's operation 1 is broadcast; "
+                            "all ranks must call the same operations in the same order."));
+  texts = errors_of(2, [](const Group& group) { group.broadcast(at::ones({1}), group.rank()); });
+  CHECK(texts[1] == at_rank(1, 2, "broadcast: this rank's root is 1, rank 0's is 0; they must be equal."));
+  texts = errors_of(2, [](const Group& group) {
+    group.all_reduce(at::ones({1}), group.rank() == 0 ? ReduceOp::mean : ReduceOp::max);
+  });
+  CHECK(texts[0] == at_rank(0, 2, "all_reduce: this rank's reduction is mean, rank 1's is max; they must be equal."));
+}
+
+TEST_CASE("a message of another size is refused by its receiver") {
+  const auto texts = errors_of(2, [](const Group& group) {
+    if (group.rank() == 0) group.send(at::ones({4}), 1);
+    if (group.rank() == 1) group.recv(at::ones({3}), 0);
+  });
+  CHECK(texts[0].empty());
+  CHECK(texts[1] == at_rank(1, 2,
+                            "recv: operation 0 ([3] float32) cannot end: rank 0 sends 16 bytes, this rank expects 12"));
+}
+
+TEST_CASE("a part of a group notices that a member ended") {
+  const auto texts = errors_of(4, [](const Group& group) {
+    const auto half = group.split(group.rank() % 2);
+    if (group.rank() == 3) return;
+    half.barrier();
+  });
+  CHECK(texts[0].empty());
+  CHECK(texts[2].empty());
+  CHECK(texts[1] == at_rank(1, 4, "barrier: operation 1 (no tensor) cannot end: rank 1 has ended"));
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The group of all ranks for rank tests: connected once, from the environment, and ended by rank_main.cpp.
+#pragma once
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/env/process_env.hpp"
+
+namespace testing {
+
+/// The job as the launcher described it.
+accelerate::env::ProcessEnv process_env();
+
+/// All ranks of the job. Every rank test runs the same cases in the same order, so they can share it.
+const accelerate::comm::Group& world();
+
+}  // namespace testing
