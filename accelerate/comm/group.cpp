@@ -54,7 +54,7 @@ Group Group::duplicate() const {
 bool Pending::done() const { return !impl_ || impl_->finished || impl_->work->isCompleted(); }
 
 void Pending::wait() {
-  if (impl_) impl_->wait(impl_->group->timeout);
+  if (impl_ && !impl_->finished) impl_->wait(impl_->group->timeout);
 }
 
 void Pending::wait(std::chrono::milliseconds timeout) {
