@@ -39,8 +39,8 @@ bool all_known(Optimizer& optimizer) {
   return true;
 }
 
-// What one kernel call takes: parameters of one dtype, device and count of steps. Lists keep their capacity from step to
-// step, so that a steady step allocates nothing here.
+// What one kernel call takes: parameters of one dtype, device and count of steps. Lists keep their capacity from step
+// to step, so that a steady step allocates nothing here.
 struct Call {
   at::ScalarType dtype;
   at::Device device;

@@ -91,9 +91,9 @@ TEST_CASE("a parameter without gradient is left alone and keeps its own count of
 TEST_CASE("groups keep their own options, and options changed between steps count") {
   const auto run = [](bool use_fused) {
     const Parameters list = parameters();
-    torch::optim::SGD optimizer({torch::optim::OptimizerParamGroup({list[0]}),
-                                 torch::optim::OptimizerParamGroup({list[1], list[2]})},
-                                torch::optim::SGDOptions(0.1));
+    torch::optim::SGD optimizer(
+        {torch::optim::OptimizerParamGroup({list[0]}), torch::optim::OptimizerParamGroup({list[1], list[2]})},
+        torch::optim::SGDOptions(0.1));
     static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[1].options()).lr(0.5).momentum(0.5);
     auto fused = FusedStep::recognise(optimizer);
     for (int64_t step = 0; step < 4; ++step) {

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// The facade: it holds the rooms' objects and forwards; no algorithm lives here.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/uneven_join.hpp"
+#include "accelerate/options.hpp"
+#include "accelerate/prepared/guards.hpp"
+#include "accelerate/prepared/kinds.hpp"
+#include "accelerate/prepared/local_sgd.hpp"
+#include "accelerate/prepared/module_tensors.hpp"
+#include "accelerate/prepared/process_control.hpp"
+#include "accelerate/prepared/start.hpp"
+#include "accelerate/tree/collectives.hpp"
+#include "accelerate/tree/split.hpp"
+#include "accelerate/tree/tree.hpp"
+
+namespace accelerate {
+
+using prepared::PreparedLoader;
+using prepared::PreparedModel;
+using prepared::PreparedOptimizer;
+using prepared::PreparedScheduler;
+
+/// Finds out where it runs and makes one training loop run there: one process or many, CPU or GPU.
+///
+/// Several may live in one process. Not copyable; objects it prepared may outlive it.
+class Accelerator {
+ public:
+  explicit Accelerator(const AcceleratorOptions& options = {});
+  /// On a group that exists already (ranks as threads, a part of a job).
+  Accelerator(comm::Group group, const AcceleratorOptions& options);
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+  Accelerator(Accelerator&&) = default;
+  Accelerator& operator=(Accelerator&&) = default;
+
+  // Who and where -----------------------------------------------------------------------------------------------------
+  [[nodiscard]] int64_t num_processes() const { return shared_->group.size(); }
+  [[nodiscard]] int64_t process_index() const { return shared_->group.rank(); }
+  [[nodiscard]] int64_t local_process_index() const { return process_.local_rank; }
+  [[nodiscard]] bool is_main_process() const { return process_index() == 0; }
+  [[nodiscard]] bool is_local_main_process() const { return local_process_index() == 0; }
+  [[nodiscard]] bool is_last_process() const { return process_index() == num_processes() - 1; }
+  [[nodiscard]] bool use_distributed() const { return num_processes() > 1; }
+  [[nodiscard]] DistributedType distributed_type() const;
+  [[nodiscard]] at::Device device() const { return shared_->device; }
+  /// The ranks of the job; its backend() says how they talk.
+  [[nodiscard]] const comm::Group& group() const { return shared_->group; }
+  [[nodiscard]] const Place& place() const { return shared_->place; }
+
+  // prepare -----------------------------------------------------------------------------------------------------------
+  /// Modules (holders, references, shared pointers, torch::jit::Module), optimizers, loaders and schedulers, any number
+  /// in any order; results come back in that order, as a tuple unless it is one. Lvalues are referenced, rvalues owned.
+  /// Every rank calls it with the same kinds of objects in the same order.
+  ///
+  /// Throws Error (peer) on every rank when parameters differ between ranks in name, shape or dtype.
+  template <typename... Objects>
+  [[nodiscard]] auto prepare(Objects&&... objects) {
+    static_assert(sizeof...(Objects) > 0, "prepare() takes at least one object");
+    if constexpr (sizeof...(Objects) == 1) {
+      return prepare_one(std::forward<Objects>(objects)...);
+    } else {
+      return std::tuple{prepare_one(std::forward<Objects>(objects))...};  // braces keep the order of evaluation
+    }
+  }
+
+  /// evaluation_mode: moved to the device, but its gradients are never reduced.
+  template <prepared::AnyModule Model>
+  [[nodiscard]] auto prepare_model(Model&& model, bool evaluation_mode = false) {
+    auto held = prepared::hold(std::forward<Model>(model));
+    using Module = typename decltype(held)::element_type;
+    check_module(held != nullptr);
+    if (options_.device_placement) held->to(device());
+    auto core =
+        add_model(identity(*held), prepared::named_parameters(*held), prepared::named_buffers(*held), evaluation_mode);
+    return PreparedModel<Module>(std::move(held), std::move(core));
+  }
+
+  template <prepared::AnyOptimizer Optimizer>
+  [[nodiscard]] auto prepare_optimizer(Optimizer&& optimizer) {
+    auto held = prepared::hold(std::forward<Optimizer>(optimizer));
+    using Object = typename decltype(held)::element_type;
+    auto core = add_optimizer(*held);
+    return PreparedOptimizer<Object>(std::move(held), std::move(core));
+  }
+
+  template <prepared::AnyScheduler Scheduler>
+  [[nodiscard]] auto prepare_scheduler(Scheduler&& scheduler) {
+    auto held = prepared::hold(std::forward<Scheduler>(scheduler));
+    using Object = typename decltype(held)::element_type;
+    return PreparedScheduler<Object>(std::move(held),
+                                     std::make_shared<prepared::SchedulerCore>(shared_, scheduler_options()));
+  }
+
+  /// Our loaders read only this rank's samples. Of anything else that yields batches every rank reads all and keeps
+  /// every num_processes-th, so all ranks must see the same order: seed its sampler alike.
+  template <prepared::AnyLoader Loader>
+  [[nodiscard]] auto prepare_data_loader(Loader&& loader) {
+    auto held = prepared::hold(std::forward<Loader>(loader));
+    using Object = typename decltype(held)::element_type;
+    return PreparedLoader<Object>(std::move(held), shared_, loader_options());
+  }
+
+  /// The object that was given to prepare().
+  template <typename Prepared>
+  [[nodiscard]] static auto unwrap_model(const Prepared& model) {
+    return model.unwrap();
+  }
+
+  /// Forgets what was prepared; handles stay usable. The step count starts again.
+  void free_memory();
+
+  // The step ----------------------------------------------------------------------------------------------------------
+  /// loss   scalar
+  /// Runs loss.backward() with the loss divided by gradient_accumulation_steps (a short last window: by its length),
+  /// and lets this rank join the reduction of models that its graph does not reach.
+  void backward(const at::Tensor& loss, bool retain_graph = false);
+
+  /// Opens one micro-batch; within a window the prepared optimizers and schedulers rest and, with several ranks, the
+  /// gradients of the given models (none given: of all) stay local.
+  template <typename... Models>
+  [[nodiscard]] prepared::AccumulateGuard accumulate(const Models&... models) {
+    return {shared_, optimizers_, models_of(models...)};
+  }
+  /// Backwards of forwards that run while it is open stay local.
+  template <typename... Models>
+  [[nodiscard]] prepared::NoSyncGuard no_sync(const Models&... models) const {
+    return prepared::NoSyncGuard(models_of(models...));
+  }
+  /// The next backward is reduced although its forward ran within no_sync.
+  template <typename Model>
+  void trigger_sync_in_backward(const PreparedModel<Model>& model) {
+    if (auto* engine = model.core().engine()) engine->set_sync(true);
+  }
+  /// Within it ranks may run out of batches at different times (even_batches off, or streams): one that leaves it, or
+  /// calls its finish(), takes part in the others' reductions until all have left; parameters then are equal.
+  /// Collective.
+  template <typename... Models>
+  [[nodiscard]] gradient::UnevenJoin join_uneven_inputs(const Models&... models) const {
+    return {shared_->group.duplicate(), prepared::join_models(models_of(models...))};
+  }
+  /// Local SGD for one model: call its step() after each optimizer step.
+  template <typename Model>
+  [[nodiscard]] prepared::LocalSgd local_sgd(const PreparedModel<Model>& model, int64_t steps) const {
+    return prepared::LocalSgd(shared_, model.core_ptr(), steps);
+  }
+
+  /// Scales the gradients so that their norm is at most max_norm; nothing within an accumulation window.
+  /// returns   0-dim tensor on the device, the norm before clipping; no host wait
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0);
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  template <typename Model>
+  at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0) {
+    return clip_grad_norm_(model.parameters(), max_norm, norm_type);
+  }
+
+  [[nodiscard]] bool sync_gradients() const { return shared_->window.ends; }
+  void set_sync_gradients(bool sync) { shared_->window.ends = sync; }
+  [[nodiscard]] int64_t gradient_accumulation_steps() const { return shared_->window.options.steps; }
+  void set_gradient_accumulation_steps(int64_t steps);
+
+  // Together ----------------------------------------------------------------------------------------------------------
+  /// Values are tensors or pairs, tuples, vectors, maps and structs of them (see tree/README.md).
+  /// gather: [n_r, ...] of each rank to [sum n_r, ...] on every rank; 0-dim counts as [1].
+  template <typename Value>
+  [[nodiscard]] Value gather(const Value& value) const {
+    return tree::gather(value, shared_->group);
+  }
+  /// gather, without the samples that were repeated to fill the last batch of the loader whose loop is open.
+  template <typename Value>
+  [[nodiscard]] Value gather_for_metrics(const Value& value) const {
+    return prepared::cut_to_real(*shared_, gather(value));
+  }
+  template <typename Value>
+  [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum) const {
+    return tree::reduce(value, shared_->group, op);
+  }
+  /// In place, as torch.distributed does; also returned.
+  template <typename Value>
+  Value broadcast(const Value& value, int64_t from_process = 0) const {
+    return tree::broadcast(value, shared_->group, from_process);
+  }
+  template <typename Value>
+  [[nodiscard]] Value pad_across_processes(const Value& value, const tree::PadOptions& options = {}) const {
+    return tree::pad_across_processes(value, shared_->group, options);
+  }
+  /// Bytes of every rank, on every rank, in rank order.
+  [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const {
+    return shared_->group.all_gather_bytes(bytes);
+  }
+  [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const {
+    return shared_->group.broadcast_bytes(bytes, from_process);
+  }
+  /// This rank's part of a vector, tensor or map of them; the first ranks get one more. apply_padding: all the same
+  /// number, the last element repeated.
+  template <typename Value>
+  [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
+    return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
+  }
+  void wait_for_everyone() const { shared_->group.barrier(); }
+
+  /// Any rank may set it; check_trigger() is then true once on every rank. Every rank calls check_trigger().
+  void set_trigger() { trigger_ = true; }
+  [[nodiscard]] bool check_trigger();
+
+  /// The main process runs it before the others do (local: of this machine).
+  template <std::invocable Function>
+  void main_process_first(Function&& function) const {
+    prepared::first(shared_->group, is_main_process(), std::forward<Function>(function));
+  }
+  template <std::invocable Function>
+  void local_main_process_first(Function&& function) const {
+    prepared::first(shared_->group, is_local_main_process(), std::forward<Function>(function));
+  }
+  template <std::invocable Function>
+  void on_main_process(Function&& function) const {
+    if (is_main_process()) function();
+  }
+  template <std::invocable Function>
+  void on_local_main_process(Function&& function) const {
+    if (is_local_main_process()) function();
+  }
+  template <std::invocable Function>
+  void on_last_process(Function&& function) const {
+    if (is_last_process()) function();
+  }
+  template <std::invocable Function>
+  void on_process(int64_t process_index, Function&& function) const {
+    if (this->process_index() == process_index) function();
+  }
+  template <std::invocable Function>
+  void on_local_process(int64_t local_process_index, Function&& function) const {
+    if (this->local_process_index() == local_process_index) function();
+  }
+  /// To stdout, once on each machine.
+  template <typename... Args>
+  void print(fmt::format_string<Args...> format, Args&&... args) const {
+    if (is_local_main_process()) write_stdout(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // Random numbers ----------------------------------------------------------------------------------------------------
+  struct SeedOptions {
+    bool device_specific = false;  ///< rank r seeds seed + r, so that the ranks draw different numbers
+    bool deterministic = false;    ///< operators without a deterministic version fail
+  };
+  /// Seeds the CPU's and the GPUs' default generators of this rank. Parameters are rank 0's after prepare() either way.
+  void set_seed(uint64_t seed, const SeedOptions& options) const;
+  void set_seed(uint64_t seed) const { set_seed(seed, SeedOptions{}); }
+  /// Rank 0's generator states go to all ranks.
+  void synchronize_rng_states() const;
+
+ private:
+  Accelerator(prepared::Start start, const AcceleratorOptions& options);
+
+  template <typename Object>
+  auto prepare_one(Object&& object) {
+    if constexpr (prepared::AlreadyPrepared<Object>) {
+      return std::remove_cvref_t<Object>(object);
+    } else if constexpr (prepared::AnyModule<Object>) {
+      return prepare_model(std::forward<Object>(object));
+    } else if constexpr (prepared::AnyOptimizer<Object>) {
+      return prepare_optimizer(std::forward<Object>(object));
+    } else if constexpr (prepared::AnyScheduler<Object>) {
+      return prepare_scheduler(std::forward<Object>(object));
+    } else {
+      static_assert(prepared::AnyLoader<Object>, "prepare() takes a module, an optimizer, a loader or a scheduler");
+      return prepare_data_loader(std::forward<Object>(object));
+    }
+  }
+  template <typename... Models>
+  std::vector<std::shared_ptr<prepared::ModelCore>> models_of(const Models&... models) const {
+    if constexpr (sizeof...(Models) == 0) return models_;
+    return {models.core_ptr()...};
+  }
+  static const void* identity(const torch::nn::Module& module) { return &module; }
+  static const void* identity(const torch::jit::Module& module) { return module._ivalue().get(); }
+  void check_module(bool there) const;
+  std::shared_ptr<prepared::ModelCore> add_model(const void* identity, std::vector<gradient::NamedTensor> parameters,
+                                                 std::vector<gradient::NamedTensor> buffers, bool evaluation_mode);
+  std::shared_ptr<prepared::OptimizerCore> add_optimizer(torch::optim::Optimizer& optimizer);
+  [[nodiscard]] prepared::SchedulerOptions scheduler_options() const;
+  [[nodiscard]] prepared::LoaderOptions loader_options() const;
+  static void write_stdout(std::string_view text);
+
+  AcceleratorOptions options_;
+  env::ProcessEnv process_;
+  std::shared_ptr<prepared::Shared> shared_;
+  std::vector<std::shared_ptr<prepared::ModelCore>> models_;
+  std::vector<std::shared_ptr<prepared::OptimizerCore>> optimizers_;
+  bool trigger_ = false;
+};
+
+/// Runs main on num_processes threads, each a rank of its own: `Accelerator accelerator;` made within is that rank's.
+/// A simulation of a job in one process, for tests and for trying things out. The first rank's exception is rethrown.
+using prepared::simulate;
+
+}  // namespace accelerate

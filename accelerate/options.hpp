@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an Accelerator can be told. Everything has a default that fits most programs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/bucket_plan.hpp"
+#include "accelerate/gradient/sync_schedule.hpp"
+
+namespace accelerate {
+
+/// Ranks and devices in one word, with Hugging Face Accelerate's names.
+enum class DistributedType { no, multi_cpu, multi_gpu };
+
+/// What a last window of m < gradient_accumulation_steps = k micro-batches is divided by: true_length (m), so that
+/// every sample counts the same, or full_length (k), as Hugging Face Accelerate does, so that its samples count less.
+using ShortWindow = gradient::ShortWindow;
+
+struct AccumulationOptions {
+  /// The last batch of an epoch ends its window. False: windows go on across epochs.
+  bool sync_with_dataloader = true;
+  /// Reduce the gradients after every micro-batch; optimizers still step at the ends of windows.
+  bool sync_each_batch = false;
+  ShortWindow short_window = ShortWindow::true_length;
+};
+
+/// How far an optimizer step moves a prepared schedule.
+enum class SchedulerUnit {
+  optimizer_steps,  ///< by one: schedules count optimizer steps of the whole job
+  processes,        ///< by num_processes, as Hugging Face Accelerate does, for schedules written for one process
+};
+
+/// An unset std::optional means: what the launcher or the environment says (variable in the comment), else the config
+/// file named by ACCELERATE_CONFIG_FILE, else the default in the comment. What is given here wins over all of them.
+struct AcceleratorOptions {
+  /// Stay on the CPU although there is a GPU. ACCELERATE_USE_CPU; default false.
+  std::optional<bool> cpu{};
+  /// Micro-batches summed into one optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS; default 1.
+  std::optional<int64_t> gradient_accumulation_steps{};
+  /// CPU backend: "mpi" or "gloo". ACCELERATE_BACKEND; default mpi where the ranks were started with MPI, else gloo.
+  std::optional<std::string> backend{};
+  /// Longest wait for a peer before a collective fails and names it. ACCELERATE_TIMEOUT in seconds; default 600 s.
+  std::optional<std::chrono::seconds> timeout{};
+  /// Compare every collective across the ranks before it runs. ACCELERATE_DEBUG_MODE; default false.
+  std::optional<bool> debug{};
+  /// Exactly this device, "cuda:1" or "cpu". ACCELERATE_TORCH_DEVICE; default the local rank's GPU, else the CPU.
+  std::optional<std::string> device{};
+  /// LibTorch's threads in this rank. OMP_NUM_THREADS; default with several ranks on a machine: its cores shared out.
+  std::optional<int64_t> threads_per_rank{};
+  /// More ranks than GPUs on a machine share them in turn. ACCELERATE_ALLOW_SHARED_GPUS; default false: an error.
+  std::optional<bool> allow_shared_gpus{};
+
+  AccumulationOptions accumulation{};
+  gradient::BucketOptions buckets{};
+  /// Rank 0's buffers go to all ranks at each synchronised training forward.
+  bool broadcast_buffers = true;
+  /// Every parameter is used in every backward: saves looking.
+  bool static_graph = false;
+  /// Every rank runs the same number of batches; the last are filled from the front of the data.
+  bool even_batches = true;
+  /// prepare() moves modules, and loaders their batches, to the device.
+  bool device_placement = true;
+  /// False: a prepared schedule moves at every call of step().
+  bool step_scheduler_with_optimizer = true;
+  SchedulerUnit scheduler_unit = SchedulerUnit::optimizer_steps;
+  /// Makes a process group for one process too; for tests of a backend on one device.
+  bool force_process_group = false;
+};
+
+}  // namespace accelerate

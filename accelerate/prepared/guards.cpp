@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/guards.hpp"
+
+#include <unordered_set>
+
+#include "accelerate/gradient/clip.hpp"
+
+namespace accelerate::prepared {
+namespace {
+
+// Decides for the micro-batch that begins; the models that stay local are what is left to open.
+ModelCores begin_micro_batch(Shared& shared, const OptimizerCores& optimizers, ModelCores models) {
+  const state::BatchInfo* loader = shared.active_loader();
+  Window& window = shared.window;
+  const auto decision =
+      gradient::next_micro_batch(window.state, window.options, loader != nullptr && loader->last, shared.place);
+  window.state = decision.next;
+  window.ends = decision.sync;
+  window.scale = decision.scale;
+  // What the window's earlier micro-batches left was divided by its full length; this one is divided rightly at once.
+  if (decision.scale != 1.0) scale_gradients(optimizers, decision.scale);
+  if (decision.reduce) models.clear();
+  return models;
+}
+
+}  // namespace
+
+NoSyncGuard::NoSyncGuard(ModelCores models) : models_(std::move(models)) {
+  for (const auto& model : models_) model->open_no_sync();
+}
+
+NoSyncGuard::~NoSyncGuard() {
+  for (const auto& model : models_) model->close_no_sync();
+}
+
+AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers, ModelCores models)
+    : shared_(std::move(shared)), no_sync_(begin_micro_batch(*shared_, optimizers, std::move(models))) {}
+
+AccumulateGuard::~AccumulateGuard() {
+  if (shared_) shared_->window.scale = 1.0;
+}
+
+void scale_gradients(const OptimizerCores& optimizers, double factor) {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const void*> seen;  // two optimizers may share a parameter
+  for (const auto& optimizer : optimizers) {
+    for (const auto& group : optimizer->optimizer().param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+      }
+    }
+  }
+  gradient::scale_gradients(parameters, factor);
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions of the training loop, opened and closed by scope.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/prepared/shared.hpp"
+
+namespace accelerate::prepared {
+
+using ModelCores = std::vector<std::shared_ptr<ModelCore>>;
+using OptimizerCores = std::vector<std::shared_ptr<OptimizerCore>>;
+
+/// Backwards of prepared forwards that run while it is open stay on this rank.
+class [[nodiscard]] NoSyncGuard {
+ public:
+  explicit NoSyncGuard(ModelCores models);
+  ~NoSyncGuard();
+  NoSyncGuard(NoSyncGuard&&) = default;
+  NoSyncGuard& operator=(NoSyncGuard&&) = delete;
+
+ private:
+  ModelCores models_;
+};
+
+/// One micro-batch of an accumulation window; what it decides stays in force after it closes (sync_gradients()).
+class [[nodiscard]] AccumulateGuard {
+ public:
+  /// optimizers   whose gradients a short last window rescales
+  AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers, ModelCores models);
+  ~AccumulateGuard();
+  AccumulateGuard(AccumulateGuard&&) = default;
+  AccumulateGuard& operator=(AccumulateGuard&&) = delete;
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  NoSyncGuard no_sync_;
+};
+
+/// Multiplies every gradient that the optimizers would step on.
+void scale_gradients(const OptimizerCores& optimizers, double factor);
+
+}  // namespace accelerate::prepared

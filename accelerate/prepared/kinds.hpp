@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What prepare() is given, told apart at compile time.
+#pragma once
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <iterator>
+#include <memory>
+#include <ranges>
+#include <type_traits>
+#include <utility>
+
+#include "accelerate/prepared/loader.hpp"
+#include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/prepared/scheduler.hpp"
+
+namespace accelerate::prepared {
+
+template <typename T>
+inline constexpr bool is_pointer_to_object = false;
+template <typename T>
+inline constexpr bool is_pointer_to_object<std::shared_ptr<T>> = true;
+template <typename T>
+inline constexpr bool is_pointer_to_object<std::unique_ptr<T>> = true;
+
+template <typename T>
+concept SmartPointer = is_pointer_to_object<std::remove_cvref_t<T>>;
+
+template <typename T>
+concept ModuleHolder = std::is_base_of_v<torch::detail::ModuleHolderIndicator, std::remove_cvref_t<T>>;  // privately
+
+/// The object behind a smart pointer or a module holder, else the object itself.
+template <typename T>
+struct Pointee {
+  using type = std::remove_cvref_t<T>;
+};
+template <SmartPointer T>
+struct Pointee<T> {
+  using type = typename std::remove_cvref_t<T>::element_type;
+};
+template <ModuleHolder T>
+struct Pointee<T> {
+  using type = typename std::remove_cvref_t<T>::ContainedType;
+};
+template <typename T>
+using pointee_t = typename Pointee<T>::type;
+
+template <typename T>
+concept AnyModule =
+    std::derived_from<pointee_t<T>, torch::nn::Module> || std::same_as<pointee_t<T>, torch::jit::Module>;
+
+template <typename T>
+concept AnyOptimizer = std::derived_from<pointee_t<T>, torch::optim::Optimizer>;
+
+template <typename T>
+concept AnyScheduler =
+    std::derived_from<pointee_t<T>, optim::Scheduler> || std::derived_from<pointee_t<T>, torch::optim::LRScheduler> ||
+    std::derived_from<pointee_t<T>, torch::optim::ReduceLROnPlateauScheduler>;
+
+template <typename T>
+concept AnyLoader = !AnyModule<T> && !std::same_as<pointee_t<T>, at::Tensor> && requires(pointee_t<T> & loader) {
+  loader.begin();
+  loader.end();
+  *loader.begin();
+};
+
+template <typename T>
+inline constexpr bool is_prepared = false;
+template <typename T>
+inline constexpr bool is_prepared<PreparedModel<T>> = true;
+template <typename T>
+inline constexpr bool is_prepared<PreparedOptimizer<T>> = true;
+template <typename T>
+inline constexpr bool is_prepared<PreparedScheduler<T>> = true;
+template <typename T>
+inline constexpr bool is_prepared<PreparedLoader<T>> = true;
+
+template <typename T>
+concept AlreadyPrepared = is_prepared<std::remove_cvref_t<T>>;
+
+/// Lvalues are referenced (the caller keeps them alive), rvalues owned; smart pointers and module holders are shared.
+template <typename T>
+std::shared_ptr<pointee_t<T>> hold(T&& object) {
+  using Object = pointee_t<T>;
+  if constexpr (ModuleHolder<T>) {
+    return object.is_empty() ? nullptr : object.ptr();
+  } else if constexpr (SmartPointer<T>) {
+    if constexpr (std::is_copy_constructible_v<std::remove_cvref_t<T>>) {
+      return object;
+    } else if constexpr (std::is_lvalue_reference_v<T>) {
+      return {std::shared_ptr<void>{}, object.get()};
+    } else {
+      return std::move(object);
+    }
+  } else if constexpr (std::same_as<Object, torch::jit::Module>) {
+    return std::make_shared<Object>(object);  // a handle: copies share the module
+  } else if constexpr (std::is_lvalue_reference_v<T>) {
+    return {std::shared_ptr<void>{}, &object};
+  } else {
+    return std::make_shared<Object>(std::forward<T>(object));
+  }
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/local_sgd.hpp"
+
+#include <exception>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/gradient/coalesced.hpp"
+
+namespace accelerate::prepared {
+
+LocalSgd::LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> model, int64_t steps)
+    : shared_(std::move(shared)), model_(std::move(model)), steps_(steps) {
+  if (steps < 1) {
+    base::fail(ErrorKind::usage, shared_->place, "local_sgd", "steps is {}, must be at least 1", steps);
+  }
+  if (model_->engine() == nullptr) return;
+  model_->open_no_sync();
+  model_->engine()->set_sync(false);
+  model_->engine()->allow_local(true);
+  open_ = true;
+}
+
+LocalSgd::~LocalSgd() {
+  try {
+    if (std::uncaught_exceptions() == 0) finish();
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::error, shared_->place, "local_sgd: the last average failed: {}", error.what());
+  }
+}
+
+void LocalSgd::step() {
+  if (!open_ || !shared_->window.ends) return;
+  if (++made_ % steps_ == 0) average();
+}
+
+void LocalSgd::finish() {
+  if (!open_) return;
+  open_ = false;
+  model_->close_no_sync();
+  model_->engine()->allow_local(false);
+  model_->engine()->set_sync(true);
+  average();
+}
+
+void LocalSgd::average() {
+  std::vector<at::Tensor> tensors;
+  for (const auto& parameter : model_->parameters()) tensors.push_back(parameter.tensor);
+  gradient::average_parameters(shared_->group, tensors);
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Local SGD: ranks step on their own gradients and average their parameters now and then.
+#pragma once
+
+#include <memory>
+
+#include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/shared.hpp"
+
+namespace accelerate::prepared {
+
+/// While it lives the model's gradients stay on their rank; every `steps`-th step() after an optimizer step averages
+/// the parameters over the ranks, and so does the end (Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2018).
+/// On one rank it does nothing.
+class [[nodiscard]] LocalSgd {
+ public:
+  /// Throws Error (usage) for steps below 1.
+  LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> model, int64_t steps);
+  /// finish(), unless it ran; an error is then only logged.
+  ~LocalSgd();
+  LocalSgd(const LocalSgd&) = delete;
+  LocalSgd& operator=(const LocalSgd&) = delete;
+
+  /// After every optimizer.step(); within an accumulation window it does nothing.
+  void step();
+  /// Averages once more and lets gradients be reduced again. Collective.
+  void finish();
+
+ private:
+  void average();
+
+  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<ModelCore> model_;
+  int64_t steps_, made_ = 0;
+  bool open_ = false;
+};
+
+}  // namespace accelerate::prepared

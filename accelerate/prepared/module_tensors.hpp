@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "accelerate/gradient/named_tensor.hpp"
+
+namespace torch {
+namespace nn {
+class Module;
+}
+namespace jit {
+struct Module;
+}
+}  // namespace torch
+
+namespace accelerate::prepared {
+
+/// Parameters and buffers with their dotted names, in the module's order, the same on every rank that built it alike.
+std::vector<gradient::NamedTensor> named_parameters(const torch::nn::Module& module);
+std::vector<gradient::NamedTensor> named_buffers(const torch::nn::Module& module);
+std::vector<gradient::NamedTensor> named_parameters(const torch::jit::Module& module);
+std::vector<gradient::NamedTensor> named_buffers(const torch::jit::Module& module);
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/optimizer.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+
+#include "accelerate/prepared/model.hpp"
+
+namespace accelerate::prepared {
+namespace {
+
+at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params().front();
+  }
+  return {};
+}
+
+size_t count_parameters(const torch::optim::Optimizer& optimizer) {
+  size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) count += group.params().size();
+  return count;
+}
+
+}  // namespace
+
+OptimizerCore::OptimizerCore(std::shared_ptr<Shared> shared, torch::optim::Optimizer& optimizer)
+    : shared_(std::move(shared)),
+      optimizer_(optimizer),
+      type_(typeid(optimizer)),
+      first_parameter_(first_parameter(optimizer)),
+      fused_(optim::FusedStep::recognise(optimizer)) {}
+
+bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
+  return &optimizer == &optimizer_ && typeid(optimizer) == type_ &&
+         first_parameter(optimizer).is_same(first_parameter_);
+}
+
+at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
+  if (!shared_->window.ends) return {};
+  if (!fused_) {
+    if (!closure) check_reduced();
+    return optimizer_.step(closure);
+  }
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode grad(true);
+    loss = closure();
+  }
+  check_reduced();
+  if (!fused_->step()) optimizer_.step();
+  return loss;
+}
+
+void OptimizerCore::zero_grad(bool set_to_none) {
+  if (!shared_->window.ends) return;
+  if (!shared_->engines) return optimizer_.zero_grad(set_to_none);
+  find_engines();
+  bool engines = false;
+  for (const auto& model : models_) {
+    if (const auto core = model.lock(); core && core->engine() != nullptr) {
+      core->engine()->zero(all_);
+      engines = true;
+    }
+  }
+  if (!engines) return optimizer_.zero_grad(set_to_none);
+  for (const auto& parameter : unmanaged_) {
+    if (set_to_none) {
+      parameter.mutable_grad().reset();
+    } else if (parameter.grad().defined()) {
+      const at::NoGradGuard no_grad;
+      parameter.mutable_grad().zero_();
+    }
+  }
+}
+
+void OptimizerCore::find_engines() {
+  const size_t parameters = count_parameters(optimizer_);
+  if (seen_models_ == shared_->models.size() && seen_parameters_ == parameters) return;
+  seen_models_ = shared_->models.size();
+  seen_parameters_ = parameters;
+  models_.clear();
+  all_.clear();
+  for (const auto& group : optimizer_.param_groups())
+    all_.insert(all_.end(), group.params().begin(), group.params().end());
+  unmanaged_ = all_;
+  for (const auto& model : shared_->models) {
+    const auto core = model.lock();
+    if (!core || core->engine() == nullptr) continue;
+    const auto managed = [&](const at::Tensor& parameter) { return core->engine()->manages(parameter); };
+    if (std::any_of(all_.begin(), all_.end(), managed)) models_.push_back(model);
+    std::erase_if(unmanaged_, managed);
+  }
+}
+
+void OptimizerCore::check_reduced() {
+  if (!shared_->engines && shared_->group.size() == 1) return;
+  find_engines();
+  for (const auto& model : models_) {
+    if (const auto core = model.lock()) core->engine()->before_step();
+  }
+  if (shared_->group.size() == 1) return;
+  for (const auto& parameter : unmanaged_) {
+    if (parameter.grad().defined()) {
+      base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
+                 "a parameter of shape [{}] has a gradient that no prepared model reduces over the {} ranks; give its "
+                 "module to prepare(), after requires_grad is set",
+                 c10::Join(", ", parameter.sizes()), shared_->group.size());
+    }
+  }
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// An optimizer as prepare() returns it: steps at the end of an accumulation window, fused where the kernel exists.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "accelerate/optim/fused_step.hpp"
+#include "accelerate/prepared/shared.hpp"
+
+namespace accelerate::prepared {
+
+class OptimizerCore {
+ public:
+  OptimizerCore(std::shared_ptr<Shared> shared, torch::optim::Optimizer& optimizer);
+
+  /// Nothing within an accumulation window; else one update, fused for stock SGD, Adam and AdamW.
+  /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks.
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
+
+  /// Nothing within an accumulation window. With several ranks gradients live in the engine's buckets and are zeroed in
+  /// place; one that the next backward leaves out is undefined afterwards, as set_to_none promises.
+  void zero_grad(bool set_to_none);
+
+  [[nodiscard]] torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  /// Whether this is that optimizer, not one that took its address after it was gone.
+  [[nodiscard]] bool is(const torch::optim::Optimizer& optimizer) const;
+
+ private:
+  void check_reduced();
+  void find_engines();
+
+  std::shared_ptr<Shared> shared_;
+  torch::optim::Optimizer& optimizer_;
+  const std::type_info& type_;
+  at::Tensor first_parameter_;  // holds it, so that no other can have its address
+  std::unique_ptr<optim::FusedStep> fused_;
+  // Models that hold our parameters, and the parameters nobody reduces; found again when either side grew.
+  std::vector<std::weak_ptr<ModelCore>> models_;
+  std::vector<at::Tensor> all_, unmanaged_;
+  size_t seen_models_ = 0, seen_parameters_ = 0;
+};
+
+/// A handle: copies refer to the same prepared optimizer.
+template <typename Optimizer>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<OptimizerCore> core)
+      : optimizer_(std::move(optimizer)), core_(std::move(core)) {}
+
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const { return core_->step(closure); }
+  void zero_grad(bool set_to_none = true) const { core_->zero_grad(set_to_none); }
+
+  Optimizer* operator->() const { return optimizer_.get(); }
+  Optimizer& operator*() const { return *optimizer_; }
+  [[nodiscard]] const std::shared_ptr<Optimizer>& unwrap() const { return optimizer_; }
+  [[nodiscard]] auto& param_groups() const { return optimizer_->param_groups(); }
+  [[nodiscard]] auto& state() const { return optimizer_->state(); }
+  [[nodiscard]] OptimizerCore& core() const { return *core_; }
+  [[nodiscard]] const std::shared_ptr<OptimizerCore>& core_ptr() const { return core_; }
+
+  friend bool operator==(const PreparedOptimizer& a, const PreparedOptimizer& b) { return a.core_ == b.core_; }
+
+ private:
+  std::shared_ptr<Optimizer> optimizer_;
+  std::shared_ptr<OptimizerCore> core_;
+};
+
+}  // namespace accelerate::prepared

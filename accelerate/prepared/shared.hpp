@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the prepared objects of one Accelerator share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/sync_schedule.hpp"
+#include "accelerate/state/batch_info.hpp"
+
+namespace accelerate::prepared {
+
+class ModelCore;
+
+/// Where gradient accumulation stands.
+struct Window {
+  gradient::SyncOptions options{};
+  gradient::SyncState state{};
+  /// This micro-batch ends its window: optimizers step.
+  bool ends = true;
+  /// k/m in the last micro-batch of a window of m < k, else 1.
+  double scale = 1.0;
+};
+
+struct Shared {
+  comm::Group group{};
+  at::Device device = at::kCPU;
+  Place place{};
+  Window window{};
+  /// Loaders whose loops are open, innermost last.
+  std::vector<const state::BatchInfo*> open_loops{};
+  /// Some prepared model's gradients are reduced by an engine.
+  bool engines = false;
+  /// Prepared models; weak, because they refer to this struct.
+  std::vector<std::weak_ptr<ModelCore>> models{};
+
+  /// Where the innermost open loop stands; null outside every loop.
+  [[nodiscard]] const state::BatchInfo* active_loader() const {
+    return open_loops.empty() ? nullptr : open_loops.back();
+  }
+};
+
+}  // namespace accelerate::prepared

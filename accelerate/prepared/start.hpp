@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an Accelerator finds out before it can be one: the job, the settings, the device, the peers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/env/process_env.hpp"
+#include "accelerate/env/settings.hpp"
+
+namespace accelerate::prepared {
+
+struct Start {
+  env::ProcessEnv process{};
+  env::Settings settings{};
+  comm::Group group{};
+  at::Device device = at::kCPU;
+  Place place{};
+};
+
+/// Reads environment and config file under what the program gave, chooses the device, sets the threads of this rank
+/// and meets the other ranks. On a thread of simulate() the group is that thread's.
+Start start(const env::GivenSettings& given, bool force_process_group);
+
+/// The same on a group that exists already; its ranks count as on one machine.
+Start start_on(comm::Group group, const env::GivenSettings& given);
+
+/// Runs main on threads, each a rank: start() called on them finds their group.
+void simulate(int64_t num_processes, const std::function<void()>& main);
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+using Batches = std::vector<std::vector<int64_t>>;
+
+namespace {
+
+struct Seen {
+  std::vector<Batches> ranks;
+  std::vector<int64_t> gathered;
+};
+
+template <typename MakeLoader>
+Seen walk(int64_t ranks, const MakeLoader& make_loader, const accelerate::AcceleratorOptions& options = {}) {
+  Seen seen{std::vector<Batches>(static_cast<size_t>(ranks)), {}};
+  on_ranks(
+      ranks,
+      [&](Accelerator& accelerator) {
+        auto loader = accelerator.prepare(make_loader());
+        for (auto& batch : loader) {
+          seen.ranks[static_cast<size_t>(accelerator.process_index())].push_back(numbers(batch.data));
+          const auto all = numbers(accelerator.gather_for_metrics(batch.data));
+          if (accelerator.is_main_process()) seen.gathered.insert(seen.gathered.end(), all.begin(), all.end());
+        }
+      },
+      options);
+  return seen;
+}
+
+std::vector<int64_t> up_to(int64_t n) { return numbers(torch::arange(n)); }
+
+}  // namespace
+
+TEST_CASE("gather_for_metrics gives every sample once, whatever the last batch was filled with") {
+  const auto two = walk(2, [] { return counting(10, 2); });
+  CHECK(two.ranks[0] == Batches{{0, 1}, {4, 5}, {8, 9}});
+  CHECK(two.ranks[1] == Batches{{2, 3}, {6, 7}, {0, 1}});
+  CHECK(two.gathered == up_to(10));
+  CHECK(walk(2, [] { return counting(13, 4); }).gathered == up_to(13));
+  CHECK(walk(2, [] { return counting(12, 2); }).gathered == up_to(12));
+  CHECK(walk(3, [] { return counting(13, 4); }).gathered == up_to(13));
+  CHECK(walk(2, [] { return counting(1, 4); }).gathered == up_to(1));
+  CHECK(walk(2, [] { return counting(13, 2, {.drop_last = true}); }).gathered == up_to(12));
+  CHECK(walk(1, [] { return counting(7, 2); }).gathered == up_to(7));
+  CHECK(walk(4, [] { return counting(99, 16); }).gathered == up_to(99));
+}
+
+TEST_CASE("without even_batches the ragged last batches are gathered as they are") {
+  CHECK(walk(2, [] { return counting(7, 2); }, {.even_batches = false}).gathered == up_to(7));
+}
+
+TEST_CASE("the end is known with the last batch, on every pass, and loops nest") {
+  Accelerator accelerator({.cpu = true});
+  auto [outer, inner] = accelerator.prepare(counting(4, 1), counting(2, 1));
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<bool> ends;
+    for (auto position = outer.begin(); position != outer.end(); ++position) ends.push_back(position.info().last);
+    CHECK(ends == std::vector<bool>{false, false, false, true});
+  }
+  // accumulate() asks the innermost open loop, and the outer one again after it.
+  accelerator.set_gradient_accumulation_steps(100);
+  std::vector<bool> syncs;
+  for ([[maybe_unused]] auto& batch : outer) {
+    for ([[maybe_unused]] auto& part : inner) {
+      auto window = accelerator.accumulate();
+      syncs.push_back(accelerator.sync_gradients());
+    }
+    auto window = accelerator.accumulate();
+    syncs.push_back(accelerator.sync_gradients());
+  }
+  CHECK(syncs == std::vector<bool>{false, true, false, false, true, false, false, true, false, false, true, true});
+}
+
+TEST_CASE("a loop left early closes, and the next one starts a new pass") {
+  Accelerator accelerator({.cpu = true});
+  auto loader = accelerator.prepare(counting(4, 1));
+  for (auto position = loader.begin(); position != loader.end(); ++position) break;
+  int64_t batches = 0;
+  for ([[maybe_unused]] auto& batch : loader) ++batches;
+  CHECK(batches == 4);
+  accelerator.set_gradient_accumulation_steps(2);
+  auto window = accelerator.accumulate();
+  CHECK_FALSE(accelerator.sync_gradients());  // no loop is open
+}
+
+TEST_CASE("a shuffled loader has one order on all ranks, seeded like PyTorch's") {
+  const auto seen = walk(2, [] { return counting(16, 2, {.shuffle = true, .seed = 42}); });
+  CHECK(seen.ranks[0] == Batches{{6, 3}, {10, 15}, {14, 9}, {4, 13}});
+  CHECK(seen.ranks[1] == Batches{{0, 7}, {2, 12}, {8, 5}, {11, 1}});
+}
+
+TEST_CASE("a foreign loader is dealt batch by batch, its last round filled with whole batches") {
+  using Example = torch::data::Example<>;
+  const auto make = [] {
+    std::vector<Example> batches;
+    for (int64_t first = 0; first < 10; first += 2) {
+      batches.emplace_back(torch::arange(first, first + 2, torch::kDouble), torch::arange(first, first + 2));
+    }
+    batches.emplace_back(torch::arange(10, 11, torch::kDouble), torch::arange(10, 11));
+    batches.emplace_back(torch::arange(11, 13, torch::kDouble), torch::arange(11, 13));
+    return batches;
+  };
+  const auto seen = walk(3, make);
+  CHECK(seen.ranks[0] == Batches{{0, 1}, {6, 7}, {11, 12}});
+  CHECK(seen.ranks[1] == Batches{{2, 3}, {8, 9}, {0, 1}});
+  CHECK(seen.ranks[2] == Batches{{4, 5}, {10}, {2, 3}});
+  CHECK(seen.gathered == up_to(13));
+}
+
+TEST_CASE("a torch::data loader is iterated in place") {
+  struct Counting : torch::data::Dataset<Counting> {
+    torch::data::Example<> get(size_t index) override {
+      return {torch::full({1}, static_cast<double>(index)),
+              torch::full({1}, static_cast<int64_t>(index), torch::kLong)};
+    }
+    std::optional<size_t> size() const override { return 6; }
+  };
+  const auto seen = walk(2, [] {
+    return torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
+        Counting().map(torch::data::transforms::Stack<>()), 2);
+  });
+  CHECK(seen.ranks[0] == Batches{{0, 1}, {4, 5}});
+  CHECK(seen.ranks[1] == Batches{{2, 3}, {0, 1}});
+  CHECK(seen.gathered == up_to(6));
+}

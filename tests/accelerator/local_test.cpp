@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+
+namespace {
+torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }
+}  // namespace
+
+TEST_CASE("local SGD steps on local gradients and averages the parameters every so many steps and at the end") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    const double mine = static_cast<double>(accelerator.process_index()) + 1.0;  // 1 and 2
+    const auto step = [&] {
+      accelerator.backward(model(full(mine)).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    {
+      auto local = accelerator.local_sgd(model, 2);
+      step();
+      local.step();
+      CHECK(net->w.item<double>() == -mine);
+      step();
+      local.step();
+      CHECK(net->w.item<double>() == doctest::Approx(-3.0));
+      step();
+      local.step();
+      CHECK(net->w.item<double>() == doctest::Approx(-3.0 - mine));
+      local.finish();
+      CHECK(net->w.item<double>() == doctest::Approx(-4.5));
+    }
+    step();
+    CHECK(net->w.item<double>() == doctest::Approx(-6.0));
+    CHECK_THROWS_WITH((void)accelerator.local_sgd(model, 0),
+                      doctest::Contains("local_sgd: steps is 0, must be at least 1"));
+  });
+}
+
+TEST_CASE("DistributedDataParallel alone: equal start, mean gradients, any optimizer") {
+  accelerate::simulate(2, [] {
+    OneWeight net;
+    accelerate::DistributedDataParallel model(net);
+    torch::optim::SGD sgd(model.parameters(), 1.0);
+    const double mine = static_cast<double>(model.group().rank()) + 1.0;
+    for (int step = 1; step <= 3; ++step) {
+      sgd.zero_grad();
+      model(full(mine)).sum().backward();
+      sgd.step();
+      CHECK(net->w.item<double>() == doctest::Approx(-1.5 * step));
+    }
+    {
+      auto local = model.no_sync();
+      sgd.zero_grad();
+      model(full(mine)).sum().backward();
+      CHECK(net->w.grad().item<double>() == mine);
+    }
+    model(full(mine)).sum().backward();
+    CHECK(net->w.grad().item<double>() == doctest::Approx(3.0));
+  });
+}
+
+TEST_CASE("ranks that run out of batches at different times join until all are done, and end equal") {
+  // 3 samples, batches of one: rank 0 has two, rank 1 one (behaviour.md section 4).
+  on_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        OneWeight net;
+        auto [model, optimizer, loader] =
+            accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0), counting(3, 1));
+        CHECK(loader.size() == (accelerator.is_main_process() ? 2 : 1));
+        {
+          auto join = accelerator.join_uneven_inputs(model);
+          for (auto& batch : loader) {
+            optimizer.zero_grad();
+            accelerator.backward(model(torch::ones_like(batch.data)).sum());
+            optimizer.step();
+          }
+        }
+        CHECK(net->w.item<double>() == doctest::Approx(-1.5));  // 2/2, then 1/2: divided by all ranks, as PyTorch does
+      },
+      {.even_batches = false});
+}

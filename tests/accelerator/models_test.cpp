@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+
+namespace {
+torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }
+double rank_of(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()); }
+}  // namespace
+
+TEST_CASE("parameters and buffers start as rank 0's") {
+  on_ranks(3, [](Accelerator& accelerator) {
+    OneWeight net(10.0 + rank_of(accelerator));
+    net->register_buffer("mean", full(rank_of(accelerator)));
+    auto model = accelerator.prepare(net);
+    CHECK(net->w.item<double>() == 10.0);
+    CHECK(net->named_buffers()["mean"].item<double>() == 0.0);
+  });
+}
+
+TEST_CASE("buffers are rank 0's at each synchronised training forward, unless switched off") {
+  for (const bool on : {true, false}) {
+    on_ranks(2,
+             [on](Accelerator& accelerator) {
+               torch::nn::BatchNorm1d norm(1);
+               norm->to(torch::kDouble);
+               auto model = accelerator.prepare(norm);
+               model(torch::full({2, 1}, rank_of(accelerator), torch::kDouble));
+               const double mine = norm->running_mean.item<double>();
+               CHECK(mine == doctest::Approx(0.1 * rank_of(accelerator)));
+               model(torch::full({2, 1}, 0.0, torch::kDouble));
+               const double expected = on ? 0.0 : 0.9 * mine;
+               CHECK(norm->running_mean.item<double>() == doctest::Approx(expected));
+             },
+             {.broadcast_buffers = on});
+  }
+}
+
+TEST_CASE("models that differ between ranks are refused on every rank") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    torch::nn::Linear net(3, 4 + accelerator.process_index());
+    CHECK_THROWS_WITH((void)accelerator.prepare(net), doctest::Contains("weight"));
+  });
+}
+
+TEST_CASE("a GAN: discriminator and generator in one Accelerator, each stepped by its own optimizer") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight generator_net(1.0), discriminator_net(2.0);
+    auto [generator, discriminator, generator_step, discriminator_step] =
+        accelerator.prepare(generator_net, discriminator_net, torch::optim::SGD(generator_net->parameters(), 1.0),
+                            torch::optim::SGD(discriminator_net->parameters(), 1.0));
+    const double x = rank_of(accelerator) + 1.0;  // 1 and 2, mean 1.5
+    // The discriminator learns; the generator's graph is cut.
+    accelerator.backward(discriminator(generator(full(x)).detach()).sum());
+    CHECK(discriminator_net->w.grad().item<double>() == doctest::Approx(1.5));
+    CHECK_FALSE(generator_net->w.grad().defined());
+    discriminator_step.step();
+    discriminator_step.zero_grad();
+    CHECK(discriminator_net->w.item<double>() == doctest::Approx(0.5));
+    // The generator learns through the discriminator.
+    accelerator.backward(discriminator(generator(full(x))).sum());
+    CHECK(generator_net->w.grad().item<double>() == doctest::Approx(0.75));
+    generator_step.step();
+    generator_step.zero_grad();
+    discriminator_step.zero_grad();
+    CHECK(generator_net->w.item<double>() == doctest::Approx(0.25));
+  });
+}
+
+TEST_CASE("a rank whose graph misses a model joins the others' reduction") {
+  on_ranks(3, [](Accelerator& accelerator) {
+    OneWeight first_net(1.0), second_net(1.0);
+    auto [first, second] = accelerator.prepare(first_net, second_net);
+    auto loss = first(full(1.0)).sum();
+    if (accelerator.is_main_process()) loss = loss + second(full(6.0)).sum();
+    accelerator.backward(loss);
+    CHECK(first_net->w.grad().item<double>() == doctest::Approx(1.0));
+    CHECK(second_net->w.grad().item<double>() == doctest::Approx(2.0));
+  });
+}
+
+TEST_CASE("a plain backward is reduced as well, through whichever handle the forward ran") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net;
+    auto model = accelerator.prepare(net);
+    model->forward(full(rank_of(accelerator))).sum().backward();
+    CHECK(net->w.grad().item<double>() == doctest::Approx(0.5));
+    net->forward(full(rank_of(accelerator))).sum().backward();
+    CHECK(net->w.grad().item<double>() == doctest::Approx(1.0));
+  });
+}
+
+TEST_CASE("a model for evaluation is never reduced") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net;
+    auto model = accelerator.prepare_model(net, /*evaluation_mode=*/true);
+    model(full(rank_of(accelerator))).sum().backward();
+    CHECK(net->w.grad().item<double>() == rank_of(accelerator));
+  });
+}
+
+TEST_CASE("clipping acts on the reduced gradients, and waits for the end of a window") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight net;
+             auto model = accelerator.prepare(net);
+             for (int micro = 1; micro <= 2; ++micro) {
+               auto window = accelerator.accumulate(model);
+               accelerator.backward(model(full(4.0 * (rank_of(accelerator) + 1))).sum());
+               const auto norm = accelerator.clip_grad_norm_(model.parameters(), 1.0);
+               if (micro == 1) CHECK(net->w.grad().item<double>() == doctest::Approx(2.0 * (rank_of(accelerator) + 1)));
+               if (micro == 2) {
+                 CHECK(norm.item<double>() == doctest::Approx(6.0));
+                 CHECK(net->w.grad().item<double>() == doctest::Approx(1.0).epsilon(1e-4));
+               }
+             }
+             accelerator.clip_grad_value_(model.parameters(), 0.25);
+             CHECK(net->w.grad().item<double>() == doctest::Approx(0.25));
+           },
+           {.gradient_accumulation_steps = 2});
+}
+
+TEST_CASE("N ranks with batch B train as one rank with batch N*B, in float64, with equal ranks") {
+  const auto train = [](int64_t ranks) {
+    std::vector<torch::Tensor> results(static_cast<size_t>(ranks));
+    std::mutex building;
+    on_ranks(ranks, [&](Accelerator& accelerator) {
+      torch::nn::Sequential net{nullptr};
+      {
+        const std::lock_guard lock(building);
+        torch::manual_seed(5);
+        net = torch::nn::Sequential(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 1));
+      }
+      net->to(torch::kDouble);
+      torch::optim::AdamW adamw(net->parameters(), 0.01);
+      const auto data = torch::sin(torch::arange(24 * 4, torch::kDouble)).reshape({24, 4});
+      auto [model, optimizer, loader] = accelerator.prepare(
+          net, adamw,
+          accelerate::data::from_tensors(data, data.sum(1, true), {.batch_size = 12 / accelerator.num_processes()}));
+      for (int epoch = 0; epoch < 25; ++epoch) {
+        for (auto& [input, target] : loader) {
+          accelerator.backward(torch::mse_loss(model(input), target));
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      }
+      results[static_cast<size_t>(accelerator.process_index())] =
+          torch::nn::utils::parameters_to_vector(net->parameters()).detach().clone();
+    });
+    for (const auto& result : results) CHECK(result.equal(results[0]));
+    return results[0];
+  };
+  const auto one = train(1);
+  CHECK((one - train(2)).abs().max().item<double>() < 1e-12);
+  CHECK((one - train(4)).abs().max().item<double>() < 1e-12);
+}

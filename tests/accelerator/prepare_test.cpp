@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <torch/script.h>
+
+#include <array>
+#include <cstddef>
+
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+using accelerate::prepared::AnyLoader;
+using accelerate::prepared::AnyModule;
+using accelerate::prepared::AnyOptimizer;
+using accelerate::prepared::AnyScheduler;
+
+namespace {
+torch::Tensor ones() { return torch::ones({1}, torch::kDouble); }
+}  // namespace
+
+TEST_CASE("results come back in the order of the arguments, one alone") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [loader, optimizer, model] = accelerator.prepare(counting(4, 2), sgd, net);
+  CHECK(loader.size() == 2);
+  CHECK(&*optimizer == &sgd);
+  CHECK(&*model == net.get());
+  auto alone = accelerator.prepare(net);
+  CHECK(alone == model);
+}
+
+TEST_CASE("what is prepared twice is the same object") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [model, optimizer, loader] = accelerator.prepare(net, sgd, counting(4, 2));
+  auto [model2, optimizer2, loader2] = accelerator.prepare(model, optimizer, loader);
+  CHECK(model == model2);
+  CHECK(optimizer == optimizer2);
+  CHECK(loader == loader2);
+  CHECK(accelerator.prepare(sgd) == optimizer);
+}
+
+TEST_CASE("lvalues are referenced, rvalues owned, pointers shared") {
+  Accelerator accelerator({.cpu = true});
+  OneWeightImpl module(2.0);
+  auto referenced = accelerator.prepare(module);
+  CHECK(&*referenced == &module);
+  auto owned = accelerator.prepare(OneWeightImpl(3.0));
+  CHECK(owned(ones()).item<double>() == 3.0);
+  const auto pointer = std::make_shared<OneWeightImpl>(4.0);
+  auto shared = accelerator.prepare(pointer);
+  CHECK(&*shared == pointer.get());
+  auto optimizer = accelerator.prepare(std::make_unique<torch::optim::SGD>(pointer->parameters(), 1.0));
+  shared(ones()).sum().backward();
+  optimizer.step();
+  CHECK(pointer->w.item<double>() == 3.0);
+}
+
+TEST_CASE("prepared objects are used like the originals") {
+  Accelerator accelerator({.cpu = true});
+  torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::ReLU(), torch::nn::Linear(4, 2));
+  torch::optim::AdamW adamw(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const auto input = torch::ones({5, 3});
+  CHECK(model(input).equal(net->forward(input)));
+  CHECK(model->forward(input).equal(net->forward(input)));
+  CHECK(model.forward(input).equal(net->forward(input)));
+  CHECK(model.parameters().size() == 4);
+  CHECK(Accelerator::unwrap_model(model) == net.ptr());
+  model.eval();
+  CHECK_FALSE(net->is_training());
+  model.train();
+  CHECK(net->is_training());
+  CHECK(optimizer.param_groups().size() == 1);
+  model(input).sum().backward();
+  optimizer.step();
+  CHECK(optimizer.state().size() == 4);
+  optimizer.zero_grad();
+  CHECK_FALSE(net->parameters()[0].grad().defined());
+}
+
+TEST_CASE("a module at the address of one that is gone is prepared anew") {
+  Accelerator accelerator({.cpu = true});
+  const auto place = std::make_unique<std::array<std::byte, sizeof(OneWeightImpl)>>();
+  auto* slot = reinterpret_cast<OneWeightImpl*>(place->data());
+  auto first = accelerator.prepare(*std::construct_at(slot, 1.0));
+  std::destroy_at(slot);
+  auto second = accelerator.prepare(*std::construct_at(slot, 2.0));
+  CHECK_FALSE(first == second);
+  CHECK(second.parameters()[0].item<double>() == 2.0);
+  std::destroy_at(slot);
+}
+
+TEST_CASE("a TorchScript module trains") {
+  torch::jit::Module script("net");
+  script.register_parameter("w", torch::full({1}, 2.0, torch::kDouble).requires_grad_(), false);
+  script.define("def forward(self, x):\n  return self.w * x\n");
+  on_ranks(1, [&](Accelerator& accelerator) {
+    std::vector<torch::Tensor> parameters;
+    for (const auto& parameter : script.parameters()) parameters.push_back(parameter);
+    auto [model, optimizer] = accelerator.prepare(script, torch::optim::SGD(parameters, 1.0));
+    accelerator.backward(model({ones()}).toTensor().sum());
+    optimizer.step();
+    CHECK(model.forward({ones()}).toTensor().item<double>() == 1.0);
+    CHECK(accelerator.prepare(script) == model);
+  });
+}
+
+TEST_CASE("only modules, optimizers, loaders and schedulers are taken") {
+  CHECK(AnyModule<OneWeight&>);
+  CHECK(AnyModule<torch::jit::Module&>);
+  CHECK(AnyOptimizer<torch::optim::LBFGS&>);
+  CHECK(AnyScheduler<torch::optim::StepLR&>);
+  CHECK(AnyLoader<std::vector<torch::Tensor>&>);
+  CHECK_FALSE(AnyLoader<int>);
+  CHECK_FALSE(AnyLoader<torch::Tensor&>);
+  CHECK_FALSE(AnyModule<std::string>);
+}
+
+TEST_CASE("an empty module holder is refused") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight none = nullptr;
+  CHECK_THROWS_WITH(
+      (void)accelerator.prepare(none),
+      doctest::Contains("prepare: the module holder is empty (made with nullptr); make the module first"));
+}
+
+TEST_CASE("free_memory forgets, handles stay usable") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight net;
+  auto model = accelerator.prepare(net);
+  accelerator.free_memory();
+  CHECK(model(ones()).item<double>() == 0.0);
+  CHECK(net.ptr().use_count() == 2);
+  CHECK_FALSE(accelerator.prepare(net) == model);
+}
+
+TEST_CASE("several Accelerators live in one process") {
+  Accelerator first({.cpu = true, .gradient_accumulation_steps = 2}), second({.cpu = true});
+  CHECK(first.gradient_accumulation_steps() == 2);
+  CHECK(second.gradient_accumulation_steps() == 1);
+  CHECK(first.num_processes() == 1);
+}
+
+TEST_CASE("another optimizer keeps its own step, closures run") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight net(1.0);
+  torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1.0));
+  torch::optim::SGD sgd(net->parameters(), 0.25);
+  auto [model, slow, fast] = accelerator.prepare(net, lbfgs, sgd);
+  const auto closure = [&] {
+    net->zero_grad();
+    auto loss = (model(ones()) - 3).pow(2).sum();
+    loss.backward();
+    return loss;
+  };
+  CHECK(fast.step(closure).item<double>() == 4.0);
+  CHECK(net->w.item<double>() == 2.0);
+  slow.step(closure);
+  CHECK(net->w.item<double>() == doctest::Approx(3.0));
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <atomic>
+
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+
+TEST_CASE("identity") {
+  on_ranks(3, [](Accelerator& accelerator) {
+    const int64_t rank = accelerator.process_index();
+    CHECK(accelerator.num_processes() == 3);
+    CHECK(accelerator.local_process_index() == rank);
+    CHECK(accelerator.is_main_process() == (rank == 0));
+    CHECK(accelerator.is_local_main_process() == (rank == 0));
+    CHECK(accelerator.is_last_process() == (rank == 2));
+    CHECK(accelerator.use_distributed());
+    CHECK(accelerator.distributed_type() == accelerate::DistributedType::multi_cpu);
+    CHECK(accelerator.device() == torch::kCPU);
+    CHECK(accelerator.group().backend() == "threads");
+  });
+  Accelerator alone({.cpu = true});
+  CHECK(alone.distributed_type() == accelerate::DistributedType::no);
+  CHECK_FALSE(alone.use_distributed());
+  CHECK(alone.is_main_process());
+  CHECK(alone.is_last_process());
+}
+
+TEST_CASE("gather, reduce and broadcast") {
+  for (const int64_t ranks : {1, 2, 3}) {
+    on_ranks(ranks, [ranks](Accelerator& accelerator) {
+      const int64_t rank = accelerator.process_index();
+      const auto mine = torch::arange(ranks) + 1 + ranks * rank;
+      CHECK(numbers(accelerator.gather(mine)) == numbers(torch::arange(ranks * ranks) + 1));
+      CHECK(numbers(accelerator.gather(torch::tensor(rank))) == numbers(torch::arange(ranks)));
+      CHECK(numbers(accelerator.broadcast(mine)) == numbers(torch::arange(ranks) + 1));
+      const auto one = torch::full({1}, static_cast<double>(rank));
+      const auto sum = static_cast<double>(ranks * (ranks - 1)) / 2;
+      CHECK(accelerator.reduce(one).item<double>() == sum);
+      CHECK(accelerator.reduce(one, accelerate::comm::ReduceOp::mean).item<double>() ==
+            doctest::Approx(sum / static_cast<double>(ranks)));
+      CHECK(one.item<double>() == static_cast<double>(rank));
+      const auto [left, right] = accelerator.gather(std::pair{mine, one});
+      CHECK(left.size(0) == ranks * ranks);
+      CHECK(right.size(0) == ranks);
+    });
+  }
+}
+
+TEST_CASE("objects are gathered and broadcast as bytes") {
+  on_ranks(3, [](Accelerator& accelerator) {
+    const std::string mine(static_cast<size_t>(accelerator.process_index()), 'x');
+    CHECK(accelerator.gather_object(mine) == std::vector<std::string>{"", "x", "xx"});
+    CHECK(accelerator.broadcast_object(mine, 2) == "xx");
+  });
+}
+
+TEST_CASE("a trigger set on one rank is seen once on all") {
+  on_ranks(3, [](Accelerator& accelerator) {
+    CHECK_FALSE(accelerator.check_trigger());
+    if (accelerator.is_last_process()) accelerator.set_trigger();
+    CHECK(accelerator.check_trigger());
+    CHECK_FALSE(accelerator.check_trigger());
+  });
+}
+
+TEST_CASE("the main process goes first, and its failure does not leave the others waiting") {
+  std::atomic<int> order{0};
+  on_ranks(3, [&](Accelerator& accelerator) {
+    accelerator.main_process_first([&] {
+      const int place = order++;
+      CHECK((place == 0) == accelerator.is_main_process());
+    });
+    accelerator.wait_for_everyone();
+    const auto fail = [&] {
+      if (accelerator.is_main_process()) throw std::runtime_error("main failed");
+    };
+    if (accelerator.is_main_process()) {
+      CHECK_THROWS_WITH(accelerator.local_main_process_first(fail), "main failed");
+    } else {
+      accelerator.local_main_process_first(fail);
+    }
+  });
+}
+
+TEST_CASE("functions run on the processes they are for") {
+  std::atomic<int> main{0}, local{0}, last{0}, second{0}, local_second{0};
+  on_ranks(3, [&](Accelerator& accelerator) {
+    accelerator.on_main_process([&] { main += 1; });
+    accelerator.on_local_main_process([&] { local += 1; });
+    accelerator.on_last_process([&] { last += static_cast<int>(accelerator.process_index()); });
+    accelerator.on_process(1, [&] { second += static_cast<int>(accelerator.process_index()); });
+    accelerator.on_local_process(1, [&] { local_second += static_cast<int>(accelerator.process_index()); });
+  });
+  CHECK(main == 1);
+  CHECK(local == 1);
+  CHECK(last == 2);
+  CHECK(second == 1);
+  CHECK(local_second == 1);
+}
+
+TEST_CASE("inputs are split, the first ranks get one more") {
+  on_ranks(3, [](Accelerator& accelerator) {
+    const std::vector<std::vector<int>> plain{{0, 1, 2}, {3, 4}, {5, 6}}, padded{{0, 1, 2}, {3, 4, 6}, {5, 6, 6}};
+    const auto rank = static_cast<size_t>(accelerator.process_index());
+    CHECK(accelerator.split_between_processes(std::vector<int>{0, 1, 2, 3, 4, 5, 6}) == plain[rank]);
+    CHECK(accelerator.split_between_processes(std::vector<int>{0, 1, 2, 3, 4, 5, 6}, true) == padded[rank]);
+  });
+}
+
+TEST_CASE("set_seed gives equal numbers on all ranks, device_specific different ones") {
+  Accelerator accelerator({.cpu = true});
+  accelerator.set_seed(7);
+  const auto first = torch::rand({4});
+  accelerator.set_seed(7);
+  CHECK(torch::rand({4}).equal(first));
+  accelerator.set_seed(7, {.device_specific = true});  // rank 0 seeds 7 + 0
+  CHECK(torch::rand({4}).equal(first));
+}
