@@ -10,6 +10,11 @@
 #include "launch/launch.hpp"
 #include "launch/options.hpp"
 
+#ifdef __SANITIZE_THREAD__
+// libpmix closes the pipe of its listener thread on one thread and writes to it on another while it ends.
+extern "C" const char* __tsan_default_suppressions() { return "race:libpmix.so\n"; }
+#endif
+
 namespace launch = accelerate::launch;
 
 namespace {
