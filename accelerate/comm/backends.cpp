@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/ranges.h>
+#include "accelerate/comm/backends.hpp"
 
 #include <algorithm>
 #include <array>
-
-#include "accelerate/comm/link.hpp"
 
 namespace accelerate::comm {
 namespace {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/backends.hpp"
 #include "accelerate/comm/group_impl.hpp"
 #include "accelerate/comm/link.hpp"
 #include "accelerate/comm/rendezvous.hpp"
@@ -60,6 +61,7 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
   impl->rank = process.rank;
   impl->size = process.world_size;
   impl->name = context.name;
+  impl->labels = all_ranks(impl->size);
   impl->timeout = options.timeout;
   impl->debug = options.debug;
   impl->cpu = connect_row(cpu, context);

@@ -4,6 +4,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "accelerate/comm/backends.hpp"
+#include "accelerate/comm/group_impl.hpp"
 #include "accelerate/comm/link.hpp"
 #include "accelerate/comm/peers.hpp"
 #include "accelerate/comm/rendezvous.hpp"
@@ -43,24 +45,23 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
 class GlooLink : public Link {
  public:
   GlooLink(c10::intrusive_ptr<Gloo> gloo, c10::intrusive_ptr<c10d::Store> store, std::string prefix, int64_t rank,
-           int64_t size)
+           std::vector<int64_t> labels)
       : Link("gloo", c10d::ProcessGroup::BackendType::GLOO, gloo),
         gloo_(std::move(gloo)),
         store_(std::move(store)),
         prefix_(std::move(prefix)),
         rank_(rank),
-        size_(size) {}
+        labels_(std::move(labels)) {}
 
   std::shared_ptr<Link> split(const Subgroup& part) override {
     const auto options = gloo_->getOptions();
     const auto size = static_cast<int64_t>(part.ranks.size());
-    return std::make_shared<GlooLink>(
-        make_gloo(store_, part.name, part.rank, size, options->timeout, options->devices), store_, part.name, part.rank,
-        size);
+    return std::make_shared<GlooLink>(make_gloo(store_, part.name, part.rank, size, options->timeout, options->devices),
+                                      store_, part.name, part.rank, part.labels);
   }
 
   std::string ask_after_peers(const Header& header) override {
-    return ask_peers(*store_, prefix_, header, rank_, size_);
+    return ask_peers(*store_, prefix_, header, rank_, labels_);
   }
 
   void give_up() noexcept override {
@@ -74,7 +75,7 @@ class GlooLink : public Link {
   c10::intrusive_ptr<c10d::Store> store_;
   std::string prefix_;
   int64_t rank_;
-  int64_t size_;
+  std::vector<int64_t> labels_;
   bool left_behind_ = false;
 };
 
@@ -82,7 +83,8 @@ std::shared_ptr<Link> connect_gloo(const LinkContext& context) {
   const auto& process = context.process;
   auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
                         devices_for(context));
-  return std::make_shared<GlooLink>(std::move(gloo), context.store, context.name, process.rank, process.world_size);
+  return std::make_shared<GlooLink>(std::move(gloo), context.store, context.name, process.rank,
+                                    all_ranks(process.world_size));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/ranges.h>
 
+#include <numeric>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "accelerate/base/log.hpp"
@@ -17,8 +18,15 @@ std::string seconds_text(std::chrono::milliseconds time) {
   return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000.0);
 }
 
-std::string missing_text(const std::vector<int64_t>& missing) {
+/// "operation 3 ([4] float32)"; messages between two ranks have no number.
+std::string where(const Header& header) {
+  if (header.sequence == 0) return fmt::format("a message ({})", describe(header));
+  return fmt::format("operation {} ({})", header.sequence, describe(header));
+}
+
+std::string missing_text(std::vector<int64_t> missing, const std::vector<int64_t>& labels) {
   if (missing.empty()) return "";
+  for (auto& rank : missing) rank = labels.at(static_cast<size_t>(rank));
   return fmt::format("{} {} {} not come.", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
                      missing.size() == 1 ? "has" : "have");
 }
@@ -54,7 +62,13 @@ void Group::Impl::number(Header& header) {
 
 void Group::Impl::begin(Header& header, Agreement agreement, Link& link) {
   number(header);
-  if (link.announce(header, agreement) || !debug) return;
+  bool compared = false;
+  try {
+    compared = link.announce(header, agreement);
+  } catch (const std::exception&) {
+    fail_operation(header, timeout, {});
+  }
+  if (compared || !debug) return;
   compare(exchange(header), agreement);
 }
 
@@ -83,7 +97,7 @@ std::vector<Header> Group::Impl::exchange(const Header& mine) {
 
 void Group::Impl::compare(const std::vector<Header>& headers, Agreement agreement) {
   const auto& mine = headers.at(static_cast<size_t>(rank));
-  if (auto text = disagreement(headers, static_cast<size_t>(rank), agreement)) {
+  if (auto text = disagreement(headers, static_cast<size_t>(rank), agreement, labels)) {
     break_with(fmt::format("operation {} ({}): {}", mine.sequence, name_of(mine.operation), *text));
     throw Error(ErrorKind::peer, place, name_of(mine.operation), *text);
   }
@@ -108,23 +122,25 @@ void Group::Impl::fail_operation(const Header& header, std::chrono::milliseconds
   try {
     throw;
   } catch (const HeadersDiffer& error) {
-    text = disagreement(error.headers, static_cast<size_t>(rank), error.agreement).value_or("the ranks differ.");
+    text =
+        disagreement(error.headers, static_cast<size_t>(rank), error.agreement, labels).value_or("the ranks differ.");
   } catch (const PeerLost& error) {
-    text = fmt::format("operation {} ({}) cannot end: {}", header.sequence, describe(header), error.what());
+    text = fmt::format("{} cannot end: {}", where(header), error.what());
   } catch (const DeadlinePassed& error) {
-    text = fmt::format("waited {} in operation {} ({})", seconds_text(limit), header.sequence, describe(header));
-    std::string who = missing_text(error.missing);
+    text = fmt::format("waited {} in {}", seconds_text(limit), where(header));
+    std::string who = missing_text(error.missing, labels);
     if (who.empty()) who = cpu->ask_after_peers(header);
     text += who.empty() ? "." : "; " + who;
   } catch (const std::exception& error) {
     const bool late = waited >= limit * 9 / 10;
     base::log(base::LogLevel::debug, place, "{}: the backend says: {}", name_of(header.operation), reason_of(error));
     const std::string who = cpu->ask_after_peers(header);
-    text = late ? fmt::format("waited {} in operation {} ({})", seconds_text(limit), header.sequence, describe(header))
-                : fmt::format("operation {} ({}) lost the connection to a peer", header.sequence, describe(header));
+    text = late ? fmt::format("waited {} in {}", seconds_text(limit), where(header))
+                : fmt::format("{} lost the connection to a peer", where(header));
     text += who.empty() ? "." : "; " + who;
   }
-  break_with(fmt::format("operation {} ({}): {}", header.sequence, name_of(header.operation), text));
+  const auto number = header.sequence == 0 ? std::string("a message") : fmt::format("operation {}", header.sequence);
+  break_with(fmt::format("{} ({}): {}", number, name_of(header.operation), text));
   throw Error(ErrorKind::peer, place, name_of(header.operation), text);
 }
 
@@ -138,12 +154,14 @@ void Group::Impl::break_with(const std::string& why) {
   if (cuda) cuda->give_up();
 }
 
-Group Group::Impl::make_part(const Header& header, const Subgroup& part) {
+Group Group::Impl::make_part(const Header& header, Subgroup part) {
+  for (const int64_t member : part.ranks) part.labels.push_back(labels.at(static_cast<size_t>(member)));
   auto child = std::make_shared<Impl>();
   child->place = place;
   child->rank = part.rank;
   child->size = static_cast<int64_t>(part.ranks.size());
   child->name = part.name;
+  child->labels = part.labels;
   child->timeout = timeout;
   child->debug = debug;
   child->device = device;
@@ -177,10 +195,17 @@ void Group::Impl::refuse(Operation operation, std::string_view message) const {
 
 at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
 
+std::vector<int64_t> all_ranks(int64_t size) {
+  std::vector<int64_t> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 Group make_group(std::shared_ptr<Group::Impl> impl) {
   if (impl->cpu) {
     const auto process_group = c10::make_intrusive<c10d::ProcessGroup>(
         c10::make_intrusive<c10d::HashStore>(), static_cast<int>(impl->rank), static_cast<int>(impl->size));
+    if (impl->device) process_group->setBoundDeviceId(impl->device);  // setBackend copies it
     process_group->setBackend(c10::DeviceType::CPU, impl->cpu->tag, impl->cpu->backend);
     process_group->setDefaultBackend(impl->cpu->tag);
     if (impl->cuda) process_group->setBackend(c10::DeviceType::CUDA, impl->cuda->tag, impl->cuda->backend);

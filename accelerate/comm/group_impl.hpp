@@ -24,7 +24,8 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   Place place{};
   int64_t rank = 0;
   int64_t size = 1;
-  std::string name = "single";  ///< of the group: keys and sub-groups start with it
+  std::vector<int64_t> labels{};  ///< the members' ranks in the job, for messages
+  std::string name = "single";    ///< of the group: keys and sub-groups start with it
   std::string backend_name = "single";
   std::chrono::milliseconds timeout = std::chrono::seconds(600);
   bool debug = false;
@@ -70,7 +71,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   [[noreturn]] void refuse(Operation operation, std::string_view message) const;
 
   /// The group of some of the ranks; a collective call.
-  Group make_part(const Header& header, const Subgroup& part);
+  Group make_part(const Header& header, Subgroup part);
 
  private:
   void break_with(const std::string& why);
@@ -103,6 +104,9 @@ constexpr int64_t kLargestTag = 32766;
 
 /// A tensor's memory as one flat row of bytes; the tensor is contiguous.
 at::Tensor as_bytes(const at::Tensor& tensor);
+
+/// 0, 1 .. size-1.
+std::vector<int64_t> all_ranks(int64_t size);
 
 /// Makes the handle and LibTorch's process group from the links.
 Group make_group(std::shared_ptr<Group::Impl> impl);

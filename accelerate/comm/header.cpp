@@ -12,9 +12,8 @@ namespace accelerate::comm {
 namespace {
 
 constexpr std::array<std::string_view, 13> kOperationNames{
-    "all_reduce",     "broadcast",  "all_gather", "gather", "scatter", "reduce",
-    "reduce_scatter", "all_to_all", "send",       "recv",   "barrier", "split",
-    "duplicate"};
+    "all_reduce", "broadcast", "all_gather", "gather",  "scatter", "reduce",   "reduce_scatter",
+    "all_to_all", "send",      "recv",       "barrier", "split",   "duplicate"};
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "max", "min", "product"};
 
 bool tails_agree(const Header& a, const Header& b) {
@@ -42,11 +41,12 @@ std::string_view advice(Agreement agreement) {
 }
 
 /// Nothing when the two fit together.
-std::optional<std::string> difference(const Header& mine, const Header& theirs, size_t rank, Agreement agreement) {
+std::optional<std::string> difference(const Header& mine, const Header& theirs, int64_t rank, Agreement agreement) {
   if (mine.operation != theirs.operation || mine.sequence != theirs.sequence) {
-    return fmt::format("operation {} of this rank is {}, rank {}'s operation {} is {}; all ranks must call the same "
-                       "operations in the same order.",
-                       mine.sequence, name(mine.operation), rank, theirs.sequence, name(theirs.operation));
+    return fmt::format(
+        "operation {} of this rank is {}, rank {}'s operation {} is {}; all ranks must call the same "
+        "operations in the same order.",
+        mine.sequence, name(mine.operation), rank, theirs.sequence, name(theirs.operation));
   }
   if (mine.root != theirs.root) {
     return fmt::format("this rank's root is {}, rank {}'s is {}; they must be equal.", mine.root, rank, theirs.root);
@@ -57,7 +57,8 @@ std::optional<std::string> difference(const Header& mine, const Header& theirs, 
                        rank, reduce_name(theirs.reduce));
   }
   if (agreement == Agreement::operation_only) return std::nullopt;
-  if (mine.dtype == theirs.dtype && mine.cuda == theirs.cuda && shapes_agree(mine, theirs, agreement)) return std::nullopt;
+  if (mine.dtype == theirs.dtype && mine.cuda == theirs.cuda && shapes_agree(mine, theirs, agreement))
+    return std::nullopt;
   return fmt::format("this rank sends {}, rank {} sends {}; {}", describe(mine), rank, describe(theirs),
                      advice(agreement));
 }
@@ -114,8 +115,8 @@ Header header_of(Operation operation, const at::Tensor& tensor) {
 
 std::string describe(const Header& header) {
   if (!header.dtype) return "no tensor";
-  return fmt::format("[{}] {}{}", fmt::join(header.shape.begin(), header.shape.end(), ", "),
-                     dtype_name(*header.dtype), header.cuda ? " on cuda" : "");
+  return fmt::format("[{}] {}{}", fmt::join(header.shape.begin(), header.shape.end(), ", "), dtype_name(*header.dtype),
+                     header.cuda ? " on cuda" : "");
 }
 
 std::array<int64_t, Header::kWords> encode(const Header& header) {
@@ -143,10 +144,11 @@ Header decode(std::span<const int64_t> words) {
   return header;
 }
 
-std::optional<std::string> disagreement(std::span<const Header> headers, size_t rank, Agreement agreement) {
+std::optional<std::string> disagreement(std::span<const Header> headers, size_t rank, Agreement agreement,
+                                        std::span<const int64_t> labels) {
   for (size_t other = 0; other < headers.size(); ++other) {
     if (other == rank) continue;
-    if (auto text = difference(headers[rank], headers[other], other, agreement)) return text;
+    if (auto text = difference(headers[rank], headers[other], labels[other], agreement)) return text;
   }
   return std::nullopt;
 }

@@ -63,7 +63,8 @@ Header decode(std::span<const int64_t> words);
 enum class Agreement { whole_shape, all_but_first, dtype_only, operation_only };
 
 /// What `rank` tells its user when the headers (one per rank) do not fit together; nothing when they do.
-/// The first rank that differs from this one is named, with both values.
-std::optional<std::string> disagreement(std::span<const Header> headers, size_t rank, Agreement agreement);
+/// The first rank that differs from this one is named, with both values. labels: the ranks' numbers in the job.
+std::optional<std::string> disagreement(std::span<const Header> headers, size_t rank, Agreement agreement,
+                                        std::span<const int64_t> labels);
 
 }  // namespace accelerate::comm

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a backend is to a group, and the table of all backends. A new backend is one file and one row.
+// What a backend is to a group. Private.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -40,15 +39,17 @@ struct HeadersDiffer : std::runtime_error {
 
 /// The part of a group that becomes a group of its own.
 struct Subgroup {
-  std::string name{};            ///< of the new group, unique in the job; keys of a store start with it
-  std::vector<int64_t> ranks{};  ///< members, as ranks of the parent, in their new order
-  int64_t rank = 0;            ///< this rank's place in it
+  std::string name{};             ///< of the new group, unique in the job; keys of a store start with it
+  std::vector<int64_t> ranks{};   ///< members, as ranks of the parent, in their new order
+  std::vector<int64_t> labels{};  ///< the same as ranks of the job, for messages
+  int64_t rank = 0;               ///< this rank's place in it
 };
 
 /// One backend's connection between the ranks of one group.
 class Link {
  public:
-  Link(std::string_view link_name, c10d::ProcessGroup::BackendType link_tag, c10::intrusive_ptr<c10d::Backend> c10d_backend)
+  Link(std::string_view link_name, c10d::ProcessGroup::BackendType link_tag,
+       c10::intrusive_ptr<c10d::Backend> c10d_backend)
       : name(link_name), tag(link_tag), backend(std::move(c10d_backend)) {}
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -80,26 +81,5 @@ struct LinkContext {
   std::string name = "world";
   c10::intrusive_ptr<c10d::Store> store{};  ///< null unless the row says uses_store
 };
-
-/// A row of the table.
-struct BackendRow {
-  std::string_view name;
-  /// Null: this build lacks it, `missing` says what to do.
-  std::shared_ptr<Link> (*connect)(const LinkContext&);
-  std::string_view missing;
-  bool uses_store;
-};
-
-const BackendRow& gloo_row();
-const BackendRow& mpi_row();
-const BackendRow& nccl_row();
-
-/// Every backend between processes, in the order of preference among those for the CPU.
-std::span<const BackendRow* const> backend_table();
-
-/// Name of the CPU backend. Precedence: options, ACCELERATE_BACKEND, mpi where MPI's wire-up shows, gloo.
-/// Throws Error (usage, environment) for a name that is unknown or not built. Pure.
-std::string choose_backend(const env::Variables& variables, const ConnectOptions& options,
-                           std::span<const BackendRow* const> table, const Place& place);
 
 }  // namespace accelerate::comm

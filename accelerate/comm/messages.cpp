@@ -35,6 +35,26 @@ void check_message(const Group::Impl& group, Operation operation, std::string_vi
   }
 }
 
+/// Debug: the receiver compares what is sent before it comes.
+void send_header(Group::Impl& group, const Header& header, int64_t to, int64_t tag) {
+  auto words = encode(header);
+  std::vector<at::Tensor> wires{at::from_blob(words.data(), {static_cast<int64_t>(words.size())}, at::kLong)};
+  group.run(*group.cpu, header, false,
+            [&](c10d::Backend& backend) { return backend.send(wires, static_cast<int>(to), static_cast<int>(tag)); });
+}
+
+void check_header(Group::Impl& group, const Header& mine, int64_t from, int64_t tag) {
+  auto words = encode(mine);
+  std::vector<at::Tensor> wires{at::from_blob(words.data(), {static_cast<int64_t>(words.size())}, at::kLong)};
+  group.run(*group.cpu, mine, false,
+            [&](c10d::Backend& backend) { return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag)); });
+  const Header theirs = decode(words);
+  if (theirs.dtype == mine.dtype && theirs.shape == mine.shape) return;
+  throw Error(ErrorKind::peer, group.place, name_of(mine.operation),
+              fmt::format("this rank expects {}, rank {} sends {}; they must be equal.", describe(mine),
+                          group.labels.at(static_cast<size_t>(from)), describe(theirs)));
+}
+
 }  // namespace
 
 void Group::send(const at::Tensor& tensor, int64_t to, int64_t tag) const {
@@ -43,10 +63,10 @@ void Group::send(const at::Tensor& tensor, int64_t to, int64_t tag) const {
   Link& link = impl_->link_of(tensor, Operation::send);
   Header header = header_of(Operation::send, tensor);
   impl_->refuse_broken(header);
+  if (impl_->debug) send_header(*impl_, header, to, tag);
   std::vector<at::Tensor> wires{as_bytes(tensor.contiguous())};
-  impl_->run(link, header, tensor.is_cuda(), [&](c10d::Backend& backend) {
-    return backend.send(wires, static_cast<int>(to), static_cast<int>(tag));
-  });
+  impl_->run(link, header, tensor.is_cuda(),
+             [&](c10d::Backend& backend) { return backend.send(wires, static_cast<int>(to), static_cast<int>(tag)); });
 }
 
 void Group::recv(const at::Tensor& tensor, int64_t from, int64_t tag) const {
@@ -55,6 +75,7 @@ void Group::recv(const at::Tensor& tensor, int64_t from, int64_t tag) const {
   Link& link = impl_->link_of(tensor, Operation::recv);
   Header header = header_of(Operation::recv, tensor);
   impl_->refuse_broken(header);
+  if (impl_->debug) check_header(*impl_, header, from, tag);
   const at::Tensor dense = tensor.contiguous();
   std::vector<at::Tensor> wires{as_bytes(dense)};
   impl_->run(link, header, tensor.is_cuda(), [&](c10d::Backend& backend) {

@@ -218,9 +218,9 @@ at::Tensor Group::scatter(const std::vector<at::Tensor>& tensors, int64_t root) 
   Header header{.operation = Operation::scatter, .root = root};
   impl_->begin(header, Agreement::operation_only, *impl_->cpu);
   std::vector<Header> sent(static_cast<size_t>(impl_->size), header);
-  if (sends) std::transform(tensors.begin(), tensors.end(), sent.begin(), [](const at::Tensor& tensor) {
-    return header_of(Operation::scatter, tensor);
-  });
+  if (sends)
+    std::transform(tensors.begin(), tensors.end(), sent.begin(),
+                   [](const at::Tensor& tensor) { return header_of(Operation::scatter, tensor); });
   auto received = exchange_headers_of(*impl_, header, sent);
   for (int64_t r = 0; r < impl_->size; ++r) {
     if (r != root) received[static_cast<size_t>(r)].dtype.reset();

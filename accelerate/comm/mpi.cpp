@@ -8,6 +8,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "accelerate/comm/backends.hpp"
 #include "accelerate/comm/link.hpp"
 #include "accelerate/comm/mpi_runtime.hpp"
 #include "accelerate/comm/own_work.hpp"
@@ -217,8 +218,8 @@ class MpiBackend : public c10d::Backend {
     const auto [type, mpi_op] = runtime_->reduction(output.scalar_type(), op);
     const int64_t count = output.numel();
     if (count <= kMostElements) {
-      check_mpi(MPI_Reduce_scatter_block(input.const_data_ptr(), output.mutable_data_ptr(), static_cast<int>(count), type,
-                                         mpi_op, comm_));
+      check_mpi(MPI_Reduce_scatter_block(input.const_data_ptr(), output.mutable_data_ptr(), static_cast<int>(count),
+                                         type, mpi_op, comm_));
       return;
     }
     for (int r = 0; r < size_; ++r) {
@@ -276,13 +277,15 @@ class MpiLink : public Link {
   std::shared_ptr<Link> split(const Subgroup& part) override {
     MPI_Comm child = MPI_COMM_NULL;
     const auto color = static_cast<int>(part.ranks.front());  // the lowest member tells the parts apart
-    mpi_->in_turn(
-        [&] { check_mpi(MPI_Comm_split(mpi_->communicator(), color, static_cast<int>(part.rank), &child)); }, timeout_);
+    mpi_->in_turn([&] { check_mpi(MPI_Comm_split(mpi_->communicator(), color, static_cast<int>(part.rank), &child)); },
+                  timeout_);
     return std::make_shared<MpiLink>(
         c10::make_intrusive<MpiBackend>(mpi_->runtime(), child, static_cast<int>(part.rank),
                                         static_cast<int>(part.ranks.size())),
         timeout_);
   }
+
+  std::string ask_after_peers(const Header&) override { return "MPI does not tell which rank is missing."; }
 
   void give_up() noexcept override { mpi_->give_up(); }
 

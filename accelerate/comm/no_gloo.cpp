@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of gloo.cpp in a build without gloo's headers.
-#include "accelerate/comm/link.hpp"
+#include "accelerate/comm/backends.hpp"
 
 namespace accelerate::comm {
 

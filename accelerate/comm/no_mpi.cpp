@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of mpi.cpp in a build without MPI.
-#include "accelerate/comm/link.hpp"
+#include "accelerate/comm/backends.hpp"
 
 namespace accelerate::comm {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of nccl.cpp where LibTorch has no NCCL.
-#include "accelerate/comm/link.hpp"
+#include "accelerate/comm/backends.hpp"
 
 namespace accelerate::comm {
 

@@ -22,18 +22,23 @@ struct Answers {
   std::string elsewhere;  ///< sentences about ranks that are in another operation
 };
 
-std::string text_of(const Header& header) { return fmt::format("{} ({})", header.sequence, name(header.operation)); }
+std::string text_of(const Header& header) {
+  if (header.sequence == 0) return fmt::format("a {}", name(header.operation));
+  return fmt::format("operation {} ({})", header.sequence, name(header.operation));
+}
 
-Answers read_answers(c10d::Store& store, const std::string& group, const Header& mine, int64_t rank, int64_t size) {
+Answers read_answers(c10d::Store& store, const std::string& group, const Header& mine, int64_t rank,
+                     const std::vector<int64_t>& labels) {
   Answers answers;
-  for (int64_t r = 0; r < size; ++r) {
+  for (int64_t r = 0; r < static_cast<int64_t>(labels.size()); ++r) {
     if (r == rank) continue;
+    const int64_t label = labels[static_cast<size_t>(r)];
     if (!store.check({key(group, r)})) {
-      answers.silent.push_back(r);
+      answers.silent.push_back(label);
       continue;
     }
     const std::string theirs = store.get_to_str(key(group, r));
-    if (theirs != text_of(mine)) answers.elsewhere += fmt::format("rank {} is in operation {}. ", r, theirs);
+    if (theirs != text_of(mine)) answers.elsewhere += fmt::format("rank {} is in {}. ", label, theirs);
   }
   return answers;
 }
@@ -41,13 +46,13 @@ Answers read_answers(c10d::Store& store, const std::string& group, const Header&
 }  // namespace
 
 std::string ask_peers(c10d::Store& store, const std::string& group, const Header& mine, int64_t rank,
-                      int64_t size) noexcept {
+                      const std::vector<int64_t>& labels) noexcept {
   try {
     store.set(key(group, rank), text_of(mine));
     const auto until = std::chrono::steady_clock::now() + kPatience;
     Answers answers;
     do {
-      answers = read_answers(store, group, mine, rank, size);
+      answers = read_answers(store, group, mine, rank, labels);
       if (answers.silent.empty()) break;
       std::this_thread::sleep_for(50ms);
     } while (std::chrono::steady_clock::now() < until);
@@ -60,7 +65,7 @@ std::string ask_peers(c10d::Store& store, const std::string& group, const Header
     }
     return text;
   } catch (const std::exception&) {
-    return rank == 0 ? "" : "rank 0, which holds the store, does not answer.";
+    return "the job's store at rank 0 does not answer.";
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "accelerate/comm/header.hpp"
 
@@ -12,6 +13,6 @@ namespace accelerate::comm {
 /// Tells the others in which operation this rank failed, listens two seconds for what they tell, and says it:
 /// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". "" where the store is gone too.
 std::string ask_peers(c10d::Store& store, const std::string& group, const Header& mine, int64_t rank,
-                      int64_t size) noexcept;
+                      const std::vector<int64_t>& labels) noexcept;
 
 }  // namespace accelerate::comm

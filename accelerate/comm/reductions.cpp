@@ -33,9 +33,8 @@ Reduction plan_or_refuse(const Group::Impl& group, Operation operation, const at
   }
   const auto plan = plan_reduction(tensor.scalar_type(), op);
   if (!plan) {
-    group.refuse(operation,
-                 fmt::format("the {} of {} is not defined; convert the tensor, to float32 for example", name(op),
-                             dtype_name(tensor.scalar_type())));
+    group.refuse(operation, fmt::format("the {} of {} is not defined; convert the tensor, to float32 for example",
+                                        name(op), dtype_name(tensor.scalar_type())));
   }
   return *plan;
 }
@@ -108,10 +107,8 @@ void Group::reduce(const at::Tensor& tensor, ReduceOp op, int64_t root) const {
   if (impl_->single()) return;
   start_in_place(impl_, reduction_header(Operation::reduce, tensor, op, root), tensor, plan,
                  [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
-                   return backend.reduce(wires, {.reduceOp = wire_op,
-                                                 .rootRank = root,
-                                                 .timeout = impl_->timeout,
-                                                 .asyncOp = false});
+                   return backend.reduce(
+                       wires, {.reduceOp = wire_op, .rootRank = root, .timeout = impl_->timeout, .asyncOp = false});
                  })
       .wait(impl_->timeout);
 }
@@ -125,8 +122,8 @@ Pending Group::reduce_scatter_async(const at::Tensor& output, const at::Tensor& 
     return {};
   }
   Link& link = impl_->link_of(input, Operation::reduce_scatter);
-  auto pending = std::make_shared<Pending::Impl>(
-      Pending::Impl{.group = impl_, .header = reduction_header(Operation::reduce_scatter, input, op), .target = output});
+  auto pending = std::make_shared<Pending::Impl>(Pending::Impl{
+      .group = impl_, .header = reduction_header(Operation::reduce_scatter, input, op), .target = output});
   pending->divide_by = plan.divide ? impl_->size : 1;
   impl_->begin(pending->header, Agreement::whole_shape, link);
   if (input.numel() == 0) return {};
@@ -137,8 +134,8 @@ Pending Group::reduce_scatter_async(const at::Tensor& output, const at::Tensor& 
   pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
   const auto begun = Clock::now();
   try {
-    pending->work = link.backend->_reduce_scatter_base(
-        pending->wire, from, {.reduceOp = to_c10d(plan.op), .timeout = impl_->timeout});
+    pending->work = link.backend->_reduce_scatter_base(pending->wire, from,
+                                                       {.reduceOp = to_c10d(plan.op), .timeout = impl_->timeout});
   } catch (const std::exception&) {
     impl_->fail_operation(pending->header, impl_->timeout, Clock::now() - begun);
   }
@@ -148,10 +145,10 @@ Pending Group::reduce_scatter_async(const at::Tensor& output, const at::Tensor& 
 
 at::Tensor Group::reduce_scatter(const at::Tensor& input, ReduceOp op) const {
   if (input.dim() == 0 || input.size(0) % impl_->size != 0) {
-    impl_->refuse(Operation::reduce_scatter, fmt::format("the input is {}; its first dimension must be a multiple of the "
-                                                         "group's size, {}",
-                                                         describe(header_of(Operation::reduce_scatter, input)),
-                                                         impl_->size));
+    impl_->refuse(Operation::reduce_scatter,
+                  fmt::format("the input is {}; its first dimension must be a multiple of the "
+                              "group's size, {}",
+                              describe(header_of(Operation::reduce_scatter, input)), impl_->size));
   }
   auto sizes = input.sizes().vec();
   sizes[0] /= impl_->size;

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/zeros.h>
 #include <arpa/inet.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -49,8 +50,7 @@ struct Endpoint {
 /// "10.0.0.1:29500", "[::1]:29500".
 std::string text(const Endpoint& endpoint) {
   const bool v6 = endpoint.host.find(':') != std::string::npos;
-  return v6 ? fmt::format("[{}]:{}", endpoint.host, endpoint.port)
-            : fmt::format("{}:{}", endpoint.host, endpoint.port);
+  return v6 ? fmt::format("[{}]:{}", endpoint.host, endpoint.port) : fmt::format("{}:{}", endpoint.host, endpoint.port);
 }
 
 Addresses resolve(const Endpoint& endpoint, const Place& place) {
@@ -159,6 +159,36 @@ c10::intrusive_ptr<c10d::Store> open_store(const Endpoint& endpoint, std::option
   }
 }
 
+/// False too where the store is gone.
+bool has_key(c10d::Store& store, const std::string& key) {
+  try {
+    return store.check({key});
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+std::string here_key(int64_t rank) { return fmt::format("here/{}", rank); }
+
+/// So that a rank that never comes is named before a backend fails in its own words.
+void wait_for_all(c10d::Store& store, const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < process.world_size; ++rank) keys.push_back(here_key(rank));
+  std::vector<int64_t> missing;
+  try {
+    store.set(here_key(process.rank), "");
+    store.wait(keys, timeout);
+    return;
+  } catch (const std::exception&) {
+    for (int64_t rank = 0; rank < process.world_size; ++rank) {
+      if (!has_key(store, here_key(rank))) missing.push_back(rank);
+    }
+  }
+  base::fail(ErrorKind::peer, place, "connect", "waited {:g} s for {} {}, {} not come",
+             static_cast<double>(timeout.count()) / 1000.0, missing.size() == 1 ? "rank" : "ranks",
+             fmt::join(missing, ", "), missing.size() == 1 ? "it has" : "they have");
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> meet(const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
@@ -167,8 +197,10 @@ c10::intrusive_ptr<c10d::Store> meet(const env::ProcessEnv& process, const Place
   const bool serve = process.rank == 0 && !process.agent_store;
   std::optional<Socket> listening;
   if (serve) listening.emplace(listen_on(endpoint, place));
-  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("accelerate/{}", process.restart_count),
-                                                open_store(endpoint, std::move(listening), place, timeout));
+  auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("accelerate/{}", process.restart_count),
+                                                      open_store(endpoint, std::move(listening), place, timeout));
+  wait_for_all(*store, process, place, timeout);
+  return store;
 }
 
 c10::intrusive_ptr<c10d::Store> meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const Place& place,

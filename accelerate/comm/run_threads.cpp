@@ -31,6 +31,7 @@ std::shared_ptr<Group::Impl> rank_of(const ThreadsWorld& world, int64_t rank, in
   impl->rank = rank;
   impl->size = size;
   impl->name = "world";
+  impl->labels = all_ranks(size);
   impl->timeout = timeout;
   impl->cpu = world.link(rank);
   return impl;

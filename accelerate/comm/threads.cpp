@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "accelerate/comm/group_impl.hpp"
 #include "accelerate/comm/kernel.hpp"
 #include "accelerate/comm/own_work.hpp"
 
@@ -74,7 +75,7 @@ struct Slot {
   Contribution& of(size_t rank) { return *ranks[rank]; }
 
   /// All ranks came: do they fit together, and how many tasks is it?
-  void plan();
+  void plan(std::span<const int64_t> labels);
   void carry_out(size_t task);
 
  private:
@@ -83,14 +84,14 @@ struct Slot {
   void exchange(size_t rank);
 };
 
-void Slot::plan() {
+void Slot::plan(std::span<const int64_t> labels) {
   std::vector<Header> headers;
   for (const auto& each : ranks) {
     if (each->header) headers.push_back(*each->header);
   }
   if (headers.size() == ranks.size()) {
     for (size_t r = 0; r < headers.size(); ++r) {
-      if (!disagreement(headers, r, agreement)) continue;
+      if (!disagreement(headers, r, agreement, labels)) continue;
       error = std::make_exception_ptr(HeadersDiffer(headers, agreement));
       return;
     }
@@ -180,9 +181,11 @@ void Slot::exchange(size_t rank) {
 
 /// What the ranks of one group share.
 struct Hub {
-  explicit Hub(size_t ranks) : size(ranks), left(ranks), next(ranks, 0) {}
+  explicit Hub(std::vector<int64_t> job_ranks)
+      : size(job_ranks.size()), labels(std::move(job_ranks)), left(size), next(size, 0) {}
 
   const size_t size;
+  const std::vector<int64_t> labels;  ///< the ranks' numbers in the job, for messages
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::optional<std::string>> left;  ///< why a rank will come to no operation any more
@@ -231,13 +234,13 @@ std::shared_ptr<Slot> Hub::put(size_t rank, OpType type, ReduceOp op, size_t roo
     slot->ranks.resize(size);
   }
   if (slot->type != type && !slot->error) {
-    slot->error = std::make_exception_ptr(PeerLost(
-        fmt::format("another rank calls {} here, this one {}", c10d::opTypeToString(slot->type), opTypeToString(type))));
+    slot->error = std::make_exception_ptr(PeerLost(fmt::format(
+        "another rank calls {} here, this one {}", c10d::opTypeToString(slot->type), opTypeToString(type))));
   }
   slot->ranks[rank] = std::move(mine);
   auto kept = slot;
   if (++slot->arrived == size) {
-    kept->plan();
+    kept->plan(labels);
     slots.erase(number);
   }
   changed.notify_all();
@@ -259,7 +262,7 @@ bool Hub::help(Slot& slot) {
 void Hub::give_up_when_someone_left(Slot& slot, size_t rank) const {
   for (size_t r = 0; r < size; ++r) {
     if (r == rank || slot.ranks[r] || !left[r]) continue;
-    throw PeerLost(fmt::format("rank {} {}", r, *left[r]));
+    throw PeerLost(fmt::format("rank {} {}", labels[r], *left[r]));
   }
 }
 
@@ -397,11 +400,11 @@ class MailWork : public c10d::Work {
     auto& box = hub_->mail[{from_, to_, tag_}];
     const auto come = [&] { return !box.empty() || hub_->left[from_]; };
     if (!hub_->changed.wait_for(lock, timeout, come)) throw DeadlinePassed({static_cast<int64_t>(from_)});
-    if (box.empty()) throw PeerLost(fmt::format("rank {} {}", from_, *hub_->left[from_]));
+    if (box.empty()) throw PeerLost(fmt::format("rank {} {}", hub_->labels[from_], *hub_->left[from_]));
     const at::Tensor letter = box.front();
     box.pop_front();
     if (letter.nbytes() != tensor_.nbytes()) {
-      throw PeerLost(fmt::format("rank {} sends {} bytes, this rank expects {}", from_, letter.nbytes(),
+      throw PeerLost(fmt::format("rank {} sends {} bytes, this rank expects {}", hub_->labels[from_], letter.nbytes(),
                                  tensor_.nbytes()));
     }
     copy_bytes(tensor_, 0, letter, 0, byte_count(letter));
@@ -429,7 +432,7 @@ class ThreadsLink : public Link {
     const std::lock_guard lock(hub_->mutex);
     auto& child = hub_->parts[part.name];
     if (!child) {
-      child = std::make_shared<Hub>(part.ranks.size());
+      child = std::make_shared<Hub>(part.labels);
       hub_->members_of_parts[part.name] = part.ranks;
       for (size_t r = 0; r < part.ranks.size(); ++r) child->left[r] = hub_->left[static_cast<size_t>(part.ranks[r])];
     }
@@ -457,7 +460,7 @@ class ThreadsLink : public Link {
 
 }  // namespace
 
-ThreadsWorld::ThreadsWorld(int64_t size) : hub_(std::make_shared<Hub>(static_cast<size_t>(size))) {}
+ThreadsWorld::ThreadsWorld(int64_t size) : hub_(std::make_shared<Hub>(all_ranks(size))) {}
 
 std::shared_ptr<Link> ThreadsWorld::link(int64_t rank) const {
   return std::make_shared<ThreadsLink>(hub_, static_cast<size_t>(rank));

@@ -57,8 +57,8 @@ bool Worker::stop(std::chrono::milliseconds patience) noexcept {
   if (!state_->started) return true;
   if (!state_->thread.joinable()) return state_->over;
   state_->work_came.notify_all();
-  const bool over = state_->abandoned ? state_->over
-                                      : state_->ended.wait_for(lock, patience, [this] { return state_->over; });
+  const bool over =
+      state_->abandoned ? state_->over : state_->ended.wait_for(lock, patience, [this] { return state_->over; });
   lock.unlock();
   if (over) {
     state_->thread.join();

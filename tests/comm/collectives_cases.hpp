@@ -22,8 +22,8 @@ TEST_CASE("all_reduce gives sum, mean, max, min and product of all ranks on ever
 
 TEST_CASE("all_reduce keeps every dtype, and is exact where the dtype is") {
   on_every_rank([](const Group& group) {
-    for (const auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat,
-                             at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
+    for (const auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
+                             at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
       const auto tensor = input_of(group.rank(), {7}, dtype);
       group.all_reduce(tensor, ReduceOp::sum);
       CHECK((tensor.scalar_type() == dtype));
@@ -141,8 +141,9 @@ TEST_CASE("all_gather joins the ranks' rows in rank order") {
 TEST_CASE("all_gather takes first dimensions that differ, zero included") {
   on_every_rank([](const Group& group) {
     const auto mine = input_of(group.rank(), {group.rank(), 3}, at::kFloat);
-    CHECK(at::equal(group.all_gather(mine),
-                    rows_of_all(group, [](int64_t r) { return input_of(r, {r, 3}, at::kFloat); })));
+    CHECK(at::equal(group.all_gather(mine), rows_of_all(group, [](int64_t r) {
+                      return input_of(r, {r, 3}, at::kFloat);
+                    })));
     const auto list = group.all_gather_list(mine);
     CHECK(list.size() == static_cast<size_t>(group.size()));
     for (int64_t r = 0; r < group.size(); ++r) {
@@ -160,8 +161,9 @@ TEST_CASE("all_gather of a scalar counts it as one row") {
 TEST_CASE("all_gather takes a non-contiguous input") {
   on_every_rank([](const Group& group) {
     const auto mine = input_of(group.rank(), {3, 2}, at::kFloat).t();
-    CHECK(at::equal(group.all_gather(mine),
-                    rows_of_all(group, [](int64_t r) { return input_of(r, {3, 2}, at::kFloat).t(); })));
+    CHECK(at::equal(group.all_gather(mine), rows_of_all(group, [](int64_t r) {
+                      return input_of(r, {3, 2}, at::kFloat).t();
+                    })));
   });
 }
 
@@ -341,19 +343,23 @@ TEST_CASE("wrong calls are refused with the value, before anything is sent") {
   on_every_rank([](const Group& group) {
     const auto here = accelerate::base::prefix(group.place());
     const auto last = group.size() - 1;
-    CHECK_THROWS_WITH(group.all_reduce(at::ones({2}, at::kLong), ReduceOp::mean),
-                      (here + "all_reduce: the mean of int64 is not defined; convert the tensor, to float32 for example").c_str());
-    CHECK_THROWS_WITH(group.all_reduce(at::ones({2}, at::kComplexFloat), ReduceOp::max),
-                      (here + "all_reduce: the max of complex64 is not defined; convert the tensor, to float32 for example").c_str());
+    CHECK_THROWS_WITH(
+        group.all_reduce(at::ones({2}, at::kLong), ReduceOp::mean),
+        (here + "all_reduce: the mean of int64 is not defined; convert the tensor, to float32 for example").c_str());
+    CHECK_THROWS_WITH(
+        group.all_reduce(at::ones({2}, at::kComplexFloat), ReduceOp::max),
+        (here + "all_reduce: the max of complex64 is not defined; convert the tensor, to float32 for example").c_str());
     CHECK_THROWS_WITH(group.broadcast(at::ones({2}), group.size()),
                       fmt::format("{}broadcast: root is {}, must be 0 to {}", here, group.size(), last).c_str());
     CHECK_THROWS_WITH(group.send(at::ones({2}), group.rank()),
                       fmt::format("{}send: to is {}, this rank itself", here, group.rank()).c_str());
-    CHECK_THROWS_WITH(group.all_to_all({}),
-                      fmt::format("{}all_to_all: there are 0 tensors, must be one per rank, {}", here, group.size()).c_str());
+    CHECK_THROWS_WITH(
+        group.all_to_all({}),
+        fmt::format("{}all_to_all: there are 0 tensors, must be one per rank, {}", here, group.size()).c_str());
     CHECK_THROWS_WITH(static_cast<void>(group.all_gather_async(at::ones({group.size() + 1}), at::ones({1}))),
                       fmt::format("{}all_gather: [{}] float32 does not hold {} parts of [1] float32", here,
-                                  group.size() + 1, group.size()).c_str());
+                                  group.size() + 1, group.size())
+                          .c_str());
     try {
       group.broadcast(at::ones({2}), -1);
       FAIL_CHECK("not refused");

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tests/testing.hpp"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "tests/testing.hpp"
 
 namespace {
 

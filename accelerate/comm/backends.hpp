@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of backends: a new one is one file and one row. Private.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::comm {
+
+class Link;
+struct LinkContext;
+
+/// A row of the table.
+struct BackendRow {
+  std::string_view name;
+  /// Null: this build lacks it, `missing` says what to do.
+  std::shared_ptr<Link> (*connect)(const LinkContext&);
+  std::string_view missing;
+  bool uses_store;
+};
+
+const BackendRow& gloo_row();
+const BackendRow& mpi_row();
+const BackendRow& nccl_row();
+
+/// Every backend between processes, in the order of preference among those for the CPU.
+std::span<const BackendRow* const> backend_table();
+
+/// Name of the CPU backend. Precedence: options, ACCELERATE_BACKEND, mpi where MPI's wire-up shows, gloo.
+/// Throws Error (usage, environment) for a name that is unknown or not built. Pure.
+std::string choose_backend(const env::Variables& variables, const ConnectOptions& options,
+                           std::span<const BackendRow* const> table, const Place& place);
+
+}  // namespace accelerate::comm

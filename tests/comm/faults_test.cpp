@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real processes that die, stay away or disagree: what their peers are told, word for word.
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+
+namespace {
+
+struct Ended {
+  int code = 0;
+  std::string out{};
+  std::string err{};
+};
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+/// A listening socket on 127.0.0.1 and its port.
+class Listener {
+ public:
+  Listener() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    REQUIRE(::bind(fd_, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(::listen(fd_, 8) == 0);
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+  }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  ~Listener() { ::close(fd_); }
+  [[nodiscard]] int port() const { return port_; }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+int free_port() { return Listener().port(); }
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "faults-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Runs command lines side by side, each at most 60 s.
+std::vector<Ended> run(const std::vector<std::string>& commands) {
+  const Folder folder;
+  std::string script = "unset ACCELERATE_BACKEND RANK WORLD_SIZE; ";
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const auto file = (folder.path() / std::to_string(i)).string();
+    script += fmt::format("(timeout -k 5 60 {} >{}.out 2>{}.err; echo $? >{}.code) & ", commands[i], file, file, file);
+  }
+  REQUIRE(std::system((script + "wait").c_str()) == 0);
+  std::vector<Ended> all;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const auto file = (folder.path() / std::to_string(i)).string();
+    all.push_back({std::stoi(read_file(file + ".code")), read_file(file + ".out"), read_file(file + ".err")});
+  }
+  return all;
+}
+
+std::string rank_command(int rank, int world, int port, const std::string& scenario,
+                         const std::string& address = "127.0.0.1") {
+  return fmt::format(
+      "env RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} "
+      "ACCELERATE_BACKEND=gloo {} {}",
+      rank, world, rank, world, address, port, FAULT_RANKS, scenario);
+}
+
+/// Both ranks of a gloo job of two.
+std::vector<Ended> run_gloo(const std::string& scenario, const std::string& address = "127.0.0.1") {
+  const int port = free_port();
+  return run({rank_command(0, 2, port, scenario, address), rank_command(1, 2, port, scenario, address)});
+}
+
+std::string at_rank(int rank, const std::string& text) {
+  return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);
+}
+
+/// No backtrace, no retry noise: the error says what there is to say.
+void check_quiet(const Ended& rank) {
+  CAPTURE(rank.err);
+  CHECK(rank.err.find("frame #") == std::string::npos);
+  CHECK(rank.err.find("[W") == std::string::npos);
+  CHECK(rank.out.find("gloo/") == std::string::npos);
+}
+
+}  // namespace
+
+#if ACCELERATE_HAS_GLOO
+
+TEST_CASE("gloo: a rank that does not come to an operation is named after the timeout") {
+  const auto ranks = run_gloo("late");
+  const std::string why = "waited 2 s in operation 1 ([4] float32); nothing was heard from rank 1.";
+  CHECK(ranks[0].out == at_rank(0, "all_reduce: " + why) +
+                            at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why));
+  CHECK(ranks[0].code == 3);
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: a rank that died is named at once") {
+  const auto ranks = run_gloo("rank_1_dies");
+  CHECK(ranks[0].out == at_rank(0,
+                                "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
+                                "nothing was heard from rank 1."));
+  CHECK(ranks[0].code == 3);
+  CHECK(ranks[1].code == 7);
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: when rank 0 dies the others are told") {
+  const auto ranks = run_gloo("rank_0_dies");
+  CHECK(ranks[1].out == at_rank(1,
+                                "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
+                                "the job's store at rank 0 does not answer."));
+  CHECK(ranks[1].code == 3);
+  check_quiet(ranks[1]);
+}
+
+TEST_CASE("gloo: a rank that never came to the meeting is named") {
+  const auto ranks = run({rank_command(0, 2, free_port(), "connect")});
+  CHECK(ranks[0].out == at_rank(0, "connect: waited 2 s for rank 1, it has not come"));
+  CHECK(ranks[0].code == 3);
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: when rank 0 never came its address is named") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(1, 2, port, "connect")});
+  CHECK(ranks[0].out == at_rank(1, fmt::format("connect: waited 2 s for rank 0 at 127.0.0.1:{}, it has not come; "
+                                               "start it, or check MASTER_ADDR and MASTER_PORT",
+                                               port)));
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: a second job on the same port is told so") {
+  const Listener other_job;
+  const auto ranks = run({rank_command(0, 2, other_job.port(), "connect")});
+  CHECK(ranks[0].out ==
+        fmt::format("environment: [rank 0 of 2, {}] connect: 127.0.0.1:{} is taken, by another job perhaps; give each "
+                    "job a port of its own (MASTER_PORT, --main_process_port)\n",
+                    accelerate::base::host_name(), other_job.port()));
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: an address of another machine, no address that resolves, and no port are refused") {
+  const auto error = [](const std::string& text) {
+    return fmt::format("environment: [rank 0 of 2, {}] connect: {}\n", accelerate::base::host_name(), text);
+  };
+  const auto ranks =
+      run({rank_command(0, 2, free_port(), "connect", "203.0.113.7"),
+           rank_command(0, 2, free_port(), "connect", "no.such.host.invalid"), rank_command(0, 2, 0, "connect")});
+  CHECK(ranks[0].out == error("MASTER_ADDR is 203.0.113.7, which is not an address of this machine; it must name the "
+                              "machine of rank 0"));
+  CHECK(ranks[1].out.find("connect: MASTER_ADDR is 'no.such.host.invalid', which cannot be resolved: ") !=
+        std::string::npos);
+  CHECK(ranks[2].out == error("MASTER_PORT is 0, must be a free port of rank 0's machine, the same on all ranks"));
+}
+
+TEST_CASE("gloo: ranks meet over IPv6") {
+  for (const auto& rank : run_gloo("connect", "::1")) {
+    CAPTURE(rank.out);
+    CHECK(rank.code == 0);
+  }
+}
+
+TEST_CASE("gloo: trailing dimensions that differ are told on every rank") {
+  const auto ranks = run_gloo("ragged");
+  CHECK(ranks[0].out == at_rank(0,
+                                "all_gather: this rank sends [64, 10] float32, rank 1 sends [64, 12] float32; "
+                                "only the first dimension may differ."));
+  CHECK(ranks[1].out == at_rank(1,
+                                "all_gather: this rank sends [64, 12] float32, rank 0 sends [64, 10] float32; "
+                                "only the first dimension may differ."));
+}
+
+TEST_CASE("gloo, debug: shapes, operations and messages that differ are told") {
+  auto ranks = run_gloo("debug_shapes");
+  CHECK(ranks[0].out ==
+        at_rank(0, "all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal."));
+  CHECK(ranks[1].out ==
+        at_rank(1, "all_reduce: this rank sends [5] float32, rank 0 sends [4] float32; they must be equal."));
+  ranks = run_gloo("debug_operations");
+  CHECK(ranks[0].out == at_rank(0,
+                                "barrier: operation 2 of this rank is barrier, rank 1's operation 2 is broadcast; all "
+                                "ranks must call the same operations in the same order."));
+  ranks = run_gloo("debug_messages");
+  CHECK(ranks[1].out ==
+        at_rank(1, "recv: this rank expects [3] float32, rank 0 sends [4] float32; they must be equal."));
+}
+
+#endif
+
+#if ACCELERATE_HAS_MPI
+
+namespace {
+
+std::vector<Ended> run_mpi(const std::string& scenario) {
+  return run({fmt::format("{} --cpu --num_processes 2 --backend mpi {} {}", ACCELERATE_LAUNCH, FAULT_RANKS, scenario)});
+}
+
+}  // namespace
+
+TEST_CASE("mpi: a rank that does not come breaks the group after the timeout, and the program ends with its own code") {
+  const auto job = run_mpi("late");
+  const std::string why = "waited 2 s in operation 1 ([4] float32); MPI does not tell which rank is missing.";
+  CHECK(job[0].out.find(at_rank(0, "all_reduce: " + why)) != std::string::npos);
+  CHECK(job[0].out.find(at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why)) !=
+        std::string::npos);
+  CHECK(job[0].code == 3);
+  CHECK(job[0].out.find("slept to the end") == std::string::npos);
+}
+
+TEST_CASE("mpi: a rank that died does not leave the others behind") {
+  const auto job = run_mpi("rank_1_dies");
+  CHECK(job[0].code != 0);
+  CHECK(job[0].code != 124);
+}
+
+TEST_CASE("mpi: trailing dimensions that differ are told on every rank, and shapes in debug mode") {
+  auto job = run_mpi("ragged");
+  for (const int rank : {0, 1}) {
+    CAPTURE(job[0].out);
+    const std::string mine = rank == 1 ? "12" : "10";
+    const std::string theirs = rank == 1 ? "10" : "12";
+    CHECK(job[0].out.find(fmt::format("all_gather: this rank sends [64, {}] float32, rank {} sends [64, {}] float32; "
+                                      "only the first dimension may differ.",
+                                      mine, 1 - rank, theirs)) != std::string::npos);
+  }
+  job = run_mpi("debug_shapes");
+  CHECK(job[0].out.find("all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal.") !=
+        std::string::npos);
+}
+
+TEST_CASE("mpi: a world that is not MPI's is refused with both") {
+  const auto ranks = run({fmt::format(
+      "env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} connect", FAULT_RANKS)});
+  CHECK(ranks[0].out ==
+        fmt::format("environment: [rank 0 of 2, {}] connect: MPI says rank 0 of 1, the environment says rank 0 of 2; "
+                    "start the program with mpirun or accelerate_launch, or use backend gloo\n",
+                    accelerate::base::host_name()));
+  CHECK(ranks[0].code == 3);
+}
+
+#endif

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of comm that decide without peers.
+#include <array>
+
+#include "accelerate/comm/backends.hpp"
+#include "accelerate/comm/header.hpp"
+#include "accelerate/comm/link.hpp"
+#include "accelerate/comm/objects.hpp"
+#include "accelerate/comm/reduction.hpp"
+#include "tests/testing.hpp"
+
+namespace {
+
+using namespace accelerate::comm;
+using accelerate::Place;
+
+const Place kHere{.rank = 1, .world_size = 4, .host = "gpu-a"};
+
+std::shared_ptr<Link> no_link(const LinkContext&) { return nullptr; }
+
+constexpr BackendRow kMpi{.name = "mpi", .connect = no_link, .missing = "", .uses_store = false};
+constexpr BackendRow kNoMpi{.name = "mpi", .connect = nullptr, .missing = "install it", .uses_store = false};
+constexpr BackendRow kGloo{.name = "gloo", .connect = no_link, .missing = "", .uses_store = true};
+
+std::string choose(const accelerate::env::Variables& variables, const ConnectOptions& options = {},
+                   const BackendRow& mpi = kMpi) {
+  const std::array<const BackendRow*, 2> table{&mpi, &kGloo};
+  return choose_backend(variables, options, table, kHere);
+}
+
+}  // namespace
+
+TEST_CASE("the backend is mpi where MPI's wire-up shows, else gloo; a variable beats that, code beats both") {
+  CHECK(choose({}) == "gloo");
+  CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "4"}}) == "mpi");
+  CHECK(choose({{"PMIX_NAMESPACE", "job"}}) == "mpi");
+  CHECK(choose({{"PMIX_RANK", "0"}}) == "mpi");
+  CHECK(choose({{"PMIX_RANK", "0"}}, {}, kNoMpi) == "gloo");
+  CHECK(choose({{"ACCELERATE_BACKEND", "mpi"}}) == "mpi");
+  CHECK(choose({{"ACCELERATE_BACKEND", "gloo"}, {"PMIX_RANK", "0"}}) == "gloo");
+  CHECK(choose({{"ACCELERATE_BACKEND", ""}, {"PMIX_RANK", "0"}}) == "mpi");
+  CHECK(choose({{"ACCELERATE_BACKEND", "gloo"}}, {.backend = "mpi"}) == "mpi");
+}
+
+TEST_CASE("a backend that is unknown or not built is refused, with what to do") {
+  CHECK_THROWS_WITH(choose({{"ACCELERATE_BACKEND", "ucc"}}),
+                    "[rank 1 of 4, gpu-a] connect: ACCELERATE_BACKEND is 'ucc', must be mpi or gloo");
+  CHECK_THROWS_WITH(choose({}, {.backend = "nccl"}),
+                    "[rank 1 of 4, gpu-a] connect: backend is 'nccl', must be mpi or gloo");
+  CHECK_THROWS_WITH(choose({}, {.backend = "mpi"}, kNoMpi),
+                    "[rank 1 of 4, gpu-a] connect: backend is 'mpi', which this build lacks; install it");
+}
+
+TEST_CASE("every backend has a row, built or not") {
+  for (const auto* row : backend_table()) CHECK((row->connect == nullptr) == !row->missing.empty());
+}
+
+TEST_CASE("a reduction of any dtype becomes one that every backend knows") {
+  using Passage = Reduction::Passage;
+  const auto same = [](at::ScalarType dtype, ReduceOp op, bool divide) {
+    return Reduction{.passage = Passage::same, .dtype = dtype, .op = op, .divide = divide};
+  };
+  CHECK((plan_reduction(at::kFloat, ReduceOp::sum) == same(at::kFloat, ReduceOp::sum, false)));
+  CHECK((plan_reduction(at::kBFloat16, ReduceOp::mean) == same(at::kBFloat16, ReduceOp::sum, true)));
+  CHECK((plan_reduction(at::kLong, ReduceOp::max) == same(at::kLong, ReduceOp::max, false)));
+  CHECK((plan_reduction(at::kBool, ReduceOp::sum) ==
+         Reduction{.passage = Passage::reinterpret, .dtype = at::kByte, .op = ReduceOp::max}));
+  CHECK((plan_reduction(at::kBool, ReduceOp::product) ==
+         Reduction{.passage = Passage::reinterpret, .dtype = at::kByte, .op = ReduceOp::min}));
+  CHECK((plan_reduction(at::kShort, ReduceOp::min) ==
+         Reduction{.passage = Passage::convert, .dtype = at::kInt, .op = ReduceOp::min}));
+  CHECK((plan_reduction(at::kComplexDouble, ReduceOp::mean) ==
+         Reduction{.passage = Passage::reinterpret, .dtype = at::kDouble, .op = ReduceOp::sum, .divide = true}));
+  CHECK((plan_reduction(at::kFloat8_e4m3fn, ReduceOp::sum) ==
+         Reduction{.passage = Passage::convert, .dtype = at::kFloat, .op = ReduceOp::sum}));
+  for (const auto dtype : {at::kLong, at::kBool, at::kByte, at::kUInt64}) {
+    CHECK_FALSE(plan_reduction(dtype, ReduceOp::mean));
+  }
+  CHECK_FALSE(plan_reduction(at::kComplexFloat, ReduceOp::max));
+  CHECK_FALSE(plan_reduction(at::kUInt64, ReduceOp::min));
+}
+
+TEST_CASE("a header survives its journey") {
+  Header header = header_of(Operation::reduce_scatter, at::empty({3, 0, 7}, at::kBFloat16));
+  header.sequence = 1'000'000'007;
+  header.root = 3;
+  header.reduce = 2;
+  CHECK((decode(encode(header)) == header));
+  const Header barrier{.operation = Operation::barrier, .sequence = 9};
+  CHECK((decode(encode(barrier)) == barrier));
+  CHECK(describe(header) == "[3, 0, 7] bfloat16");
+  CHECK(describe(header_of(Operation::send, at::ones({}, at::kBool))) == "[] bool");
+  CHECK(describe(barrier) == "no tensor");
+}
+
+TEST_CASE("json objects are gathered and broadcast") {
+  run_threads(3, [](const Group& group) {
+    const nlohmann::json mine{{"rank", group.rank()}, {"names", {"a", "b"}}};
+    const auto all = all_gather_object(group, mine);
+    CHECK(all.size() == 3);
+    for (int64_t r = 0; r < 3; ++r) CHECK(all[static_cast<size_t>(r)]["rank"] == r);
+    CHECK(gather_object(group, mine, 1).size() == (group.rank() == 1 ? 3 : 0));
+    CHECK(broadcast_object(group, mine, 2)["rank"] == 2);
+  });
+}
