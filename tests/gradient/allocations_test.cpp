@@ -63,7 +63,8 @@ TEST_CASE("a step through the engine allocates at most 12 + 8 per bucket times m
         engine.before_step();
       });
       const auto buckets = static_cast<int64_t>(engine.plan().buckets.size());
-      MESSAGE(row.what, ": ", with_engine, " with, ", bare, " without, ", buckets, " buckets");
+      CAPTURE(row.what);
+      CAPTURE(buckets);
       CHECK(with_engine - bare <= 12 + 8 * buckets);
     });
   }

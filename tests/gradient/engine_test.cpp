@@ -3,6 +3,8 @@
 #include "accelerate/gradient/engine.hpp"
 
 #include "support.hpp"
+//
+#include <torch/script.h>
 
 using namespace gradient_testing;
 using accelerate::comm::run_threads;
@@ -302,6 +304,42 @@ TEST_CASE(
       engine.zero_all();
       run_backward(engines, group, [&] { loss_of(net, group.rank()).backward(); });
       CHECK(same(gradients_of(net->parameters()), expected));
+    }
+  });
+}
+
+TEST_CASE("the parameters of a torch::jit::Module are reduced like any") {
+  const auto make = [] {
+    torch::jit::Module net("net");
+    net.register_parameter("weight", numbers({4, 3}, 1), false);
+    net.register_parameter("bias", numbers({3}, 2), false);
+    net.define("def forward(self, x):\n  return torch.tanh(x @ self.weight + self.bias)\n");
+    for (const auto& parameter : net.parameters()) parameter.requires_grad_(true);
+    return net;
+  };
+  const auto backward = [](torch::jit::Module& net, int64_t rank) {
+    net.forward({batch(rank)}).toTensor().pow(2).sum().backward();
+  };
+  const auto list = [](const torch::jit::Module& net) {
+    std::vector<at::Tensor> tensors;
+    for (const auto& parameter : net.parameters()) tensors.push_back(parameter);
+    return tensors;
+  };
+  std::vector<Grads> per_rank;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    auto net = built(make);
+    backward(net, rank);
+    per_rank.push_back(gradients_of(list(net)));
+  }
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make);
+    std::vector<NamedTensor> parameters;
+    for (const auto& item : net.named_parameters()) parameters.push_back({item.name, item.value});
+    Engine engine(group, parameters, small_buckets());
+    for (int round = 0; round < 3; ++round) {
+      engine.zero_all();
+      backward(net, group.rank());
+      CHECK(same(gradients_of(list(net)), mean_of(per_rank)));
     }
   });
 }
