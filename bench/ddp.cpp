@@ -11,7 +11,7 @@ int main() {
   const auto device = accelerator.device();
   const auto target = torch::randint(10, {64}).to(device);
 
-  bench::Mlp mlp({784, 128, 128, 128, 128, 128, 128, 128, 128, 10});
+  bench::Mlp mlp(std::vector<int64_t>{784, 128, 128, 128, 128, 128, 128, 128, 128, 10});
   torch::optim::AdamW mlp_adamw(mlp->parameters(), 1e-3);
   auto [mlp_model, mlp_optimizer] = accelerator.prepare(mlp, mlp_adamw);
   const auto flat = torch::randn({64, 784}).to(device);

@@ -38,7 +38,7 @@ int main() {
   const auto input = torch::randn({8, 16}).to(accelerator.device());
   const auto target = torch::randint(10, {8}).to(accelerator.device());
 
-  bench::Mlp net({16, 16, 10});
+  bench::Mlp net(std::vector<int64_t>{16, 16, 10});
   torch::optim::SGD sgd(net->parameters(), 0.01);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   const auto prepared = [&accelerator, &input, &target, model = model, optimizer = optimizer] {
@@ -48,7 +48,7 @@ int main() {
     optimizer.step();
   };
 
-  bench::Mlp own_net({16, 16, 10});
+  bench::Mlp own_net(std::vector<int64_t>{16, 16, 10});
   own_net->to(accelerator.device());
   HandWritten hand(own_net, input, target);
   const auto by_hand = [&hand] { hand.step(); };
