@@ -12,7 +12,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -191,14 +193,38 @@ void wait_for_all(c10d::Store& store, const env::ProcessEnv& process, const Plac
 
 }  // namespace
 
+namespace {
+
+// The port of a job is one, its connections (Accelerators) may be several: the first opens the store, and it stays open
+// to the end of the process, so that a later connection never meets a server that is going away.
+struct JobStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  int64_t connections = 0;
+};
+
+c10::intrusive_ptr<c10d::Store> next_connection(const env::ProcessEnv& process, const Place& place,
+                                                Milliseconds timeout) {
+  static std::mutex mutex;
+  static std::map<std::string, JobStore> jobs;
+  const Endpoint endpoint = endpoint_of(process, place);
+  const std::lock_guard lock(mutex);
+  JobStore& job = jobs[fmt::format("{} {} {}", endpoint.host, endpoint.port, process.rank)];
+  if (!job.store) {
+    const bool serve = process.rank == 0 && !process.agent_store;
+    std::optional<Socket> listening;
+    if (serve) listening.emplace(listen_on(endpoint, place));
+    job.store = open_store(endpoint, std::move(listening), place, timeout);
+  }
+  // Every rank makes its connections in one order, so they count alike.
+  return c10::make_intrusive<c10d::PrefixStore>(
+      fmt::format("accelerate/{}/{}", process.restart_count, job.connections++), job.store);
+}
+
+}  // namespace
+
 c10::intrusive_ptr<c10d::Store> meet(const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
   if (process.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
-  const Endpoint endpoint = endpoint_of(process, place);
-  const bool serve = process.rank == 0 && !process.agent_store;
-  std::optional<Socket> listening;
-  if (serve) listening.emplace(listen_on(endpoint, place));
-  auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("accelerate/{}", process.restart_count),
-                                                      open_store(endpoint, std::move(listening), place, timeout));
+  auto store = next_connection(process, place, timeout);
   wait_for_all(*store, process, place, timeout);
   return store;
 }

@@ -4,6 +4,7 @@
 //   probe train FILE float64|float32 STEPS BATCH
 //       trains BasicNet (no dropout) on the weights and batches that parity.py wrote and prints a loss per step; on P
 //       ranks each takes its P-th of every batch, and the mean of the losses is printed
+//   probe several                              two Accelerators side by side, a third afterwards
 //   probe fail RANK                            that rank throws before a collective, the others wait in it
 #include <accelerate/accelerate.hpp>
 #include <filesystem>
@@ -64,6 +65,18 @@ void who() {
                     sum.item<int64_t>());
 }
 
+// A second and a third Accelerator beside and after the first.
+void several() {
+  accelerate::Accelerator first({.cpu = true});
+  {
+    accelerate::Accelerator second({.cpu = true});
+    const auto sum = second.reduce(first.reduce(torch::tensor(1)));
+    first.print("beside: {}\n", sum.item<int64_t>());
+  }
+  accelerate::Accelerator third({.cpu = true});
+  third.print("after: {}\n", third.reduce(torch::tensor(1)).item<int64_t>());
+}
+
 void fail(int64_t rank) {
   accelerate::Accelerator accelerator({.cpu = true, .timeout = std::chrono::seconds(60)});
   if (accelerator.process_index() == rank) throw std::runtime_error("this rank fails on purpose");
@@ -76,6 +89,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
     if (words.at(0) == "who") who();
+    if (words.at(0) == "several") several();
     if (words.at(0) == "fail") fail(std::stoll(words.at(1)));
     if (words.at(0) == "train") {
       train(words.at(1), words.at(2) == "float64" ? torch::kDouble : torch::kFloat, std::stoll(words.at(3)),
