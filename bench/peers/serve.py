@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python half of bench/harness.hpp: answers the driver's questions, each rank on a pipe of its own."""
+import os
+import time
+
+import torch
+
+
+def finish():
+    """A GPU works on after the last step returned."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def seconds_per_step(iterations, step):
+    step()
+    step()
+    finish()
+    start = time.perf_counter()
+    for _ in range(iterations):
+        step()
+    finish()
+    return (time.perf_counter() - start) / iterations
+
+
+def serve(about, cases):
+    """cases: name -> step, a function of nothing."""
+    folder = os.environ["ACCELERATE_BENCH_PIPES"]
+    rank = int(os.environ.get("RANK", "0"))
+    out = None
+    if rank == 0:
+        out = open(f"{folder}/out", "w", buffering=1)
+        print(about, file=out)
+    with open(f"{folder}/{rank}.in") as questions:
+        while question := questions.readline():
+            name, iterations = question.split()
+            value = seconds_per_step(int(iterations), cases[name])
+            if out:
+                print(value, file=out)
