@@ -18,6 +18,7 @@
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
 #include "accelerate/options.hpp"
+#include "accelerate/prepared/batch_size.hpp"
 #include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/kinds.hpp"
 #include "accelerate/prepared/local_sgd.hpp"
@@ -119,6 +120,17 @@ class Accelerator {
   template <typename Prepared>
   [[nodiscard]] static auto unwrap_model(const Prepared& model) {
     return model.unwrap();
+  }
+
+  /// Whether loaders prepared from now on give every rank the same number of batches.
+  [[nodiscard]] bool even_batches() const { return options_.even_batches; }
+  void set_even_batches(bool even) { options_.even_batches = even; }
+
+  /// Calls run(batch_size), a tenth less each time, until memory suffices on every rank; returns that size. A run that
+  /// fails must leave no collective half done: memory runs out in forward or backward of its own model.
+  /// Throws Error (device) when zero is reached; other exceptions pass through.
+  int64_t find_executable_batch_size(const std::function<void(int64_t)>& run, int64_t starting_batch_size = 128) const {
+    return prepared::find_executable_batch_size(group(), run, starting_batch_size);
   }
 
   /// Forgets what was prepared; handles stay usable. The step count starts again.

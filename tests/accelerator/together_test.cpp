@@ -109,6 +109,16 @@ TEST_CASE("inputs are split, the first ranks get one more") {
   });
 }
 
+TEST_CASE("random states are rank 0's after synchronisation") {
+  // Ranks as threads share one generator, so one rank alone shows that the state survives the trip.
+  Accelerator accelerator({.cpu = true});
+  torch::manual_seed(3);
+  accelerator.synchronize_rng_states();
+  const auto after = torch::rand({2});
+  torch::manual_seed(3);
+  CHECK(torch::rand({2}).equal(after));
+}
+
 TEST_CASE("set_seed gives equal numbers on all ranks, device_specific different ones") {
   Accelerator accelerator({.cpu = true});
   accelerator.set_seed(7);
@@ -117,4 +127,23 @@ TEST_CASE("set_seed gives equal numbers on all ranks, device_specific different 
   CHECK(torch::rand({4}).equal(first));
   accelerator.set_seed(7, {.device_specific = true});  // rank 0 seeds 7 + 0
   CHECK(torch::rand({4}).equal(first));
+}
+
+TEST_CASE("the batch size shrinks by a tenth until memory suffices on every rank") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    std::vector<int64_t> tried;
+    const int64_t limit = accelerator.is_main_process() ? 8 : 1000;  // only rank 0 runs out
+    const int64_t found = accelerator.find_executable_batch_size([&](int64_t size) {
+      tried.push_back(size);
+      if (size > limit) throw std::runtime_error("CUDA out of memory.");
+    });
+    CHECK(found == 8);
+    CHECK(tried == std::vector<int64_t>{128, 115, 103, 92, 82, 73, 65, 58, 52, 46, 41, 36,
+                                        32,  28,  25,  22, 19, 17, 15, 13, 11, 9,  8});
+    const auto always = [](int64_t) { throw std::runtime_error("DefaultCPUAllocator: can't allocate memory"); };
+    CHECK_THROWS_WITH(accelerator.find_executable_batch_size(always, 16),
+                      doctest::Contains("find_executable_batch_size: no batch size from 16 down fitted into memory, zero "
+                                        "was reached; a smaller model is needed"));
+    CHECK_THROWS_WITH(accelerator.find_executable_batch_size([](int64_t) { throw std::runtime_error("other"); }), "other");
+  });
 }
