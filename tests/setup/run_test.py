@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""./run and setup/ on machines that lack things: made of folders, with stand-ins for apt-get, sudo and python3."""
+"""./run and cmake/setup/ on machines that lack things: made of folders, with stand-ins for apt-get, sudo and python3."""
 import functools
 import hashlib
 import http.server
@@ -15,7 +15,7 @@ import unittest
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "setup"))
+sys.path.insert(0, str(TOP / "cmake" / "setup"))
 import fetch_data  # noqa: E402
 
 TOOLS = "bash dirname cat sort tr sed tail env mkdir mktemp rm ln mv basename flock cmp cp grep sleep touch awk nproc".split()
@@ -66,7 +66,7 @@ class Machine:
         return subprocess.run(**self.command(*words), capture_output=True, timeout=60)
 
     def script(self, text):
-        sources = "set -euo pipefail; source setup/say.sh; source setup/packages.sh; source setup/libtorch.sh; "
+        sources = "set -euo pipefail; source cmake/setup/say.sh; source cmake/setup/packages.sh; source cmake/setup/libtorch.sh; "
         return ["-c", sources + text]
 
     def recorded(self):

@@ -21,7 +21,7 @@ libtorch_is_there() {
   for option in "$@"; do
     [[ $option != -D* ]] || options+=("$option")
   done
-  said=$(cmake "${options[@]}" -P setup/which_libtorch.cmake 2>&1) && return
+  said=$(cmake "${options[@]}" -P cmake/setup/which_libtorch.cmake 2>&1) && return
   [[ $said != *"Torch_DIR is "* ]] || {
     echo "$said" >&2
     exit 1
@@ -56,7 +56,7 @@ pip_options=(--quiet --disable-pip-version-check --no-compile --no-cache-dir --o
 
 # What tests and benches compare with, in the same environment.
 need_test_python() {
-  local requirements=setup/requirements-test.txt have=$venv/accelerate-tests.txt
+  local requirements=cmake/setup/requirements-test.txt have=$venv/accelerate-tests.txt
   installed torch $torch_version && [ -x "$venv/bin/python" ] || {
     set_up_packages python3-venv
     make_venv

@@ -13,5 +13,5 @@ lint() {
   set_up "$packages_build $packages_test $packages_style"
   cmake --preset release -DACCELERATE_BUILD_TESTS=ON >&2
   format --check
-  python3 setup/tidy.py build -j "$(jobs)" "$@"
+  python3 cmake/setup/tidy.py build -j "$(jobs)" "$@"
 }
