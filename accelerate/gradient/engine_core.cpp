@@ -66,7 +66,6 @@ void Engine::Core::arrived(size_t index) {
                slot.name, group.size());
   }
   const bool again = std::exchange(slot.arrived, true);
-  if (again) early_ = false;
   if (buckets.empty()) {
     if (!again) order_.push_back(static_cast<int64_t>(index));
     return;
