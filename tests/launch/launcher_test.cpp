@@ -134,7 +134,9 @@ TEST_CASE("a second signal does not wait for stubborn ranks") {
 TEST_CASE("no rank outlives a launcher that was killed") {
   std::vector<pid_t> ranks;
   {
-    Child child(sleepers());
+    // A rank's own helpers are not told, so these have none.
+    Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
+                          "echo pid $$; [ $RANK = 1 ] && sleep 0.5 && echo ready; exec sleep 300"}));
     REQUIRE(child.wait_for("ready"));
     ranks = numbers(child.out(), "pid");
     kill(child.pid(), SIGKILL);
