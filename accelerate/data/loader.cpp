@@ -59,7 +59,6 @@ struct Loader::Iterator::Pass {
         epoch(loader->epoch),
         info{.remainder = loader->remainder()} {
     loader->passes.push_back(&info);
-    advance();
   }
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
@@ -105,7 +104,9 @@ Loader::Iterator Loader::begin() {
   impl_->begun = true;
   const uint64_t seed = impl_->options.shuffle ? impl_->seed() : 0;
   auto order = epoch_order(impl_->source->size(), impl_->options.shuffle, seed, impl_->epoch);
-  return Iterator(std::make_shared<Iterator::Pass>(impl_, std::move(order)));
+  auto pass = std::make_shared<Iterator::Pass>(impl_, std::move(order));
+  pass->advance();  // not in the constructor: a source that throws would leave the pass registered
+  return Iterator(std::move(pass));
 }
 
 void Loader::shard(int64_t rank, int64_t world_size, bool even_batches, const Place& place) {

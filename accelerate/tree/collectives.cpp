@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/tree/collectives.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+
+#include <cstring>
 
 namespace accelerate::tree::detail {
 namespace {
@@ -75,4 +78,46 @@ Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, c
   return out;
 }
 
+at::Tensor pad_rows(const at::Tensor& tensor, int64_t multiple) {
+  if (multiple < 1)
+    base::fail(ErrorKind::usage, {}, "pad_input_tensors", "world_size is {}, must be at least 1", multiple);
+  if (tensor.dim() == 0 || tensor.size(0) % multiple == 0) return tensor;
+  return padded(tensor, 0, (tensor.size(0) / multiple + 1) * multiple, {});
+}
+
 }  // namespace accelerate::tree::detail
+
+namespace accelerate::tree {
+namespace {
+
+/// Dtype, then sizes, as bytes; empty for an undefined tensor.
+std::string described(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  std::vector<int64_t> numbers{static_cast<int64_t>(tensor.scalar_type())};
+  numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t)};
+}
+
+at::Tensor made_from(const std::string& description, at::Device device) {
+  std::vector<int64_t> numbers(description.size() / sizeof(int64_t));
+  std::memcpy(numbers.data(), description.data(), description.size());
+  const auto dtype = static_cast<at::ScalarType>(numbers.front());
+  return at::empty(at::IntArrayRef(numbers).slice(1), at::TensorOptions().dtype(dtype).device(device));
+}
+
+}  // namespace
+
+at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& group, int64_t root, at::Device device) {
+  const bool mine = group.rank() == root;
+  const std::string description = mine ? described(tensor) : std::string();
+  const std::string of_root = group.size() == 1 ? description : group.broadcast_bytes(description, root);
+  if (of_root.empty())
+    base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
+               "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
+  if (group.size() == 1) return tensor;
+  const at::Tensor all = mine ? tensor : made_from(of_root, device);
+  group.broadcast(all.detach(), root);
+  return all;
+}
+
+}  // namespace accelerate::tree

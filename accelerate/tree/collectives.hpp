@@ -25,6 +25,7 @@ Tensors gather(const Tensors& tensors, const comm::Group& group);
 Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp op, double scale);
 void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root);
 Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, const PadOptions& options);
+at::Tensor pad_rows(const at::Tensor& tensor, int64_t multiple);
 
 template <typename T>
 constexpr void must_be_tensors() {
@@ -74,5 +75,25 @@ template <typename T>
   detail::must_be_tensors<T>();
   return tree::rebuild(value, detail::pad_across_processes(tree::flatten(value), group, options));
 }
+
+/// Rows of zeros are added to every tensor until world_size divides its first dimension, so that it can be split
+/// evenly.
+///
+/// returns   the same structure and dtypes; what divides already, and 0-dim, comes back as it is. No communication.
+/// Throws Error (usage) for a world_size below 1.
+template <typename T>
+[[nodiscard]] T pad_input_tensors(const T& value, int64_t world_size) {
+  detail::must_be_tensors<T>();
+  return tree::map(value, [&](const at::Tensor& tensor) { return detail::pad_rows(tensor, world_size); });
+}
+
+/// Gives every rank a tensor that only one has: the others need not know its shape or dtype.
+///
+/// tensor    root's; elsewhere ignored, may be undefined
+/// device    where the other ranks want it
+/// returns   on root tensor itself, elsewhere a copy
+/// Throws Error (usage) on every rank where root's tensor is undefined.
+[[nodiscard]] at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& group, int64_t root = 0,
+                                                at::Device device = at::kCPU);
 
 }  // namespace accelerate::tree

@@ -128,6 +128,25 @@ TEST_CASE("a loop that was left early leaves nothing behind") {
   CHECK(pass(loader).size() == 4);
 }
 
+TEST_CASE("what a source throws reaches the loop, and the loader can be used again") {
+  struct Flaky final : accelerate::data::Source {
+    mutable int reads = 0;
+    [[nodiscard]] int64_t size() const override { return 3; }
+    [[nodiscard]] Batch read(const at::Tensor& indices) const override {
+      if (++reads == 1 || reads == 3) throw std::runtime_error("disk");
+      return {indices, indices * 10};
+    }
+  };
+  Loader loader(std::make_shared<Flaky>(), {});
+  CHECK_THROWS_WITH((void)loader.begin(), "disk");
+  CHECK(loader.info() == BatchInfo{});
+  auto it = loader.begin();
+  CHECK_THROWS_WITH(++it, "disk");
+  it = loader.begin();
+  CHECK(loader.info().index == 0);
+  CHECK(pass(loader).size() == 3);
+}
+
 TEST_CASE("an iterator at its end stays there") {
   auto loader = numbers(2, {.batch_size = 2});
   auto it = loader.begin();

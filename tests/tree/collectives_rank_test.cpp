@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "accelerate/tree/collectives.hpp"
+#include "tests/tree/collectives_cases.hpp"
+#include "tests/world.hpp"
+
+TEST_CASE("nested collectives hold between processes") {
+  for (const auto& [name, failed] : tree_cases::run(testing::world())) {
+    INFO(name);
+    CHECK(failed == "");
+  }
+}
