@@ -24,6 +24,14 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
   return count;
 }
 
+/// What Optimizer::zero_grad does; that one detaches a gradient before it drops it, which allocates.
+void zero_stock(torch::optim::Optimizer& optimizer, bool set_to_none) {
+  if (!set_to_none) return optimizer.zero_grad(false);
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
+  }
+}
+
 }  // namespace
 
 OptimizerCore::OptimizerCore(std::shared_ptr<Shared> shared, torch::optim::Optimizer& optimizer)
@@ -56,7 +64,7 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
 
 void OptimizerCore::zero_grad(bool set_to_none) {
   if (!shared_->window.ends) return;
-  if (!shared_->engines) return optimizer_.zero_grad(set_to_none);
+  if (!shared_->engines) return zero_stock(optimizer_, set_to_none);
   find_engines();
   bool engines = false;
   for (const auto& model : models_) {
@@ -65,7 +73,7 @@ void OptimizerCore::zero_grad(bool set_to_none) {
       engines = true;
     }
   }
-  if (!engines) return optimizer_.zero_grad(set_to_none);
+  if (!engines) return zero_stock(optimizer_, set_to_none);
   for (const auto& parameter : unmanaged_) {
     if (set_to_none) {
       parameter.mutable_grad().reset();
