@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's program: it sees installed headers only and runs what needs both libraries.
-#include <accelerate/base/error.hpp>
-#include <accelerate/optim/fused_step.hpp>
-#include <torch/torch.h>
-
+// A user's program: it sees installed headers only, and links and runs all of the library.
+#include <accelerate/accelerate.hpp>
 #include <cstdio>
-#include <vector>
 
 int main() {
-  auto weight = torch::ones({2}, torch::requires_grad());
-  torch::optim::SGD sgd(std::vector<at::Tensor>{weight}, 0.5);
-  weight.sum().backward();
-  if (!accelerate::optim::FusedStep::recognise(sgd)->step()) return 1;
-  const accelerate::Error error(accelerate::ErrorKind::usage, {}, "consumer", "weight is 0.5");
-  std::printf("%s, %s, %.1f\n", CONSUMER_NAME, error.what(), weight[0].item<double>());
+  accelerate::Accelerator accelerator({.cpu = true});
+  torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));
+  torch::nn::init::ones_(net->weight);
+  torch::optim::SGD sgd(net->parameters(), 0.5);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  optimizer.step();
+  std::printf("%s, %d process, weight %.1f\n", CONSUMER_NAME, static_cast<int>(accelerator.num_processes()),
+              net->weight[0][0].item<double>());
 }
