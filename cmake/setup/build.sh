@@ -29,9 +29,14 @@ build_in() {
   cmake --build "$folder" -j "$(jobs)" >&2
 }
 
-# build_targets <names>: only these, in build/. Tests are left out of a first configure, so that nothing of theirs is
-# needed; a build folder that has them keeps them.
+# For a part of the tree: a first configure leaves tests out, so that nothing of theirs is needed; a build folder that has
+# them keeps them.
+configure_once() {
+  [ -e build/build.ninja ] || cmake --preset release -DACCELERATE_BUILD_TESTS=OFF >&2
+}
+
+# build_targets <names>: only these, in build/.
 build_targets() {
-  [ -e build/CMakeCache.txt ] || cmake --preset release -DACCELERATE_BUILD_TESTS=OFF >&2
+  configure_once
   cmake --build build -j "$(jobs)" --target "$@" >&2
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # LibTorch: the one that CMake would find, else torch from PyPI in a virtual environment under the user's cache folder.
 torch_version=2.11.0
+torch_packages="torch==$torch_version nvidia-cuda-crt==13.0.88"   # the second: CUDA headers that torch's own lack
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/accelerate
 venv=$cache/venv-$torch_version
 
@@ -46,7 +47,8 @@ make_venv() {
     local made
     made=$(mktemp -d "$cache/.made-$torch_version-XXXXXX")
     quietly "$cache/pip.log" python3 -m venv "$made" || fail "could not make a virtual environment in $made"
-    quietly "$cache/pip.log" "$made/bin/python" -m pip install "${pip_options[@]}" "torch==$torch_version" ||
+    # shellcheck disable=SC2086  # a list of words
+    quietly "$cache/pip.log" "$made/bin/python" -m pip install "${pip_options[@]}" $torch_packages ||
       fail "could not install torch $torch_version; a LibTorch of your own: Torch_DIR=<libtorch>/share/cmake/Torch ./run ..."
     ln -sfn "$(basename "$made")" "$cache/.new" && mv -T "$cache/.new" "$venv"
   fi

@@ -3,7 +3,7 @@
 run_tests() {
   set_up "$packages_build $packages_test"
   need_test_python
-  build_all release
+  build_all release "-DACCELERATE_TEST_PYTHON=$venv/bin/python"
   case ${1-} in
     "") test_in build -LE full ;;
     full) test_full ;;

@@ -14,7 +14,7 @@ UNKNOWN_TO_CLANG = re.compile(r" -(fpch-preprocess|Wno-restrict|Winvalid-pch)\b|
 
 
 def sources(build, pattern):
-    top = Path(__file__).resolve().parent.parent
+    top = Path(__file__).resolve().parents[2]
     found = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = Path(entry["file"]).relative_to(top) if Path(entry["file"]).is_relative_to(top) else None

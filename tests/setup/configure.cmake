@@ -99,6 +99,21 @@ expect("CUDA switched off is said" SAYS "CUDA no (switched off); NCCL no" OPTION
 expect("CUDA=ON without it names the package" FAILS
        SAYS "Accelerate: ACCELERATE_WITH_CUDA is ON, but this LibTorch has none (LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0). The PyPI package torch brings CUDA headers; -DACCELERATE_WITH_CUDA=AUTO builds without."
        OPTIONS ${torch} -DACCELERATE_WITH_CUDA=ON)
+# Parts of CUDA as wheels lay them out, in the folder beside torch.
+set(wheel "${FOLDER}/wheel")
+file(COPY "${FOLDER}/libtorch-2.11.0/include" DESTINATION "${wheel}/torch")
+file(WRITE "${wheel}/torch/lib/libtorch_cuda.so" "")
+file(WRITE "${wheel}/nvidia/cu13/include/cuda_runtime_api.h" "")
+file(WRITE "${wheel}/nvidia/cu13/lib/libcudart.so.13" "")
+set(ENV{CUDA_HOME} "${FOLDER}/nothing")
+set(in_wheel "-DTorch_DIR=${wheel}/torch/share/cmake/Torch")
+expect("CUDA headers without crt are passed over, with the package that brings it"
+       SAYS "CUDA no (no crt/host_config.h in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-crt brings it); NCCL no"
+       OPTIONS ${in_wheel})
+file(WRITE "${wheel}/nvidia/cu13/include/crt/host_config.h" "")
+expect("CUDA in the wheel's folders is found; NCCL only with its header" SAYS "CUDA yes; NCCL no" OPTIONS ${in_wheel})
+file(WRITE "${wheel}/nvidia/nccl/include/nccl.h" "")
+expect("NCCL in the wheel's folders is found" SAYS "CUDA yes; NCCL yes" OPTIONS ${in_wheel})
 expect("NCCL=ON without it names the package" FAILS
        SAYS "Accelerate: ACCELERATE_WITH_NCCL is ON, but it was not found; install a LibTorch with CUDA (the PyPI package torch), or build without it: -DACCELERATE_WITH_NCCL=OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_NCCL=ON)

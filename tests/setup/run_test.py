@@ -220,6 +220,24 @@ class Environment(OnAMachine):
         self.assertFalse(self.cache.exists())
 
 
+class Full(OnAMachine):
+    parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI", "without gloo", "without CUDA"]
+    stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_in() { [[ $1 != build-no-gloo ]]; }; "
+
+    def run_full(self, text):
+        return self.machine.run(*self.machine.script(self.stand_ins + text))
+
+    def test_a_part_that_fails_is_named_and_the_others_still_run(self):
+        result = self.run_full("test_in() { :; }; test_tsan() { false; echo goes on; }; test_full")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertEqual(result.stderr.splitlines(), [f"run: full: {part}" for part in self.parts] +
+                         ["run: full: failed: thread sanitizer, without gloo"])
+
+    def test_all_parts_passed_is_said(self):
+        result = self.run_full("test_in() { :; }; test_tsan() { :; }; build_in() { :; }; test_full")
+        self.assertEqual((result.returncode, result.stderr.splitlines()[-1]), (0, "run: full: all parts passed"))
+
+
 class Server(http.server.ThreadingHTTPServer):
     """A mirror on 127.0.0.1."""
 
