@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/run, with sides that only pretend to measure."""
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FAKE = os.path.join(HERE, "fake_side.py")
+sys.dont_write_bytecode = True
+
+
+def load():
+    path = os.path.join(HERE, "..", "..", "bench", "run")
+    loader = importlib.machinery.SourceFileLoader("bench_run", path)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
+    sys.modules["bench_run"] = module
+    loader.exec_module(module)
+    return module
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        self.bench = load()
+
+    def call(self, bench, *arguments):
+        """Exit code or message, lines on stdout, text on stderr."""
+        self.bench.BENCHES = {"fake": bench}
+        out = io.StringIO()
+        errors = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"bench_run_test.{os.getpid()}")
+        sys.argv = ["run", *arguments]
+        with open(errors, "w+") as err:
+            os.unlink(errors)
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as end:
+                self.bench.main()
+            err.seek(0)
+            return end.exception.code, out.getvalue().splitlines(), err.read()
+
+    def sides(self, ours, theirs):
+        return {"ours": ([sys.executable, FAKE, *ours], 1), "peer": ([sys.executable, FAKE, *theirs], 1)}
+
+    def fake(self, after=None):
+        return self.bench.Bench("ms", self.sides(["step=0.002"], ["step=0.005"]),
+                                [self.bench.Row("a row", ("ours", "step"), ("peer", "step"))], after)
+
+    def test_a_row_is_one_json_line_whose_ratio_is_above_one_when_ours_is_faster(self):
+        code, lines, table = self.call(self.fake(), "--rounds", "5", "fake")
+        self.assertEqual(code, 0)
+        self.assertEqual([json.loads(line) for line in lines],
+                         [{"bench": "fake", "row": "a row", "unit": "ms", "ours": 2.0, "peer": 5.0, "ratio": 2.5}])
+        self.assertIn("a row", table)
+        self.assertIn("ours: a fake", table)
+
+    def test_what_a_bench_finds_wrong_ends_it_with_code_one(self):
+        code, lines, table = self.call(self.fake(lambda sides: ["too slow"]), "--rounds", "5")
+        self.assertEqual((code, len(lines)), (1, 1))
+        self.assertTrue(table.endswith("bench/run: too slow\n"))
+
+    def test_a_side_that_ends_is_named_with_its_code(self):
+        bench = self.fake()
+        bench.sides = self.sides(["die"], ["step=1"])
+        self.assertEqual(self.call(bench, "fake")[0], "bench/run: ours ended with code 3")
+
+    def test_an_unknown_bench_is_refused_with_the_known(self):
+        self.assertEqual(self.call(self.fake(), "fast")[0], "bench/run: there is no bench 'fast'; there are fake")
+
+    def test_the_rows_that_others_read_have_these_names(self):
+        rows = {(name, row.name, bench.unit) for name, bench in load().BENCHES.items() for row in bench.rows}
+        for row in [("ddp", "MLP, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
+                    ("ddp", "BasicNet, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
+                    ("step_overhead", "tiny MLP, 1 rank, vs Accelerate", "us"),
+                    ("step_overhead", "tiny MLP, prepared, vs hand-written loop", "us"),
+                    ("collectives", "all_reduce 1 KB, 2 ranks, mpi, vs torch.distributed gloo", "us")]:
+            self.assertIn(row, rows)
+
+
+if __name__ == "__main__":
+    unittest.main()
