@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # LibTorch: the one that CMake would find, else torch from PyPI in a virtual environment under the user's cache folder.
 torch_version=2.11.0
-torch_packages="torch==$torch_version nvidia-cuda-crt==13.0.88"   # the second: CUDA headers that torch's own lack
+# The second and third: CUDA headers that torch's own lack.
+torch_packages="torch==$torch_version nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/accelerate
 venv=$cache/venv-$torch_version
 

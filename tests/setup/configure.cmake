@@ -111,6 +111,10 @@ expect("CUDA headers without crt are passed over, with the package that brings i
        SAYS "CUDA no (no crt/host_config.h in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-crt brings it); NCCL no"
        OPTIONS ${in_wheel})
 file(WRITE "${wheel}/nvidia/cu13/include/crt/host_config.h" "")
+expect("CUDA headers without nv are passed over too"
+       SAYS "CUDA no (no nv/target in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-cccl brings it); NCCL no"
+       OPTIONS ${in_wheel})
+file(WRITE "${wheel}/nvidia/cu13/include/nv/target" "")
 expect("CUDA in the wheel's folders is found; NCCL only with its header" SAYS "CUDA yes; NCCL no" OPTIONS ${in_wheel})
 file(WRITE "${wheel}/nvidia/nccl/include/nccl.h" "")
 expect("NCCL in the wheel's folders is found" SAYS "CUDA yes; NCCL yes" OPTIONS ${in_wheel})
