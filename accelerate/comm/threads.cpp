@@ -77,6 +77,8 @@ struct Slot {
   /// All ranks came: do they fit together, and how many tasks is it?
   void plan(std::span<const int64_t> labels);
   void carry_out(size_t task);
+  /// All is done: each tensor is its rank's alone again, before that rank goes on.
+  void let_go();
 
  private:
   void reduce_chunk(size_t task);
@@ -99,6 +101,13 @@ void Slot::plan(std::span<const int64_t> labels) {
   const bool chunked = type == OpType::ALLREDUCE && of(0).outputs.at(0).numel() >= kFewElements;
   const bool whole = type == OpType::REDUCE || type == OpType::ALLREDUCE;
   tasks = type == OpType::BARRIER ? 0 : whole && !chunked ? 1 : ranks.size();
+}
+
+void Slot::let_go() {
+  for (auto& each : ranks) {
+    each->inputs.clear();
+    each->outputs.clear();
+  }
 }
 
 void Slot::carry_out(size_t task) {
@@ -254,7 +263,9 @@ bool Hub::help(Slot& slot) {
     lock.unlock();
     slot.carry_out(task);
     lock.lock();
-    if (++slot.ended == slot.tasks) changed.notify_all();
+    if (++slot.ended < slot.tasks) continue;
+    slot.let_go();
+    changed.notify_all();
   }
   return slot.over();
 }
