@@ -114,6 +114,9 @@ file(WRITE "${wheel}/nvidia/cu13/include/crt/host_config.h" "")
 expect("CUDA headers without nv are passed over too"
        SAYS "CUDA no (no nv/target in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-cccl brings it); NCCL no"
        OPTIONS ${in_wheel})
+file(WRITE "${wheel}/nvidia/cu13/include/cccl/nv/target" "")
+expect("nv is also found where toolkits keep it" SAYS "CUDA yes" OPTIONS ${in_wheel})
+file(REMOVE_RECURSE "${wheel}/nvidia/cu13/include/cccl")
 file(WRITE "${wheel}/nvidia/cu13/include/nv/target" "")
 expect("CUDA in the wheel's folders is found; NCCL only with its header" SAYS "CUDA yes; NCCL no" OPTIONS ${in_wheel})
 file(WRITE "${wheel}/nvidia/nccl/include/nccl.h" "")
