@@ -142,7 +142,7 @@ function(accelerate_make_libtorch with_cuda)
           list(GET cudart 0 cudart)
           set(cuda TRUE)
           set(cuda_include "${candidate}/include")
-          if(EXISTS "${candidate}/include/cccl")
+          if(NOT EXISTS "${candidate}/include/nv/target")
             list(APPEND cuda_include "${candidate}/include/cccl")   # where toolkits keep nv/
           endif()
           break()
