@@ -53,6 +53,7 @@ void Accelerator::free_memory() {
   models_.clear();
   optimizers_.clear();
   shared_->models.clear();
+  ++shared_->models_version;
   shared_->window.state = {};
 }
 
@@ -130,6 +131,7 @@ std::shared_ptr<prepared::ModelCore> Accelerator::add_model(const void* identity
                              .evaluation_mode = evaluation_mode});
   models_.push_back(model);
   shared_->models.push_back(model);
+  ++shared_->models_version;
   return model;
 }
 

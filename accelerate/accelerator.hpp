@@ -42,7 +42,7 @@ using prepared::PreparedScheduler;
 class Accelerator {
  public:
   explicit Accelerator(const AcceleratorOptions& options = {});
-  /// On a group that exists already (ranks as threads, a part of a job).
+  /// On a group that exists already (ranks as threads, a part of a job): backend, timeout and debug are that group's.
   Accelerator(comm::Group group, const AcceleratorOptions& options);
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;

@@ -52,9 +52,9 @@ void train(const Options& options) {
         accelerator.print("epoch {} step {}/{} loss {:.4f}\n", epoch + 1, step, loader.size(), loss.item<double>());
       }
     }
-    accelerator.print("epoch {} test accuracy so far {:.4f}\n", epoch + 1, accuracy(accelerator, model, test_loader));
   }
-  accelerator.print("test accuracy {:.4f}\n", accuracy(accelerator, model, test_loader));
+  const double result = accuracy(accelerator, model, test_loader);
+  accelerator.on_main_process([&] { fmt::print("test accuracy {:.4f}\n", result); });
 }
 
 }  // namespace
@@ -64,9 +64,11 @@ int main(int argc, char** argv) {
   CLI::App app("Trains BasicNet on MNIST");
   app.add_option("--data-dir", options.data_dir, "Folder with the four IDX files, gzipped or not")
       ->capture_default_str();
-  app.add_option("--epochs", options.epochs, "Passes over the training set")->capture_default_str();
+  app.add_option("--epochs", options.epochs, "Passes over the training set")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--batch-size", options.batch_size, "Samples per step and process")->capture_default_str();
-  app.add_option("--lr", options.lr, "AdamW's learning rate")->capture_default_str();
+  app.add_option("--lr", options.lr, "AdamW's learning rate")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {

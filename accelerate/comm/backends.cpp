@@ -12,10 +12,15 @@ const std::string* find(const env::Variables& variables, const std::string& name
   return at == variables.end() || at->second.empty() ? nullptr : &at->second;
 }
 
-/// Open MPI or a PMIx server started the ranks.
-bool has_mpi_wire_up(const env::Variables& variables) {
-  return find(variables, "OMPI_COMM_WORLD_SIZE") != nullptr || find(variables, "PMIX_NAMESPACE") != nullptr ||
-         find(variables, "PMIX_RANK") != nullptr;
+/// Open MPI or a PMIx server started the ranks of this job. What another job around ours left does not count: torchrun
+/// inside mpirun or srun hands every rank the one MPI identity of its agent.
+bool has_mpi_wire_up(const env::Variables& variables, const Place& place) {
+  if (const std::string* size = find(variables, "OMPI_COMM_WORLD_SIZE")) {
+    const std::string* rank = find(variables, "OMPI_COMM_WORLD_RANK");
+    return *size == std::to_string(place.world_size) && rank != nullptr && *rank == std::to_string(place.rank);
+  }
+  if (find(variables, "TORCHELASTIC_RUN_ID") != nullptr) return false;
+  return find(variables, "PMIX_NAMESPACE") != nullptr || find(variables, "PMIX_RANK") != nullptr;
 }
 
 const BackendRow& row_named(std::string_view name, std::span<const BackendRow* const> table, const Place& place,
@@ -47,7 +52,7 @@ std::string choose_backend(const env::Variables& variables, const ConnectOptions
   const bool mpi_is_built = std::any_of(table.begin(), table.end(), [](const BackendRow* each) {
     return each->name == "mpi" && each->connect != nullptr;
   });
-  if (mpi_is_built && has_mpi_wire_up(variables)) return "mpi";
+  if (mpi_is_built && has_mpi_wire_up(variables, place)) return "mpi";
   return std::string(row_named("gloo", table, place, "the backend").name);
 }
 

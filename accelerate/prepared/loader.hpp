@@ -83,7 +83,8 @@ class ForeignPass {
         position_(loader.begin()),
         dealer_({.rank = shared.group.rank(), .world_size = shared.group.size(), .even_batches = options.even_batches},
                 shared.place),
-        world_size_(shared.group.size()) {
+        world_size_(shared.group.size()),
+        even_batches_(options.even_batches) {
     fetch();
   }
 
@@ -93,7 +94,9 @@ class ForeignPass {
     fetch();
     ++info.index;
     info.last = !ahead_;
-    if (info.last) info.remainder = dealer_.fed() % world_size_ == 0 ? 0 : rows_of_round_;
+    // Only a round that even_batches filled has anything to cut.
+    const bool filled = even_batches_ && dealer_.fed() % world_size_ != 0;
+    if (info.last) info.remainder = filled ? rows_of_round_ : 0;
     return batch;
   }
   void advance() {}
@@ -118,6 +121,7 @@ class ForeignPass {
   Position position_;
   data::BatchDealer<Batch> dealer_;
   int64_t world_size_;
+  bool even_batches_;
   int64_t rows_of_round_ = 0;
   std::optional<Batch> ahead_;
   bool ended_ = false;

@@ -86,8 +86,8 @@ void OptimizerCore::zero_grad(bool set_to_none) {
 
 void OptimizerCore::find_engines() {
   const size_t parameters = count_parameters(optimizer_);
-  if (seen_models_ == shared_->models.size() && seen_parameters_ == parameters) return;
-  seen_models_ = shared_->models.size();
+  if (seen_models_ == shared_->models_version && seen_parameters_ == parameters) return;
+  seen_models_ = shared_->models_version;
   seen_parameters_ = parameters;
   models_.clear();
   all_.clear();

@@ -42,7 +42,8 @@ class OptimizerCore {
   // Models that hold our parameters, and the parameters nobody reduces; found again when either side grew.
   std::vector<std::weak_ptr<ModelCore>> models_;
   std::vector<at::Tensor> all_, unmanaged_;
-  size_t seen_models_ = 0, seen_parameters_ = 0;
+  int64_t seen_models_ = -1;
+  size_t seen_parameters_ = 0;
 };
 
 /// A handle: copies refer to the same prepared optimizer.

@@ -36,6 +36,8 @@ struct Shared {
   bool engines = false;
   /// Prepared models; weak, because they refer to this struct.
   std::vector<std::weak_ptr<ModelCore>> models{};
+  /// Raised whenever `models` changes.
+  int64_t models_version = 0;
 
   /// Where the innermost open loop stands; null outside every loop.
   [[nodiscard]] const state::BatchInfo* active_loader() const {

@@ -46,10 +46,16 @@ Start start(const env::GivenSettings& given, bool force_process_group) {
 
 Start start_on(comm::Group group, const env::GivenSettings& given) {
   Start start;
-  start.process = {
-      .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
   start.place = group.place();
   start.settings = settings_of(given, start.place);
+  if (group.backend() == "threads") {
+    // One process, its ranks count as on one machine, and their tensors are the CPU's.
+    start.process = {
+        .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
+  } else {
+    start.process = env::read(env::current_variables());
+    start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
+  }
   start.group = std::move(group);
   return start;
 }

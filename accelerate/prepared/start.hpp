@@ -24,7 +24,8 @@ struct Start {
 /// and meets the other ranks. On a thread of simulate() the group is that thread's.
 Start start(const env::GivenSettings& given, bool force_process_group);
 
-/// The same on a group that exists already; its ranks count as on one machine.
+/// The same on a group that exists already: all of a job, a part of it, or ranks as threads.
+/// What connects ranks (backend, timeout, debug) is the group's, not given's.
 Start start_on(comm::Group group, const env::GivenSettings& given);
 
 /// Runs main on threads, each a rank: start() called on them finds their group.

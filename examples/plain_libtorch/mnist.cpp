@@ -84,7 +84,6 @@ void train(const Options& options) {
         std::printf("epoch %ld step %ld/%ld loss %.4f\n", epoch + 1, step + 1, steps, loss.item<double>());
       }
     }
-    std::printf("epoch %ld test accuracy so far %.4f\n", epoch + 1, accuracy(model, test_digits, device));
   }
   std::printf("test accuracy %.4f\n", accuracy(model, test_digits, device));
 }
@@ -96,9 +95,9 @@ int main(int argc, char** argv) {
   CLI::App app("Trains BasicNet on MNIST with plain LibTorch");
   app.add_option("--data-dir", options.data_dir, "Folder with the four IDX files, gzipped or not")
       ->capture_default_str();
-  app.add_option("--epochs", options.epochs, "Passes over the training set")->capture_default_str();
+  app.add_option("--epochs", options.epochs, "Passes over the training set")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--batch-size", options.batch_size, "Samples per step")->capture_default_str();
-  app.add_option("--lr", options.lr, "AdamW's learning rate")->capture_default_str();
+  app.add_option("--lr", options.lr, "AdamW's learning rate")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {

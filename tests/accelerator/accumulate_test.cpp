@@ -150,6 +150,24 @@ TEST_CASE("an optimizer step on gradients that were never reduced is an error") 
   });
 }
 
+TEST_CASE("an optimizer prepared before free_memory knows the models prepared after it") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net;
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto [first, optimizer] = accelerator.prepare(net, sgd);
+    accelerator.backward(first(torch::ones({1}, torch::kDouble)).sum());
+    optimizer.step();
+    accelerator.free_memory();
+    {
+      auto forgotten = std::move(first);  // the last handle of the old engine
+    }
+    auto again = accelerator.prepare(net);
+    auto local = accelerator.no_sync(again);
+    accelerator.backward(again(torch::ones({1}, torch::kDouble)).sum());
+    CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("run one synchronised backward before the step"));
+  });
+}
+
 TEST_CASE("a step on parameters of a module that was not prepared is an error on several ranks") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;

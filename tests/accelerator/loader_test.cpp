@@ -110,6 +110,23 @@ TEST_CASE("a foreign loader is dealt batch by batch, its last round filled with 
   CHECK(seen.gathered == up_to(13));
 }
 
+TEST_CASE("without even_batches a foreign loader's last round is short, and nothing is cut") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             std::vector<torch::Tensor> batches;
+             for (int64_t i = 0; i < 3; ++i) batches.push_back(torch::full({2}, i));
+             auto loader = accelerator.prepare(batches);
+             std::vector<int64_t> mine, remainders;
+             for (auto position = loader.begin(); position != loader.end(); ++position) {
+               mine.push_back((*position)[0].item<int64_t>());
+               if (position.info().last) remainders.push_back(position.info().remainder);
+             }
+             CHECK(mine == (accelerator.is_main_process() ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{1}));
+             CHECK(remainders == std::vector<int64_t>{0});
+           },
+           {.even_batches = false});
+}
+
 TEST_CASE("a torch::data loader is iterated in place") {
   struct Counting : torch::data::Dataset<Counting> {
     torch::data::Example<> get(size_t index) override {

@@ -141,9 +141,11 @@ TEST_CASE("the batch size shrinks by a tenth until memory suffices on every rank
     CHECK(tried == std::vector<int64_t>{128, 115, 103, 92, 82, 73, 65, 58, 52, 46, 41, 36,
                                         32,  28,  25,  22, 19, 17, 15, 13, 11, 9,  8});
     const auto always = [](int64_t) { throw std::runtime_error("DefaultCPUAllocator: can't allocate memory"); };
-    CHECK_THROWS_WITH(accelerator.find_executable_batch_size(always, 16),
-                      doctest::Contains("find_executable_batch_size: no batch size from 16 down fitted into memory, zero "
-                                        "was reached; a smaller model is needed"));
-    CHECK_THROWS_WITH(accelerator.find_executable_batch_size([](int64_t) { throw std::runtime_error("other"); }), "other");
+    CHECK_THROWS_WITH(
+        accelerator.find_executable_batch_size(always, 16),
+        doctest::Contains("find_executable_batch_size: no batch size from 16 down fitted into memory, zero "
+                          "was reached; a smaller model is needed"));
+    CHECK_THROWS_WITH(accelerator.find_executable_batch_size([](int64_t) { throw std::runtime_error("other"); }),
+                      "other");
   });
 }

@@ -32,7 +32,7 @@ std::string choose(const accelerate::env::Variables& variables, const ConnectOpt
 
 TEST_CASE("the backend is mpi where MPI's wire-up shows, else gloo; a variable beats that, code beats both") {
   CHECK(choose({}) == "gloo");
-  CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "4"}}) == "mpi");
+  CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "1"}}) == "mpi");
   CHECK(choose({{"PMIX_NAMESPACE", "job"}}) == "mpi");
   CHECK(choose({{"PMIX_RANK", "0"}}) == "mpi");
   CHECK(choose({{"PMIX_RANK", "0"}}, {}, kNoMpi) == "gloo");
@@ -40,6 +40,12 @@ TEST_CASE("the backend is mpi where MPI's wire-up shows, else gloo; a variable b
   CHECK(choose({{"ACCELERATE_BACKEND", "gloo"}, {"PMIX_RANK", "0"}}) == "gloo");
   CHECK(choose({{"ACCELERATE_BACKEND", ""}, {"PMIX_RANK", "0"}}) == "mpi");
   CHECK(choose({{"ACCELERATE_BACKEND", "gloo"}}, {.backend = "mpi"}) == "mpi");
+}
+
+TEST_CASE("MPI's wire-up of a job around this one does not count") {
+  CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"PMIX_RANK", "0"}}) == "gloo");
+  CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "0"}}) == "gloo");
+  CHECK(choose({{"PMIX_RANK", "1"}, {"TORCHELASTIC_RUN_ID", "none"}}) == "gloo");
 }
 
 TEST_CASE("a backend that is unknown or not built is refused, with what to do") {
