@@ -31,6 +31,7 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
 int launch(const LaunchOptions& options) {
   const auto variables = env::current_variables();
   const auto machine = this_machine(variables);
+  check_gpus(options, machine);
   const ReservedPort port(options.main_process_port);
   return supervise(
       plan(options, machine, variables, {.port = port.number(), .serve_mpi = decide_mpi(options, machine)}));

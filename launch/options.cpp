@@ -39,6 +39,8 @@ std::string both_spellings(const std::string& name) {
   return dashes == name ? fmt::format("--{}", name) : fmt::format("--{},--{}", name, dashes);
 }
 
+/// More than any machine can run; a typing error must not fork until memory ends.
+constexpr int64_t most_processes = 4096;
 constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
 
 /// An option with a whole number from low to high, refused with its text.
@@ -60,9 +62,9 @@ void add_integer(CLI::App& app, const std::string& name, std::optional<int64_t>&
 
 void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
   app.add_flag(both_spellings("cpu"), o.cpu, "Train on the CPU although GPUs are there.");
-  add_integer(app, "num_processes", o.num_processes, 1, no_limit, "N",
-              "Ranks to start; else one per visible GPU, or one.");
-  app.add_option(both_spellings("backend"), o.backend, "mpi, gloo or nccl; else nccl on GPUs, mpi or gloo on the CPU.")
+  add_integer(app, "num_processes", o.num_processes, 1, most_processes, "N",
+              "Ranks to start, at most 4096; else one per visible GPU, or one.");
+  app.add_option(both_spellings("backend"), o.backend, "mpi or gloo on the CPU, nccl on GPUs; else what is there.")
       ->type_name("NAME");
   add_integer(app, "main_process_port", o.main_process_port, 0, 65535, "PORT",
               "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one.");

@@ -13,7 +13,7 @@ namespace accelerate::launch {
 /// What the user asked for; unset means "not given".
 struct LaunchOptions {
   bool cpu = false;                        ///< ranks train on the CPU although GPUs are there
-  std::optional<int64_t> num_processes{};  ///< unset: one per visible GPU, one with --cpu or without GPUs
+  std::optional<int64_t> num_processes{};  ///< 1 to 4096; unset: one per visible GPU, one with --cpu or without GPUs
   std::optional<std::string> backend{};    ///< "mpi", "gloo" or "nccl"; unset: the library's choice
   std::optional<int64_t> main_process_port{};
   std::optional<int64_t> num_cpu_threads_per_process{};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -27,7 +29,8 @@ env::Variables settings(const LaunchOptions& options) {
   env::Variables result;
   if (options.cpu) result.emplace("ACCELERATE_USE_CPU", "1");
   if (options.debug) result.emplace("ACCELERATE_DEBUG_MODE", "1");
-  if (options.backend) result["ACCELERATE_BACKEND"] = *options.backend;
+  // The library takes nccl for every rank with a GPU; this variable names the CPU's backend, and nccl is none.
+  if (options.backend && *options.backend != "nccl") result["ACCELERATE_BACKEND"] = *options.backend;
   if (options.gradient_accumulation_steps) {
     result["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = std::to_string(*options.gradient_accumulation_steps);
   }
@@ -60,6 +63,14 @@ int64_t number_of_processes(const LaunchOptions& options, const Machine& machine
 bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
   if (options.backend) return *options.backend == "mpi";
   return (options.cpu || machine.gpus == 0) && number_of_processes(options, machine) > 1;
+}
+
+void check_gpus(const LaunchOptions& options, const Machine& machine) {
+  if (options.backend != "nccl" || machine.gpus > 0) return;
+  throw LaunchError(2,
+                    fmt::format("accelerate_launch: --backend nccl needs GPUs, but {} are visible; use mpi or gloo, or "
+                                "look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+                                machine.gpus));
 }
 
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,

@@ -38,6 +38,9 @@ struct Wiring {
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring);
 
+/// Throws LaunchError (2) when nccl is asked for and no GPU is visible.
+void check_gpus(const LaunchOptions& options, const Machine& machine);
+
 /// Ranks that options ask for on this machine.
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
 

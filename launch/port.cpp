@@ -36,6 +36,11 @@ int64_t port_of(int socket) {
 
 }  // namespace
 
+std::string port_moved(int64_t number) {
+  return fmt::format("accelerate_launch: port {} is in use, perhaps by another job; this one uses {}", default_port,
+                     number);
+}
+
 ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
   socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int one = 1;
@@ -55,8 +60,7 @@ ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
   }
   number_ = port_of(socket_);
   if (moved) {
-    fmt::print(stderr, "accelerate_launch: port {} is in use, perhaps by another job; this one uses {}\n", default_port,
-               number_);
+    fmt::print(stderr, "{}\n", port_moved(number_));
   }
 }
 

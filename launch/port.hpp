@@ -4,8 +4,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace accelerate::launch {
+
+/// What a launcher says that found 29500 in use and took number.
+std::string port_moved(int64_t number);
 
 /// A port of 127.0.0.1 kept for rank 0 as long as this lives: bound with SO_REUSEADDR and not listening, so that a
 /// listener that sets SO_REUSEADDR (as c10d does) gets it while nobody else is given it.

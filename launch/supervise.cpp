@@ -231,7 +231,7 @@ class Supervisor {
 
   void stop_with_grace(int number) {
     stop(number);
-    kill_at_ = Clock::now() + options_.grace;
+    if (!kill_at_) kill_at_ = Clock::now() + options_.grace;  // a signal during a failure's grace gives no more time
   }
 
   void stop(int number) {

@@ -66,7 +66,7 @@ TEST_CASE("a launch that cannot start says so with a shell's exit code") {
   CHECK(launch({"/tmp"}).code == 126);
   const auto wrong = launch({"--num_processes", "0", "true"});
   CHECK(wrong.code == 2);
-  CHECK(wrong.err == "accelerate_launch: --num_processes is '0', must be a whole number of at least 1\n");
+  CHECK(wrong.err == "accelerate_launch: --num_processes is '0', must be a whole number from 1 to 4096\n");
   CHECK(wrong.out == "");
   CHECK(launch({"--help"}).code == 0);
 }

@@ -64,11 +64,16 @@ TEST_CASE("a wrong command line is refused with what was given and what is allow
         "accelerate_launch: --gpus is not an option; see accelerate_launch --help");
   CHECK(refusal({"-n", "2", "./train"}) == "accelerate_launch: -n is not an option; see accelerate_launch --help");
   CHECK(refusal({"--num_processes", "0", "x"}) ==
-        "accelerate_launch: --num_processes is '0', must be a whole number of at least 1");
+        "accelerate_launch: --num_processes is '0', must be a whole number from 1 to 4096");
   CHECK(refusal({"--num-processes", "two", "x"}) ==
-        "accelerate_launch: --num_processes is 'two', must be a whole number of at least 1");
+        "accelerate_launch: --num_processes is 'two', must be a whole number from 1 to 4096");
   CHECK(refusal({"--num_processes", "2x", "x"}) ==
-        "accelerate_launch: --num_processes is '2x', must be a whole number of at least 1");
+        "accelerate_launch: --num_processes is '2x', must be a whole number from 1 to 4096");
+  CHECK(refusal({"--num_processes", "4097", "x"}) ==
+        "accelerate_launch: --num_processes is '4097', must be a whole number from 1 to 4096");
+  CHECK(refusal({"--num_processes", "999999999999", "x"}) ==
+        "accelerate_launch: --num_processes is '999999999999', must be a whole number from 1 to 4096");
+  CHECK(parse({"--num_processes", "4096", "x"}).options.num_processes == 4096);
   CHECK(refusal({"--main_process_port", "65536", "x"}) ==
         "accelerate_launch: --main_process_port is '65536', must be a whole number from 0 to 65535");
   CHECK(refusal({"--main_process_port=-1", "x"}) ==

@@ -71,6 +71,19 @@ TEST_CASE("settings reach the ranks only when they are given") {
   CHECK(first({}, eight_cores, {}) == with(rank_variables("0", "1"), {{"OMP_NUM_THREADS", "8"}}));
 }
 
+TEST_CASE("nccl is what GPUs get anyway: asked for, it is not exported, and without a GPU it is refused") {
+  using accelerate::launch::check_gpus;
+  const LaunchOptions nccl{.backend = "nccl"};
+  CHECK_FALSE(first(nccl, two_gpus, {}).contains("ACCELERATE_BACKEND"));
+  CHECK_NOTHROW(check_gpus(nccl, two_gpus));
+  CHECK_NOTHROW(check_gpus({.backend = "gloo"}, eight_cores));
+  CHECK_NOTHROW(check_gpus({}, eight_cores));
+  CHECK_THROWS_WITH_AS(check_gpus(nccl, eight_cores),
+                       "accelerate_launch: --backend nccl needs GPUs, but 0 are visible; use mpi or gloo, or look at "
+                       "nvidia-smi and CUDA_VISIBLE_DEVICES",
+                       accelerate::launch::LaunchError);
+}
+
 TEST_CASE("the command line wins over the environment, and the environment stays otherwise") {
   const Variables inherited{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}, {"ACCELERATE_BACKEND", "mpi"}};
   const auto given = first({.gradient_accumulation_steps = 4}, eight_cores, inherited);

@@ -42,6 +42,11 @@ TEST_CASE("a free port is kept from others, and open to rank 0's listener") {
   close(listener);
 }
 
+TEST_CASE("a launcher that moved away from 29500 says where to") {
+  CHECK(accelerate::launch::port_moved(40123) ==
+        "accelerate_launch: port 29500 is in use, perhaps by another job; this one uses 40123");
+}
+
 TEST_CASE("two launchers get different free ports") { CHECK(ReservedPort(0).number() != ReservedPort(0).number()); }
 
 TEST_CASE("a port that is asked for and in use is refused, with what to do") {

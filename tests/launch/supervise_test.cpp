@@ -120,6 +120,19 @@ TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
   CHECK(took < std::chrono::seconds(60));
 }
 
+TEST_CASE("a first signal during a failure's grace does not start the grace again") {
+  const Sink out;
+  const Sink err;
+  const std::string launcher = std::to_string(getpid());
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then sleep 0.5; exit 5; fi; trap '' TERM INT; sleep 7; kill -INT " +
+                               launcher + "; while :; do sleep 1; done"),
+                  {.grace = std::chrono::seconds(10), .out = out.fd, .err = err.fd}) == 5);
+  const auto took = std::chrono::steady_clock::now() - start;
+  CHECK(took >= std::chrono::seconds(10));
+  CHECK(took < std::chrono::seconds(15));  // 17 and more, were it started again
+}
+
 TEST_CASE("helpers that a rank leaves behind do not outlive it, and no zombie stays") {
   const Sink out;
   const Sink err;
