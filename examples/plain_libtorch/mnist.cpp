@@ -95,7 +95,9 @@ int main(int argc, char** argv) {
   CLI::App app("Trains BasicNet on MNIST with plain LibTorch");
   app.add_option("--data-dir", options.data_dir, "Folder with the four IDX files, gzipped or not")
       ->capture_default_str();
-  app.add_option("--epochs", options.epochs, "Passes over the training set")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--epochs", options.epochs, "Passes over the training set")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--batch-size", options.batch_size, "Samples per step")->capture_default_str();
   app.add_option("--lr", options.lr, "AdamW's learning rate")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
