@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DSOURCE=.. -DFOLDER=.. -P: configures the project with parts missing or wrong and compares what it says.
+# cmake -DSOURCE=.. -DFOLDER=.. -DGENERATOR=.. -P: configures the project with parts missing or wrong and compares what it says.
 set(failures 0)
 file(REMOVE_RECURSE "${FOLDER}")
 
@@ -25,7 +25,7 @@ function(expect promise)
   cmake_parse_arguments(PARSE_ARGV 1 case "FAILS" "" "SAYS;OPTIONS")
   string(MD5 hash "${promise}")
   execute_process(
-    COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${FOLDER}/${hash}" -DACCELERATE_BUILD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
+    COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${FOLDER}/${hash}" -G "${GENERATOR}" -DACCELERATE_BUILD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
             ${case_OPTIONS}
     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " said "${output}")
