@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 
-#include "accelerate/device/seed.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/prepared/rng.hpp"
 
@@ -103,8 +102,7 @@ bool Accelerator::check_trigger() {
 }
 
 void Accelerator::set_seed(uint64_t seed, const SeedOptions& options) const {
-  device::set_seed(seed, {.device_specific = options.device_specific, .deterministic = options.deterministic},
-                   process_index());
+  device::set_seed(seed, options, process_index());
 }
 
 void Accelerator::synchronize_rng_states() const { prepared::synchronize_rng_states(shared_->group, device()); }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/device/seed.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
 #include "accelerate/options.hpp"
 #include "accelerate/prepared/batch_size.hpp"
@@ -265,13 +266,9 @@ class Accelerator {
   }
 
   // Random numbers ----------------------------------------------------------------------------------------------------
-  struct SeedOptions {
-    bool device_specific = false;  ///< rank r seeds seed + r, so that the ranks draw different numbers
-    bool deterministic = false;    ///< operators without a deterministic version fail
-  };
+  using SeedOptions = device::SeedOptions;
   /// Seeds the CPU's and the GPUs' default generators of this rank. Parameters are rank 0's after prepare() either way.
-  void set_seed(uint64_t seed, const SeedOptions& options) const;
-  void set_seed(uint64_t seed) const { set_seed(seed, SeedOptions{}); }
+  void set_seed(uint64_t seed, const SeedOptions& options = {}) const;
   /// Rank 0's generator states go to all ranks.
   void synchronize_rng_states() const;
 

@@ -16,21 +16,6 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using c10d::OpType;
 
-ReduceOp from_c10d(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return ReduceOp::sum;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::product;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::min;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::max;
-    default:
-      throw std::invalid_argument("the mpi backend reduces by sum, product, min and max");
-  }
-}
-
 /// Jobs share the channel, because the worker may be left behind with one of them.
 class MpiBackend : public c10d::Backend {
  public:
@@ -50,15 +35,16 @@ class MpiBackend : public c10d::Backend {
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return submit(
-        OpType::ALLREDUCE, tensors,
-        [op = from_c10d(options.reduceOp)](const auto& channel, const Tensors& all) { channel.all_reduce(all, op); });
+    return submit(OpType::ALLREDUCE, tensors,
+                  [op = from_c10d(options.reduceOp, "mpi")](const auto& channel, const Tensors& all) {
+                    channel.all_reduce(all, op);
+                  });
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     const auto root = static_cast<int>(options.rootRank);
     return submit(OpType::REDUCE, tensors,
-                  [op = from_c10d(options.reduceOp), root](const auto& channel, const Tensors& all) {
+                  [op = from_c10d(options.reduceOp, "mpi"), root](const auto& channel, const Tensors& all) {
                     channel.reduce(all.at(0), op, root);
                   });
   }
@@ -66,7 +52,7 @@ class MpiBackend : public c10d::Backend {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     return submit(OpType::_REDUCE_SCATTER_BASE, {output, input},
-                  [op = from_c10d(options.reduceOp)](const auto& channel, const Tensors& all) {
+                  [op = from_c10d(options.reduceOp, "mpi")](const auto& channel, const Tensors& all) {
                     channel.reduce_scatter(all[0], all[1], op);
                   });
   }

@@ -1,15 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handle of an operation of our own backends.
+// What our own backends share: the handle of an operation, and c10d's reductions in our words.
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <fmt/format.h>
 
+#include <stdexcept>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "accelerate/comm/link.hpp"
 
 namespace accelerate::comm {
+
+/// backend   named where it does not know the reduction
+inline ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::sum;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::product;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::min;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::max;
+    default:
+      throw std::invalid_argument(fmt::format("the {} backend reduces by sum, product, min and max", backend));
+  }
+}
 
 /// Finished by whoever carries the operation out; keeps its tensors alive until then.
 class OwnWork : public c10d::Work {

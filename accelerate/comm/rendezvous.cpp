@@ -191,10 +191,6 @@ void wait_for_all(c10d::Store& store, const env::ProcessEnv& process, const Plac
              fmt::join(missing, ", "), missing.size() == 1 ? "it has" : "they have");
 }
 
-}  // namespace
-
-namespace {
-
 // The port of a job is one, its connections (Accelerators) may be several: the first opens the store, and it stays open
 // to the end of the process, so that a later connection never meets a server that is going away.
 struct JobStore {

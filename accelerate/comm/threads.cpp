@@ -32,21 +32,6 @@ void copy_bytes(const at::Tensor& to, int64_t to_byte, const at::Tensor& from, i
   if (count > 0) std::memmove(at_byte(to, to_byte), at_byte(from, from_byte), static_cast<size_t>(count));
 }
 
-ReduceOp from_c10d(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return ReduceOp::sum;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::product;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::min;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::max;
-    default:
-      throw std::invalid_argument("the threads backend reduces by sum, product, min and max");
-  }
-}
-
 }  // namespace
 
 /// What one rank brings to an operation.
@@ -351,10 +336,10 @@ class ThreadsBackend : public c10d::Backend {
   [[nodiscard]] Hub& hub() { return *hub_; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return put(OpType::ALLREDUCE, {.outputs = tensors}, from_c10d(options.reduceOp));
+    return put(OpType::ALLREDUCE, {.outputs = tensors}, from_c10d(options.reduceOp, "threads"));
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return put(OpType::REDUCE, {.outputs = tensors}, from_c10d(options.reduceOp), options.rootRank);
+    return put(OpType::REDUCE, {.outputs = tensors}, from_c10d(options.reduceOp, "threads"), options.rootRank);
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     return put(OpType::BROADCAST, {.outputs = tensors}, ReduceOp::sum, options.rootRank);
@@ -367,7 +352,8 @@ class ThreadsBackend : public c10d::Backend {
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    return put(OpType::_REDUCE_SCATTER_BASE, {.outputs = {output}, .inputs = {input}}, from_c10d(options.reduceOp));
+    return put(OpType::_REDUCE_SCATTER_BASE, {.outputs = {output}, .inputs = {input}},
+               from_c10d(options.reduceOp, "threads"));
   }
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
                         std::vector<int64_t>& input_rows, const c10d::AllToAllOptions&) override {

@@ -8,6 +8,20 @@
 namespace accelerate::prepared {
 namespace {
 
+// Multiplies every gradient that the optimizers would step on.
+void scale_gradients(const OptimizerCores& optimizers, double factor) {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const void*> seen;  // two optimizers may share a parameter
+  for (const auto& optimizer : optimizers) {
+    for (const auto& group : optimizer->optimizer().param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+      }
+    }
+  }
+  gradient::scale_gradients(parameters, factor);
+}
+
 // Decides for the micro-batch that begins; the models that stay local are what is left to open.
 ModelCores begin_micro_batch(Shared& shared, const OptimizerCores& optimizers, ModelCores models) {
   const state::BatchInfo* loader = shared.active_loader();
@@ -38,19 +52,6 @@ AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const Optimizer
 
 AccumulateGuard::~AccumulateGuard() {
   if (shared_) shared_->window.scale = 1.0;
-}
-
-void scale_gradients(const OptimizerCores& optimizers, double factor) {
-  std::vector<at::Tensor> parameters;
-  std::unordered_set<const void*> seen;  // two optimizers may share a parameter
-  for (const auto& optimizer : optimizers) {
-    for (const auto& group : optimizer->optimizer().param_groups()) {
-      for (const auto& parameter : group.params()) {
-        if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-      }
-    }
-  }
-  gradient::scale_gradients(parameters, factor);
 }
 
 }  // namespace accelerate::prepared

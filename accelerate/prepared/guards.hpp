@@ -40,7 +40,4 @@ class [[nodiscard]] AccumulateGuard {
   NoSyncGuard no_sync_;
 };
 
-/// Multiplies every gradient that the optimizers would step on.
-void scale_gradients(const OptimizerCores& optimizers, double factor);
-
 }  // namespace accelerate::prepared

@@ -12,8 +12,7 @@ namespace {
 // The rank that this thread plays in simulate().
 thread_local std::optional<comm::Group> simulated;  // NOLINT: a thread's identity is what thread_local is for
 
-env::Settings settings_of(const env::GivenSettings& given, const Place& place) {
-  const env::Variables variables = env::current_variables();
+env::Settings settings_of(const env::GivenSettings& given, const env::Variables& variables, const Place& place) {
   return env::resolve_settings(given, variables, env::read_config(variables), place);
 }
 
@@ -28,10 +27,11 @@ void set_threads(const env::ProcessEnv& process, const env::Settings& settings) 
 
 Start start(const env::GivenSettings& given, bool force_process_group) {
   if (simulated) return start_on(*simulated, given);
+  const env::Variables variables = env::current_variables();
   Start start;
-  start.process = env::read(env::current_variables());
+  start.process = env::read(variables);
   start.place = {start.process.rank, start.process.world_size, base::host_name()};
-  start.settings = settings_of(given, start.place);
+  start.settings = settings_of(given, variables, start.place);
   start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
   set_threads(start.process, start.settings);
   std::optional<at::Device> gpu;
@@ -45,15 +45,16 @@ Start start(const env::GivenSettings& given, bool force_process_group) {
 }
 
 Start start_on(comm::Group group, const env::GivenSettings& given) {
+  const env::Variables variables = env::current_variables();
   Start start;
   start.place = group.place();
-  start.settings = settings_of(given, start.place);
+  start.settings = settings_of(given, variables, start.place);
   if (group.backend() == "threads") {
     // One process, its ranks count as on one machine, and their tensors are the CPU's.
     start.process = {
         .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
   } else {
-    start.process = env::read(env::current_variables());
+    start.process = env::read(variables);
     start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
   }
   start.group = std::move(group);
