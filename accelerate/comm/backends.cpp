@@ -7,6 +7,8 @@
 namespace accelerate::comm {
 namespace {
 
+constexpr std::string_view kAsked = "backend (ACCELERATE_BACKEND)";
+
 const std::string* find(const env::Variables& variables, const std::string& name) {
   const auto at = variables.find(name);
   return at == variables.end() || at->second.empty() ? nullptr : &at->second;
@@ -23,10 +25,11 @@ bool has_mpi_wire_up(const env::Variables& variables, const Place& place) {
   return find(variables, "PMIX_NAMESPACE") != nullptr || find(variables, "PMIX_RANK") != nullptr;
 }
 
+/// The one look-up.
 const BackendRow& row_named(std::string_view name, std::span<const BackendRow* const> table, const Place& place,
                             std::string_view asked_by) {
   const auto row = std::find_if(table.begin(), table.end(), [&](const BackendRow* each) { return each->name == name; });
-  if (row == table.end() || name == "nccl") {
+  if (row == table.end()) {
     base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be mpi or gloo", asked_by, name);
   }
   if ((*row)->connect == nullptr) {
@@ -36,6 +39,12 @@ const BackendRow& row_named(std::string_view name, std::span<const BackendRow* c
   return **row;
 }
 
+std::optional<std::string> asked_backend(const env::Variables& variables, const ConnectOptions& options) {
+  if (options.backend) return options.backend;
+  const auto* asked = find(variables, "ACCELERATE_BACKEND");
+  return asked == nullptr ? std::nullopt : std::optional(*asked);
+}
+
 }  // namespace
 
 std::span<const BackendRow* const> backend_table() {
@@ -43,17 +52,27 @@ std::span<const BackendRow* const> backend_table() {
   return rows;
 }
 
-std::string choose_backend(const env::Variables& variables, const ConnectOptions& options,
-                           std::span<const BackendRow* const> table, const Place& place) {
-  if (options.backend) return std::string(row_named(*options.backend, table, place, "backend").name);
-  if (const auto* asked = find(variables, "ACCELERATE_BACKEND")) {
-    return std::string(row_named(*asked, table, place, "ACCELERATE_BACKEND").name);
+const BackendRow& choose_backend(const env::Variables& variables, const ConnectOptions& options,
+                                 std::span<const BackendRow* const> table, const Place& place) {
+  auto asked = asked_backend(variables, options);
+  if (asked == "nccl") {
+    if (!options.device || !options.device->is_cuda()) {
+      base::fail(ErrorKind::environment, place, "connect",
+                 "{} is 'nccl', which needs a GPU, and this rank computes on the CPU; use mpi or gloo, or unset it",
+                 kAsked);
+    }
+    asked.reset();  // what GPU tensors get anyway: for those on the CPU nothing is asked
   }
+  if (asked) return row_named(*asked, table, place, kAsked);
   const bool mpi_is_built = std::any_of(table.begin(), table.end(), [](const BackendRow* each) {
     return each->name == "mpi" && each->connect != nullptr;
   });
-  if (mpi_is_built && has_mpi_wire_up(variables, place)) return "mpi";
-  return std::string(row_named("gloo", table, place, "the backend").name);
+  return row_named(mpi_is_built && has_mpi_wire_up(variables, place) ? "mpi" : "gloo", table, place,
+                   "the backend for CPU tensors");
+}
+
+const BackendRow& gpu_backend(std::span<const BackendRow* const> table, const Place& place) {
+  return row_named("nccl", table, place, "the backend for GPU tensors");
 }
 
 }  // namespace accelerate::comm

@@ -31,9 +31,13 @@ const BackendRow& nccl_row();
 /// Every backend between processes, in the order of preference among those for the CPU.
 std::span<const BackendRow* const> backend_table();
 
-/// Name of the CPU backend. Precedence: options, ACCELERATE_BACKEND, mpi where MPI's wire-up shows, gloo.
-/// Throws Error (usage, environment) for a name that is unknown or not built. Pure.
-std::string choose_backend(const env::Variables& variables, const ConnectOptions& options,
-                           std::span<const BackendRow* const> table, const Place& place);
+/// The backend for CPU tensors. Precedence: options, ACCELERATE_BACKEND, mpi where MPI's wire-up shows, gloo. With a
+/// GPU "nccl" asks for what is there anyway, and counts as not asked. Throws Error: usage for an unknown name;
+/// environment for one that is not built, and for nccl without a GPU. Pure.
+const BackendRow& choose_backend(const env::Variables& variables, const ConnectOptions& options,
+                                 std::span<const BackendRow* const> table, const Place& place);
+
+/// The backend for GPU tensors. Throws Error (environment) where it is not built. Pure.
+const BackendRow& gpu_backend(std::span<const BackendRow* const> table, const Place& place);
 
 }  // namespace accelerate::comm

@@ -1,39 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Logging.h>
 
-#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/backends.hpp"
 #include "accelerate/comm/group_impl.hpp"
 #include "accelerate/comm/link.hpp"
+#include "accelerate/comm/reason.hpp"
 #include "accelerate/comm/rendezvous.hpp"
 
 namespace accelerate::comm {
 namespace {
 
-const BackendRow& row_of(std::string_view name, const Place& place) {
-  const auto table = backend_table();
-  const auto row = std::find_if(table.begin(), table.end(), [&](const BackendRow* each) { return each->name == name; });
-  if ((*row)->connect == nullptr) {
-    base::fail(ErrorKind::environment, place, "connect", "backend {} is needed, which this build lacks; {}", name,
-               (*row)->missing);
-  }
-  return **row;
-}
-
 /// A backend's link; whatever it throws becomes an Error.
 std::shared_ptr<Link> connect_row(const BackendRow& row, const LinkContext& context) {
+  const auto begun = Clock::now();
   try {
     return row.connect(context);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
-    base::fail(ErrorKind::peer, context.place, "connect", "{} could not connect the {} ranks within {:g} s: {}",
-               row.name, context.process.world_size, static_cast<double>(context.options.timeout.count()) / 1000.0,
-               c10_error != nullptr ? c10_error->what_without_backtrace() : error.what());
+    base::log(base::LogLevel::debug, context.place, "connect: {} says: {}", row.name, error.what());
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+    throw Error(
+        ErrorKind::peer, context.place, "connect",
+        connect_failure(row.name, context.process.world_size, context.options.timeout, waited, reason_of(error)));
   }
 }
 
@@ -50,7 +43,7 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
   // c10d logs a backtrace with every lost connection; our errors say what there is to say.
   if (::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0) == 0) c10::initLogging();
   const auto variables = env::current_variables();
-  const BackendRow& cpu = row_of(choose_backend(variables, options, backend_table(), place), place);
+  const BackendRow& cpu = choose_backend(variables, options, backend_table(), place);
   const bool cuda = options.device && options.device->is_cuda();
 
   LinkContext context{.process = process, .options = options, .variables = variables, .place = place};
@@ -68,7 +61,7 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
   if (cuda) {
     impl->device = options.device;
     if (!context.store) context.store = meet_over(*impl->cpu->backend, context.process, place, options.timeout);
-    impl->cuda = connect_row(row_of("nccl", place), context);
+    impl->cuda = connect_row(gpu_backend(backend_table(), place), context);
   }
   return make_group(std::move(impl));
 }

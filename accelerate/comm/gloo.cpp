@@ -6,9 +6,10 @@
 
 #include "accelerate/comm/backends.hpp"
 #include "accelerate/comm/group_impl.hpp"
+#include "accelerate/comm/interfaces.hpp"
 #include "accelerate/comm/link.hpp"
 #include "accelerate/comm/peers.hpp"
-#include "accelerate/comm/rendezvous.hpp"
+#include "accelerate/comm/sockets.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -20,17 +21,13 @@ using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
 Devices devices_for(const LinkContext& context) {
   Devices devices;
   if (const auto named = context.variables.find("GLOO_SOCKET_IFNAME"); named != context.variables.end()) {
-    std::string_view rest = named->second;
-    while (!rest.empty()) {
-      const auto comma = std::min(rest.find(','), rest.size());
-      devices.push_back(Gloo::createDeviceForInterface(std::string(rest.substr(0, comma))));
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    for (const auto& name : interfaces_named(named->second, interfaces(), context.place)) {
+      devices.push_back(Gloo::createDeviceForInterface(name));
     }
     if (!devices.empty()) return devices;
   }
-  const auto master = context.process.master_addr.value_or("127.0.0.1");
-  const auto address = local_address_towards(master, context.process.master_port.value_or(1), context.place);
-  devices.push_back(Gloo::createDeviceForHostname(address));
+  const Endpoint rank_0{context.process.master_addr.value_or("127.0.0.1"), context.process.master_port.value_or(1)};
+  devices.push_back(Gloo::createDeviceForHostname(local_address_towards(rank_0, context.place)));
   return devices;
 }
 

@@ -121,7 +121,8 @@ class Group {
 
 /// How a job's ranks find one another.
 struct ConnectOptions {
-  /// CPU backend: "mpi", "gloo". Unset: mpi where the ranks were started with MPI's wire-up, else gloo.
+  /// CPU backend: "mpi", "gloo". Unset: mpi where the ranks were started with MPI's wire-up, else gloo. "nccl" counts
+  /// as unset with a GPU, which gets it anyway, and is refused without one.
   std::optional<std::string> backend{};
   /// Longest wait for a peer before an operation fails and names it.
   std::chrono::milliseconds timeout = std::chrono::seconds(600);

@@ -2,14 +2,14 @@
 #include "accelerate/comm/group_impl.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <c10/util/Exception.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/reason.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -29,12 +29,6 @@ std::string missing_text(std::vector<int64_t> missing, const std::vector<int64_t
   for (auto& rank : missing) rank = labels.at(static_cast<size_t>(rank));
   return fmt::format("{} {} {} not come.", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
                      missing.size() == 1 ? "has" : "have");
-}
-
-/// The reason as the backend gave it, without LibTorch's backtrace.
-std::string reason_of(const std::exception& error) {
-  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
-  return c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
 }
 
 }  // namespace
@@ -81,17 +75,15 @@ std::vector<Header> Group::Impl::begin_with_headers(Header& header, Agreement ag
 }
 
 std::vector<Header> Group::Impl::exchange(const Header& mine) {
-  auto words = encode(mine);
-  const auto count = static_cast<int64_t>(words.size());
-  at::Tensor input = at::from_blob(words.data(), {count}, at::kLong);
-  at::Tensor output = at::empty({size * count}, at::kLong);
+  at::Tensor input = tensor_of(mine);
+  at::Tensor output = at::empty({size * input.numel()}, at::kLong);
   run(*cpu, mine, false, [&](c10d::Backend& backend) {
     return backend._allgather_base(output, input, {.timeout = timeout, .asyncOp = false});
   });
   std::vector<Header> headers;
   headers.reserve(static_cast<size_t>(size));
-  const std::span all(output.const_data_ptr<int64_t>(), static_cast<size_t>(size) * words.size());
-  for (size_t r = 0; r < static_cast<size_t>(size); ++r) headers.push_back(decode(all.subspan(r * words.size())));
+  const std::span all(output.const_data_ptr<int64_t>(), static_cast<size_t>(output.numel()));
+  for (size_t r = 0; r < static_cast<size_t>(size); ++r) headers.push_back(decode(all.subspan(r * Header::kWords)));
   return headers;
 }
 
@@ -191,6 +183,13 @@ void Group::Impl::check_rows(Operation operation, const at::Tensor& whole, const
 
 void Group::Impl::refuse(Operation operation, std::string_view message) const {
   throw Error(ErrorKind::usage, place, name_of(operation), message);
+}
+
+at::Tensor tensor_of(const Header& header) {
+  const auto words = encode(header);
+  at::Tensor tensor = at::empty({static_cast<int64_t>(words.size())}, at::kLong);
+  std::copy(words.begin(), words.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
 }
 
 at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }

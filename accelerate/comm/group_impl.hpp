@@ -102,6 +102,9 @@ std::string_view name_of(Operation operation);
 /// The largest tag of send and recv: MPI promises no more, and we keep one.
 constexpr int64_t kLargestTag = 32766;
 
+/// A header as words in memory of its own, [kWords] int64: after a wait that was given up a backend may still use it.
+at::Tensor tensor_of(const Header& header);
+
 /// A tensor's memory as one flat row of bytes; the tensor is contiguous.
 at::Tensor as_bytes(const at::Tensor& tensor);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // send and recv, and objects as bytes.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 
 #include <cstring>
 
@@ -37,18 +37,16 @@ void check_message(const Group::Impl& group, Operation operation, std::string_vi
 
 /// Debug: the receiver compares what is sent before it comes.
 void send_header(Group::Impl& group, const Header& header, int64_t to, int64_t tag) {
-  auto words = encode(header);
-  std::vector<at::Tensor> wires{at::from_blob(words.data(), {static_cast<int64_t>(words.size())}, at::kLong)};
+  std::vector<at::Tensor> wires{tensor_of(header)};
   group.run(*group.cpu, header, false,
             [&](c10d::Backend& backend) { return backend.send(wires, static_cast<int>(to), static_cast<int>(tag)); });
 }
 
 void check_header(Group::Impl& group, const Header& mine, int64_t from, int64_t tag) {
-  auto words = encode(mine);
-  std::vector<at::Tensor> wires{at::from_blob(words.data(), {static_cast<int64_t>(words.size())}, at::kLong)};
+  std::vector<at::Tensor> wires{tensor_of(mine)};
   group.run(*group.cpu, mine, false,
             [&](c10d::Backend& backend) { return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag)); });
-  const Header theirs = decode(words);
+  const Header theirs = decode({wires[0].const_data_ptr<int64_t>(), Header::kWords});
   if (theirs.dtype == mine.dtype && theirs.shape == mine.shape) return;
   throw Error(ErrorKind::peer, group.place, name_of(mine.operation),
               fmt::format("this rank expects {}, rank {} sends {}; they must be equal.", describe(mine),
@@ -96,9 +94,9 @@ std::string Group::broadcast_bytes(std::string_view bytes, int64_t root) const {
   impl_->check_rank(Operation::broadcast, "root", root);
   if (impl_->single()) return std::string(bytes);
   const bool sends = rank() == root;
-  auto length = static_cast<int64_t>(bytes.size());
-  broadcast(at::from_blob(&length, {1}, at::kLong), root);
-  const at::Tensor content = sends ? tensor_of(bytes) : at::empty({length}, at::kByte);
+  const at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::kLong);
+  broadcast(length, root);
+  const at::Tensor content = sends ? tensor_of(bytes) : at::empty({*length.const_data_ptr<int64_t>()}, at::kByte);
   broadcast(content, root);
   return string_of(content);
 }

@@ -52,25 +52,35 @@ class OwnWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return tensors_; }
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
+  /// Made when it is first asked for: most operations are only waited for.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    const std::lock_guard lock(mutex_);
-    if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (completed_ && !future_->completed()) complete(*future_);
-    return future_;
+    std::unique_lock lock(mutex_);
+    if (future_) return future_;
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    const auto future = future_;
+    const bool too_late_for_end = completed_;
+    lock.unlock();
+    if (too_late_for_end) complete(*future);
+    return future;
   }
 
+  /// Once; a second call changes nothing.
   void end(std::exception_ptr error = nullptr) {
-    finish(std::move(error));  // wakes the waiting ones
     c10::intrusive_ptr<c10::ivalue::Future> future;
     {
       const std::lock_guard lock(mutex_);
+      if (completed_) return;
+      exception_ = std::move(error);
+      completed_ = true;
       future = future_;
     }
-    if (future && !future->completed()) complete(*future);  // unlocked: its callbacks may ask this work
+    cv_.notify_all();
+    if (future) complete(*future);
   }
 
  private:
-  void complete(c10::ivalue::Future& future) {
+  /// By the one who comes second, the end or the future's maker, and unlocked: the callbacks may ask this work.
+  void complete(c10::ivalue::Future& future) const {
     if (exception_) {
       future.setError(exception_);
     } else {

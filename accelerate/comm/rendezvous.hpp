@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -15,16 +14,15 @@ namespace accelerate::comm {
 /// The job's store. Rank 0 holds it at MASTER_ADDR:MASTER_PORT and listens on that address only; under torchrun's agent
 /// every rank is a client. Keys carry the restart count.
 ///
-/// Throws Error: environment without an address or port, or when the address is not this machine's or taken; peer when
-/// rank 0 did not come within the timeout.
+/// Throws Error: environment without an address or port, or when the address is not this machine's, taken, or (several
+/// machines) a name for loopback; peer when ranks did not come within the timeout or the store was lost.
 c10::intrusive_ptr<c10d::Store> meet(const env::ProcessEnv& process, const Place& place,
                                      std::chrono::milliseconds timeout);
 
 /// The same without an address known beforehand: rank 0 listens on a free port, and the backend tells the others.
+/// Without MASTER_ADDR that is on loopback where one machine has all ranks, else on an address that other machines
+/// reach.
 c10::intrusive_ptr<c10d::Store> meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const Place& place,
                                           std::chrono::milliseconds timeout);
-
-/// The address of this machine that reaches `host`: what gloo binds to, so that it takes the job's interface.
-std::string local_address_towards(const std::string& host, int64_t port, const Place& place);
 
 }  // namespace accelerate::comm

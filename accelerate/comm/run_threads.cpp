@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "accelerate/comm/group_impl.hpp"
@@ -37,20 +38,37 @@ std::shared_ptr<Group::Impl> rank_of(const ThreadsWorld& world, int64_t rank, in
   return impl;
 }
 
-void run_rank(const ThreadsWorld& world, std::shared_ptr<Group::Impl> impl, FirstError& error,
-              const std::function<void(Group)>& rank_main) {
-  const int64_t rank = impl->rank;
+/// What all ranks of one run_threads share.
+struct Run {
+  const ThreadsWorld& world;
+  const int64_t size;
+  const std::chrono::milliseconds timeout;
+  const std::function<void(Group)>& rank_main;
+  FirstError error{};
+};
+
+void run_rank(Run& run, int64_t rank) {
   std::string why = "has ended";
   try {
-    rank_main(make_group(std::move(impl)));
+    run.rank_main(make_group(rank_of(run.world, rank, run.size, run.timeout)));
   } catch (const std::exception& caught) {
-    error.keep(std::current_exception());  // before the others can notice
+    run.error.keep(std::current_exception());  // before the others can notice
     why = fmt::format("ended with: {}", caught.what());
   } catch (...) {
-    error.keep(std::current_exception());
+    run.error.keep(std::current_exception());
     why = "ended with an exception";
   }
-  world.leave(rank, why);
+  run.world.leave(rank, why);
+}
+
+/// The ranks that run wait for this one in vain: they are told, and end.
+void give_up_from(Run& run, int64_t rank, const std::system_error& error) {
+  run.error.keep(std::make_exception_ptr(
+      Error(ErrorKind::environment, {}, "run_threads",
+            fmt::format("{} of {} threads could be started, then the system refused: {}; run fewer ranks, or raise the "
+                        "limits on threads and memory (ulimit -u, ulimit -v)",
+                        rank, run.size, error.code().message()))));
+  for (; rank < run.size; ++rank) run.world.leave(rank, "could not be started");
 }
 
 }  // namespace
@@ -60,13 +78,19 @@ void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main
     base::fail(ErrorKind::usage, {}, "run_threads", "world_size is {}, must be at least 1", world_size);
   }
   const ThreadsWorld world(world_size);
-  FirstError error;
+  Run run{.world = world, .size = world_size, .timeout = timeout, .rank_main = rank_main};
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(world_size));
   for (int64_t rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] { run_rank(world, rank_of(world, rank, world_size, timeout), error, rank_main); });
+    try {
+      threads.emplace_back([&run, rank] { run_rank(run, rank); });
+    } catch (const std::system_error& error) {
+      give_up_from(run, rank, error);
+      break;
+    }
   }
   for (auto& thread : threads) thread.join();
-  error.rethrow();
+  run.error.rethrow();
 }
 
 }  // namespace accelerate::comm

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // On real processes; the backend is the launcher's choice.
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include "tests/comm/collectives_support.hpp"
 #include "tests/world.hpp"
 
@@ -26,4 +28,16 @@ TEST_CASE("the group is the job's, on the backend that was asked for") {
   const auto variables = accelerate::env::current_variables();
   const auto asked = variables.find("ACCELERATE_BACKEND");
   if (asked != variables.end()) CHECK(group.backend() == (group.size() == 1 ? "single" : asked->second));
+}
+
+TEST_CASE("what c10d's handle asks of MPI beyond what it knows is refused") {
+  const auto& world = testing::world();
+  if (world.size() == 1 || world.backend() != "mpi") return;
+  const auto handle = world.duplicate().process_group();
+  std::vector<at::Tensor> shorts{at::ones({2}, at::kShort)};
+  CHECK_THROWS_WITH(handle->allreduce(shorts, {.reduceOp = c10d::ReduceOp::BAND}),
+                    "the mpi backend reduces by sum, product, min and max");
+  CHECK_THROWS_WITH(handle->allreduce(shorts)->wait(), "the mpi backend does not reduce int16");
+  CHECK_THROWS_WITH(handle->send(shorts, static_cast<int>(world.size()), 0)->wait(),
+                    "MPI says MPI_ERR_RANK: invalid rank");
 }

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a job that goes wrong on purpose; faults_test.cpp starts it. Prints the errors it gets, exits with 3.
 #include <ATen/ops/ones.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/comm/rendezvous.hpp"
+#include "accelerate/prepared/start.hpp"
+#if ACCELERATE_HAS_MPI
+#include "fault_mpi.hpp"
+#endif
 
 namespace {
 
@@ -60,6 +67,7 @@ void messages(const Group& group) {
 
 const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"connect", [](const Group&) {}},
+    {"slow_connect", [](const Group&) {}},
     {"late", late},
     {"rank_1_dies", [](const Group& group) { dies(group, 1); }},
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},
@@ -69,14 +77,61 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"debug_messages", messages},
 };
 
+/// Comes to the store, and not to the backend.
+void meets_only(std::chrono::milliseconds then) {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  static_cast<void>(accelerate::comm::meet(process, {}, 60s));
+  std::this_thread::sleep_for(then);
+  _exit(0);
+}
+
+/// The system refuses more threads: there is room for the stacks of a few.
+void run_more_threads_than_fit() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto bytes = static_cast<rlim_t>(pages) * static_cast<rlim_t>(::getpagesize()) + (rlim_t{64} << 20);
+  const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+  ::setrlimit(RLIMIT_AS, &limit);
+  accelerate::comm::run_threads(1000, [](const Group& group) { group.barrier(); });
+}
+
+/// As a prepared program starts.
+void start() { static_cast<void>(accelerate::prepared::start({.timeout = 2s}, false)); }
+
+/// Those that have no group, or none yet.
+const std::map<std::string, void (*)()> kWithoutGroup{
+    {"meets_only", [] { meets_only(8s); }},
+    {"meets_and_dies", [] { meets_only(1s); }},
+    {"threads", run_more_threads_than_fit},
+    {"start", start},
+};
+
+#if ACCELERATE_HAS_MPI
+const std::map<std::string, void (*)()> kBefore{
+    {"mpi_gives_less", faults::let_mpi_give_less},
+    {"mpi_without_threads", faults::initialise_mpi_without_threads},
+    {"mpi_finalized", faults::initialise_and_finalize_mpi},
+};
+#else
+const std::map<std::string, void (*)()> kBefore{};
+#endif
+
+void run(const std::string& scenario) {
+  if (const auto alone = kWithoutGroup.find(scenario); alone != kWithoutGroup.end()) return alone->second();
+  const auto before = kBefore.find(scenario);
+  if (before != kBefore.end()) before->second();
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const bool slow = scenario == "slow_connect";
+  const auto group =
+      accelerate::comm::connect(process, {.timeout = slow ? 60s : 2s, .debug = scenario.rfind("debug", 0) == 0});
+  if (before == kBefore.end()) kScenarios.at(scenario)(group);
+}
+
 }  // namespace
 
 int main(int, char** argv) {
-  const std::string scenario = argv[1];
   try {
-    const auto process = accelerate::env::read(accelerate::env::current_variables());
-    const auto group = accelerate::comm::connect(process, {.timeout = 2s, .debug = scenario.rfind("debug", 0) == 0});
-    kScenarios.at(scenario)(group);
+    run(argv[1]);
   } catch (const accelerate::Error& error) {
     say(error);
     return 3;

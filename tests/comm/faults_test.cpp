@@ -73,7 +73,7 @@ class Folder {
 /// Runs command lines side by side, each at most 60 s.
 std::vector<Ended> run(const std::vector<std::string>& commands) {
   const Folder folder;
-  std::string script = "unset ACCELERATE_BACKEND RANK WORLD_SIZE; ";
+  std::string script = "unset ACCELERATE_BACKEND RANK WORLD_SIZE GLOO_SOCKET_IFNAME; ";
   for (size_t i = 0; i < commands.size(); ++i) {
     const auto file = (folder.path() / std::to_string(i)).string();
     script += fmt::format("(timeout -k 5 60 {} >{}.out 2>{}.err; echo $? >{}.code) & ", commands[i], file, file, file);
@@ -87,12 +87,13 @@ std::vector<Ended> run(const std::vector<std::string>& commands) {
   return all;
 }
 
+/// extra   variables that come last, so they win
 std::string rank_command(int rank, int world, int port, const std::string& scenario,
-                         const std::string& address = "127.0.0.1") {
+                         const std::string& address = "127.0.0.1", const std::string& extra = "") {
   return fmt::format(
       "env RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} "
-      "ACCELERATE_BACKEND=gloo {} {}",
-      rank, world, rank, world, address, port, FAULT_RANKS, scenario);
+      "ACCELERATE_BACKEND=gloo {} {} {}",
+      rank, world, rank, world, address, port, extra, FAULT_RANKS, scenario);
 }
 
 /// Both ranks of a gloo job of two.
@@ -185,6 +186,44 @@ TEST_CASE("gloo: an address of another machine, no address that resolves, and no
   CHECK(ranks[2].out == error("MASTER_PORT is 0, must be a free port of rank 0's machine, the same on all ranks"));
 }
 
+TEST_CASE("gloo: an interface that is not there is told with those that are") {
+  const std::string text = fmt::format(
+      "environment: [rank 0 of 2, {}] connect: GLOO_SOCKET_IFNAME is 'nosuch0', and 'nosuch0' is no network interface "
+      "of this machine that is up and has an address; there are: lo",
+      accelerate::base::host_name());
+  const int port = free_port();
+  const auto on = [&](int rank, const std::string& name) {
+    return rank_command(rank, 2, port, "connect", "127.0.0.1", "GLOO_SOCKET_IFNAME=" + name);
+  };
+  auto ranks = run({on(0, "nosuch0"), on(1, "nosuch0")});
+  CHECK(ranks[0].out.starts_with(text));
+  CHECK(ranks[0].code == 3);
+  check_quiet(ranks[0]);
+  ranks = run({on(0, "lo"), on(1, "lo")});
+  CHECK(ranks[0].out.empty());
+  CHECK(ranks[0].code == 0);
+}
+
+TEST_CASE("gloo: a rank that came to the meeting and not to gloo is waited for, and the time is told") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(0, 2, port, "connect"), rank_command(1, 2, port, "meets_only")});
+  CHECK(ranks[0].out ==
+        at_rank(0, "connect: gloo could not connect the 2 ranks within 2 s; a rank has not come or cannot be reached"));
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: a store that ends while gloo connects is no timeout") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(0, 2, port, "meets_and_dies"), rank_command(1, 2, port, "slow_connect")});
+  CAPTURE(ranks[1].out);
+  CHECK(ranks[1].out.starts_with(
+      fmt::format("peer: [rank 1 of 2, {}] connect: gloo could not connect the 2 ranks, it failed after ",
+                  accelerate::base::host_name())));
+  CHECK(ranks[1].out.find("[enforce fail") == std::string::npos);
+  CHECK(ranks[1].code == 3);
+  check_quiet(ranks[1]);
+}
+
 TEST_CASE("gloo: ranks meet over IPv6") {
   for (const auto& rank : run_gloo("connect", "::1")) {
     CAPTURE(rank.out);
@@ -260,6 +299,22 @@ TEST_CASE("mpi: trailing dimensions that differ are told on every rank, and shap
         std::string::npos);
 }
 
+TEST_CASE("mpi: an MPI without threads, and one that has ended, are refused") {
+  const auto rank = [](const std::string& scenario) {
+    return fmt::format("env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} {}",
+                       FAULT_RANKS, scenario);
+  };
+  const auto error = [](const std::string& text) {
+    return fmt::format("environment: [rank 0 of 2, {}] connect: {}\n", accelerate::base::host_name(), text);
+  };
+  const auto ranks = run({rank("mpi_gives_less"), rank("mpi_without_threads"), rank("mpi_finalized")});
+  CHECK(ranks[0].out == error("this MPI gives thread level 2, must give MPI_THREAD_MULTIPLE (3); use another MPI, or "
+                              "backend gloo"));
+  CHECK(ranks[1].out == error("the program initialised MPI at thread level 0, must be MPI_THREAD_MULTIPLE (3); call "
+                              "MPI_Init_thread with it, or leave MPI to Accelerate"));
+  CHECK(ranks[2].out == error("MPI was finalized already in this process"));
+}
+
 TEST_CASE("mpi: a world that is not MPI's is refused with both") {
   const auto ranks = run({fmt::format(
       "env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} connect", FAULT_RANKS)});
@@ -271,3 +326,29 @@ TEST_CASE("mpi: a world that is not MPI's is refused with both") {
 }
 
 #endif
+
+TEST_CASE("run_threads: when the system refuses a thread those that run are told and end") {
+  const auto ranks = run({fmt::format("{} threads", FAULT_RANKS)});
+  CAPTURE(ranks[0].out);
+  CHECK(ranks[0].out.starts_with("environment: run_threads: "));
+  CHECK(ranks[0].out.ends_with(
+      " of 1000 threads could be started, then the system refused: Resource temporarily unavailable; run fewer ranks, "
+      "or raise the limits on threads and memory (ulimit -u, ulimit -v)\n"));
+  CHECK(ranks[0].code == 3);
+}
+
+TEST_CASE("a shell's ACCELERATE_BACKEND=nccl on a machine without GPU: one process runs, several are told") {
+  const std::string shell = "ACCELERATE_BACKEND=nccl ACCELERATE_USE_CPU=1";
+  const auto ranks = run(
+      {fmt::format("env {} {} start", shell, FAULT_RANKS), rank_command(1, 2, free_port(), "start", "127.0.0.1", shell),
+       fmt::format("env {} {} --cpu --num_processes 2 {} start", shell, ACCELERATE_LAUNCH, FAULT_RANKS)});
+  const std::string text =
+      "connect: backend (ACCELERATE_BACKEND) is 'nccl', which needs a GPU, and this rank computes on the CPU; use mpi "
+      "or gloo, or unset it\n";
+  CHECK(ranks[0].out.empty());
+  CHECK(ranks[0].code == 0);
+  CHECK(ranks[1].out == fmt::format("environment: [rank 1 of 2, {}] {}", accelerate::base::host_name(), text));
+  CHECK(ranks[1].code == 3);
+  CHECK(ranks[2].out.find(text) != std::string::npos);
+  CHECK(ranks[2].code == 3);
+}

@@ -6,6 +6,7 @@
 #include "accelerate/comm/header.hpp"
 #include "accelerate/comm/link.hpp"
 #include "accelerate/comm/objects.hpp"
+#include "accelerate/comm/reason.hpp"
 #include "accelerate/comm/reduction.hpp"
 #include "tests/testing.hpp"
 
@@ -25,7 +26,7 @@ constexpr BackendRow kGloo{.name = "gloo", .connect = no_link, .missing = "", .u
 std::string choose(const accelerate::env::Variables& variables, const ConnectOptions& options = {},
                    const BackendRow& mpi = kMpi) {
   const std::array<const BackendRow*, 2> table{&mpi, &kGloo};
-  return choose_backend(variables, options, table, kHere);
+  return std::string(choose_backend(variables, options, table, kHere).name);
 }
 
 }  // namespace
@@ -50,11 +51,50 @@ TEST_CASE("MPI's wire-up of a job around this one does not count") {
 
 TEST_CASE("a backend that is unknown or not built is refused, with what to do") {
   CHECK_THROWS_WITH(choose({{"ACCELERATE_BACKEND", "ucc"}}),
-                    "[rank 1 of 4, gpu-a] connect: ACCELERATE_BACKEND is 'ucc', must be mpi or gloo");
-  CHECK_THROWS_WITH(choose({}, {.backend = "nccl"}),
-                    "[rank 1 of 4, gpu-a] connect: backend is 'nccl', must be mpi or gloo");
+                    "[rank 1 of 4, gpu-a] connect: backend (ACCELERATE_BACKEND) is 'ucc', must be mpi or gloo");
   CHECK_THROWS_WITH(choose({}, {.backend = "mpi"}, kNoMpi),
-                    "[rank 1 of 4, gpu-a] connect: backend is 'mpi', which this build lacks; install it");
+                    "[rank 1 of 4, gpu-a] connect: backend (ACCELERATE_BACKEND) is 'mpi', which this build lacks; "
+                    "install it");
+  constexpr BackendRow no_gloo{.name = "gloo", .connect = nullptr, .missing = "install that", .uses_store = true};
+  constexpr BackendRow no_nccl{.name = "nccl", .connect = nullptr, .missing = "install CUDA", .uses_store = true};
+  const std::array<const BackendRow*, 3> table{&kMpi, &no_gloo, &no_nccl};
+  CHECK_THROWS_WITH(choose_backend({}, {}, table, kHere),
+                    "[rank 1 of 4, gpu-a] connect: the backend for CPU tensors is 'gloo', which this build lacks; "
+                    "install that");
+  CHECK_THROWS_WITH(gpu_backend(table, kHere),
+                    "[rank 1 of 4, gpu-a] connect: the backend for GPU tensors is 'nccl', which this build lacks; "
+                    "install CUDA");
+}
+
+TEST_CASE("nccl is what a GPU gets anyway; without a GPU it is refused") {
+  const at::Device gpu(at::kCUDA, 0);
+  CHECK(choose({{"ACCELERATE_BACKEND", "nccl"}}, {.device = gpu}) == "gloo");
+  CHECK(choose({{"PMIX_RANK", "0"}}, {.backend = "nccl", .device = gpu}) == "mpi");
+  const std::string refusal =
+      "[rank 1 of 4, gpu-a] connect: backend (ACCELERATE_BACKEND) is 'nccl', which needs a GPU, and this rank computes "
+      "on the CPU; use mpi or gloo, or unset it";
+  CHECK_THROWS_WITH(choose({{"ACCELERATE_BACKEND", "nccl"}}), refusal.c_str());
+  CHECK_THROWS_WITH(choose({}, {.backend = "nccl"}), refusal.c_str());
+  CHECK_THROWS_WITH(choose({{"ACCELERATE_BACKEND", "nccl"}}, {.device = at::Device(at::kCPU)}), refusal.c_str());
+}
+
+TEST_CASE("what libraries throw is told without their source places, conditions and backtraces") {
+  CHECK(plain("[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to "
+              "find address for: eth7") == "Unable to find address for: eth7");
+  CHECK(plain("[enforce fail at device.cc:84] ifa != nullptr. ") == "");
+  CHECK(plain("Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error") ==
+        "Gloo connectFullMesh failed with no error");
+  CHECK(plain("connect [127.0.0.1]:4711: Connection refused") == "connect [127.0.0.1]:4711: Connection refused");
+  CHECK(plain("failed to recv, got 0 bytes\nException raised from recvBytes at Utils.hpp:678\nframe #0: x") ==
+        "failed to recv, got 0 bytes");
+}
+
+TEST_CASE("that the time was up is said where it was") {
+  using namespace std::chrono_literals;
+  CHECK(connect_failure("gloo", 4, 2s, 2100ms, "wait timeout") ==
+        "gloo could not connect the 4 ranks within 2 s; a rank has not come or cannot be reached");
+  CHECK(connect_failure("gloo", 4, 2s, 300ms, "Connection closed by peer") ==
+        "gloo could not connect the 4 ranks, it failed after 0.3 s: Connection closed by peer");
 }
 
 TEST_CASE("every backend has a row, built or not") {

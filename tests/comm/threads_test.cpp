@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same promises as on processes, with ranks that are threads, and what is special about them.
 #include <atomic>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tests/comm/collectives_support.hpp"
 
@@ -182,4 +183,22 @@ TEST_CASE("a part of a group notices that a member ended") {
   CHECK(texts[0].empty());
   CHECK(texts[2].empty());
   CHECK(texts[1] == at_rank(1, 4, "barrier: operation 1 (no tensor) cannot end: rank 3 has ended"));
+}
+
+TEST_CASE("a tensor on a device that the group does not carry is refused") {
+  run_threads(2, [](const Group& group) {
+    const auto meta = at::empty({2}, at::kMeta);
+    CHECK_THROWS_WITH(
+        group.all_reduce(meta),
+        at_rank(group.rank(), 2, "all_reduce: the tensor is on meta, this group (threads) carries CPU tensors")
+            .c_str());
+  });
+}
+
+TEST_CASE("what c10d's handle asks of the threads backend beyond its reductions is refused") {
+  run_threads(1, [](const Group& group) {
+    std::vector<at::Tensor> numbers{at::ones({2}, at::kLong)};
+    CHECK_THROWS_WITH(group.process_group()->allreduce(numbers, {.reduceOp = c10d::ReduceOp::BAND}),
+                      "the threads backend reduces by sum, product, min and max");
+  });
 }

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a library under us threw, in words for a user. Private.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+
+namespace accelerate::comm {
+
+/// The text without backtraces, source places ("[/pytorch/.../pair.cc:534] ") and the conditions of gloo's checks.
+std::string plain(std::string_view text);
+
+/// The error's text, plain.
+std::string reason_of(const std::exception& error);
+
+/// Why a backend could not connect the ranks: whether the time was up is the first thing to know.
+/// "gloo could not connect the 2 ranks within 2 s"
+/// "gloo could not connect the 2 ranks, it failed after 0.3 s: Connection closed by peer"
+std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
+                            std::chrono::milliseconds waited, std::string_view reason);
+
+}  // namespace accelerate::comm

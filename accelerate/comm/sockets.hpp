@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sockets on addresses that a job names: resolve, listen, look whether somebody listens. Private.
+#pragma once
+
+#include <netdb.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::comm {
+
+/// A file descriptor that closes itself; below zero where there is none.
+class Socket {
+ public:
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(other.release()) {}
+  Socket& operator=(Socket&&) = delete;
+  ~Socket();
+  [[nodiscard]] int get() const { return fd_; }
+  int release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_;
+};
+
+struct Endpoint {
+  std::string host;
+  int64_t port;
+};
+
+/// "10.0.0.1:29500", "[::1]:29500".
+std::string text(const Endpoint& endpoint);
+
+/// "192.0.2.2", "fd00::2"; "" for what is no IP address.
+std::string numeric_address(const sockaddr* address, socklen_t length);
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// Throws Error (environment), naming MASTER_ADDR, for a host that has no address.
+Addresses resolve(const Endpoint& endpoint, const Place& place);
+
+/// A socket that listens on this address and no other. Port 0: a free one, see port_of.
+/// Throws Error as fail_to_listen does.
+Socket listen_on(const Endpoint& endpoint, const Place& place);
+
+/// The port and the numeric address that a socket is bound to.
+int64_t port_of(const Socket& socket);
+std::string host_of(const Socket& socket);
+
+/// error   errno of the failed bind or listen. Throws Error: environment for an address that is taken or not this
+///         machine's, io for anything else.
+[[noreturn]] void fail_to_listen(const Endpoint& endpoint, const Place& place, int error);
+
+/// Whether somebody accepts connections there, found out before the deadline.
+bool somebody_listens(const Addresses& addresses, std::chrono::steady_clock::time_point deadline);
+
+/// The address of this machine that reaches `host`: what gloo binds to, so that it takes the job's interface.
+/// Throws Error (environment) where the machine has none.
+std::string local_address_towards(const Endpoint& endpoint, const Place& place);
+
+}  // namespace accelerate::comm
