@@ -96,6 +96,7 @@ void Group::Impl::compare(const std::vector<Header>& headers, Agreement agreemen
 }
 
 void Group::Impl::wait(c10d::Work& work, const Header& header, std::chrono::milliseconds limit, bool on_cuda) {
+  if (broken_ && !work.isCompleted()) refuse_broken(header);  // it may never end: what breaks a group drops the rest
   const auto begun = Clock::now();
   try {
     // With a deadline NCCL's wait blocks the host; without one it only makes the stream wait, and its watchdog watches.

@@ -3,8 +3,11 @@
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <fmt/format.h>
 
 #include <stdexcept>
+
+#include "accelerate/comm/header.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -54,7 +57,7 @@ void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dty
     case at::kDouble:
       return reduce_as<double>(into, from, count, op);
     default:
-      throw std::logic_error("reduce_into: a dtype that plan_reduction does not give");
+      throw std::invalid_argument(fmt::format("no kernel reduces {}", dtype_name(dtype)));
   }
 }
 

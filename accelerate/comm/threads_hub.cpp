@@ -52,11 +52,16 @@ bool Hub::help(Slot& slot) {
   while (slot.complete() && !slot.error && slot.begun < slot.tasks) {
     const size_t task = slot.begun++;
     lock.unlock();
-    slot.carry_out(task);
+    std::exception_ptr error;
+    try {
+      slot.carry_out(task);
+    } catch (...) {
+      error = std::current_exception();  // the others wait for this task too
+    }
     lock.lock();
-    if (++slot.ended < slot.tasks) continue;
-    slot.let_go();
-    changed.notify_all();
+    if (!slot.error) slot.error = std::move(error);
+    if (++slot.ended == slot.tasks) slot.let_go();
+    if (slot.over()) changed.notify_all();
   }
   return slot.over();
 }

@@ -125,6 +125,27 @@ TEST_CASE("a handle's deadline can be shorter than the group's timeout") {
   });
 }
 
+TEST_CASE("once a group is broken, what is still under way is not waited for") {
+  std::atomic<bool> over = false;
+  run_threads(2, [&](const Group& group) {
+    if (group.rank() == 1) {
+      while (!over) std::this_thread::sleep_for(5ms);
+      return;
+    }
+    auto first = group.all_reduce_async(at::ones({1}));
+    auto second = group.all_reduce_async(at::ones({2}));
+    CHECK_THROWS_AS(first.wait(50ms), accelerate::Error);
+    const auto begun = std::chrono::steady_clock::now();
+    CHECK_THROWS_WITH(second.wait(),
+                      at_rank(0, 2,
+                              "all_reduce: this group is broken since operation 1 (all_reduce): waited 0.05 s in "
+                              "operation 1 ([1] float32); rank 1 has not come.")
+                          .c_str());
+    CHECK(std::chrono::steady_clock::now() - begun < 20s);
+    over = true;
+  });
+}
+
 TEST_CASE("shapes that differ are an error on every rank, with both values") {
   const auto texts = errors_of(3, [](const Group& group) { group.all_reduce(at::ones({group.rank() == 2 ? 5 : 4})); });
   for (int64_t r : {0, 1}) {
@@ -195,10 +216,40 @@ TEST_CASE("a tensor on a device that the group does not carry is refused") {
   });
 }
 
-TEST_CASE("what c10d's handle asks of the threads backend beyond its reductions is refused") {
-  run_threads(1, [](const Group& group) {
+TEST_CASE("what c10d's handle asks of the threads backend beyond its reductions is refused on every rank") {
+  run_threads(2, [](const Group& group) {
     std::vector<at::Tensor> numbers{at::ones({2}, at::kLong)};
-    CHECK_THROWS_WITH(group.process_group()->allreduce(numbers, {.reduceOp = c10d::ReduceOp::BAND}),
+    std::vector<at::Tensor> shorts{at::ones({2}, at::kShort)};
+    const auto handle = group.process_group();
+    CHECK_THROWS_WITH(handle->allreduce(numbers, {.reduceOp = c10d::ReduceOp::BAND}),
                       "the threads backend reduces by sum, product, min and max");
+    CHECK_THROWS_WITH(handle->allreduce(shorts)->wait(), "no kernel reduces int16");
+  });
+}
+
+TEST_CASE("ranks that call different operations of c10d's handle are told") {
+  std::atomic<int> told = 0;
+  run_threads(2, [&](const Group& group) {
+    const auto handle = group.process_group();
+    std::vector<at::Tensor> ones{at::ones({2})};
+    try {
+      (group.rank() == 0 ? handle->allreduce(ones) : handle->broadcast(ones))->wait();
+    } catch (const std::exception& error) {
+      CHECK(std::string(error.what()).starts_with("another rank calls "));
+      ++told;
+    }
+  });
+  CHECK(told == 2);
+}
+
+TEST_CASE("a tag, a layout and a mix of devices that cannot be are refused") {
+  run_threads(2, [](const Group& group) {
+    const auto text = [&](const std::string& what) { return at_rank(group.rank(), 2, what); };
+    CHECK_THROWS_WITH(group.send(at::ones({1}), 1 - group.rank(), 32'767),
+                      text("send: tag is 32767, must be 0 to 32766").c_str());
+    CHECK_THROWS_WITH(group.all_reduce(at::ones({2}).to_sparse()),
+                      text("all_reduce: the tensor is Sparse, only dense tensors are reduced").c_str());
+    CHECK_THROWS_WITH(group.all_to_all({at::ones({1}), at::empty({1}, at::kMeta)}),
+                      text("all_to_all: one tensor is on cpu, another on meta; they must be on one device").c_str());
   });
 }
