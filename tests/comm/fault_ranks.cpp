@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a job that goes wrong on purpose; faults_test.cpp starts it. Prints the errors it gets, exits with 3.
 #include <ATen/ops/ones.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
@@ -14,6 +12,7 @@
 #include "accelerate/comm/group.hpp"
 #include "accelerate/comm/rendezvous.hpp"
 #include "accelerate/prepared/start.hpp"
+#include "fault_threads.hpp"
 #if ACCELERATE_HAS_MPI
 #include "fault_mpi.hpp"
 #endif
@@ -85,14 +84,9 @@ void meets_only(std::chrono::milliseconds then) {
   _exit(0);
 }
 
-/// The system refuses more threads: there is room for the stacks of a few.
-void run_more_threads_than_fit() {
-  int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const auto bytes = static_cast<rlim_t>(pages) * static_cast<rlim_t>(::getpagesize()) + (rlim_t{64} << 20);
-  const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
-  ::setrlimit(RLIMIT_AS, &limit);
-  accelerate::comm::run_threads(1000, [](const Group& group) { group.barrier(); });
+void run_more_threads_than_allowed() {
+  faults::refuse_threads_after(3);
+  accelerate::comm::run_threads(5, [](const Group& group) { group.barrier(); });
 }
 
 /// As a prepared program starts.
@@ -102,7 +96,7 @@ void start() { static_cast<void>(accelerate::prepared::start({.timeout = 2s}, fa
 const std::map<std::string, void (*)()> kWithoutGroup{
     {"meets_only", [] { meets_only(5s); }},
     {"meets_and_dies", [] { meets_only(1s); }},
-    {"threads", run_more_threads_than_fit},
+    {"threads", run_more_threads_than_allowed},
     {"start", start},
 };
 
