@@ -5,7 +5,6 @@
 #include <ATen/ops/full_like.h>
 
 #include <cstdio>
-#include <limits>
 
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/prepared/rng.hpp"
@@ -49,11 +48,21 @@ DistributedType Accelerator::distributed_type() const {
 }
 
 void Accelerator::free_memory() {
-  models_.clear();
+  forget_models([](const auto&) { return true; });
   optimizers_.clear();
-  shared_->models.clear();
-  ++shared_->models_version;
-  shared_->window.state = {};
+  shared_->engines = false;
+  shared_->window = {.options = shared_->window.options};
+}
+
+template <typename Which>
+void Accelerator::forget_models(const Which& which) {
+  std::erase_if(models_, [&](const auto& model) {
+    if (!which(model)) return false;
+    model->retire();  // handles may keep it; a second engine on the same parameters would add to its sums
+    std::erase_if(shared_->models, [&](const auto& weak) { return weak.expired() || weak.lock() == model; });
+    ++shared_->models_version;
+    return true;
+  });
 }
 
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
@@ -70,21 +79,22 @@ void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
     // The weight rides in as the seed of the backward; no division enters the graph.
     loss.backward(weight == 1.0 ? at::Tensor{} : at::full_like(loss, weight), retain_graph);
   };
-  if (engines.empty()) return run();
-  gradient::run_backward(engines, shared_->group, run);
+  if (engines.empty()) {
+    run();
+  } else {
+    gradient::run_backward(engines, shared_->group, run);
+  }
+  shared_->window.keeps = false;
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
-  // Within a window the gradients are not whole yet: the norm so far, and nothing is scaled.
-  const double limit = sync_gradients() ? max_norm : std::numeric_limits<double>::infinity();
-  if (const auto gradients = prepared::whole_buckets(models_, parameters)) {
-    return gradient::clip_norm_of(*gradients, limit, norm_type);
-  }
-  return gradient::clip_grad_norm_(parameters, limit, norm_type);
+  const auto gradients = prepared::flat_gradients(models_, parameters);
+  return sync_gradients() ? gradient::clip_norm_of(gradients, max_norm, norm_type)
+                          : gradient::norm_of(gradients, norm_type);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  if (sync_gradients()) gradient::clip_grad_value_(parameters, clip_value);
+  if (sync_gradients()) gradient::clip_value_of(prepared::flat_gradients(models_, parameters), clip_value);
 }
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
@@ -121,7 +131,8 @@ std::shared_ptr<prepared::ModelCore> Accelerator::add_model(const void* identity
   for (const auto& known : models_) {
     if (known->is(identity, parameters)) return known;
   }
-  std::erase_if(models_, [&](const auto& model) { return model->identity() == identity; });  // that one is gone
+  // Another module took the address, or parameters were exchanged, frozen or freed.
+  forget_models([&](const auto& model) { return model->identity() == identity; });
   auto model = std::make_shared<prepared::ModelCore>(
       shared_, identity, std::move(parameters), std::move(buffers),
       prepared::ModelOptions{.engine = {.buckets = options_.buckets, .static_graph = options_.static_graph},

@@ -80,7 +80,8 @@ class Accelerator {
     }
   }
 
-  /// evaluation_mode: moved to the device, but its gradients are never reduced.
+  /// evaluation_mode: moved to the device, but its gradients are never reduced. A prepared object comes back as it is,
+  /// here and in the three that follow.
   template <prepared::AnyModule Model>
   [[nodiscard]] auto prepare_model(Model&& model, bool evaluation_mode = false) {
     auto held = prepared::hold(std::forward<Model>(model));
@@ -92,12 +93,22 @@ class Accelerator {
     return PreparedModel<Module>(std::move(held), std::move(core));
   }
 
+  template <typename Module>
+  [[nodiscard]] PreparedModel<Module> prepare_model(const PreparedModel<Module>& model, bool = false) {
+    return model;
+  }
+
   template <prepared::AnyOptimizer Optimizer>
   [[nodiscard]] auto prepare_optimizer(Optimizer&& optimizer) {
     auto held = prepared::hold(std::forward<Optimizer>(optimizer));
     using Object = typename decltype(held)::element_type;
     auto core = add_optimizer(*held);
     return PreparedOptimizer<Object>(std::move(held), std::move(core));
+  }
+
+  template <typename Optimizer>
+  [[nodiscard]] PreparedOptimizer<Optimizer> prepare_optimizer(const PreparedOptimizer<Optimizer>& optimizer) {
+    return optimizer;
   }
 
   template <prepared::AnyScheduler Scheduler>
@@ -108,6 +119,11 @@ class Accelerator {
                                      std::make_shared<prepared::SchedulerCore>(shared_, scheduler_options()));
   }
 
+  template <typename Scheduler>
+  [[nodiscard]] PreparedScheduler<Scheduler> prepare_scheduler(const PreparedScheduler<Scheduler>& scheduler) {
+    return scheduler;
+  }
+
   /// Our loaders read only this rank's samples. Of anything else that yields batches every rank reads all and keeps
   /// every num_processes-th, so all ranks must see the same order: seed its sampler alike.
   template <prepared::AnyLoader Loader>
@@ -115,6 +131,10 @@ class Accelerator {
     auto held = prepared::hold(std::forward<Loader>(loader));
     using Object = typename decltype(held)::element_type;
     return PreparedLoader<Object>(std::move(held), shared_, loader_options());
+  }
+  template <typename Loader>
+  [[nodiscard]] PreparedLoader<Loader> prepare_data_loader(const PreparedLoader<Loader>& loader) {
+    return loader;
   }
 
   /// The object that was given to prepare().
@@ -134,8 +154,11 @@ class Accelerator {
     return prepared::find_executable_batch_size(group(), run, starting_batch_size);
   }
 
-  /// Forgets what was prepared; handles stay usable. The step count starts again.
+  /// Forgets what was prepared and where accumulation stands. Handles stay usable, but gradients are not averaged any
+  /// more: prepare again what goes on training.
   void free_memory();
+  /// free_memory(), by the other name it has in Hugging Face Accelerate.
+  void clear() { free_memory(); }
 
   // The step ----------------------------------------------------------------------------------------------------------
   /// loss   scalar
@@ -145,6 +168,11 @@ class Accelerator {
 
   /// Opens one micro-batch; within a window the prepared optimizers and schedulers rest and, with several ranks, the
   /// gradients of the given models (none given: of all) stay local.
+  ///
+  /// Call it once per micro-batch; zero_grad() may come first or last in it. A loop that is left within a window leaves
+  /// it open: the next accumulate() goes on with it, and until it ends prepared optimizers rest;
+  /// set_sync_gradients(true) or free_memory() ends it at once. An optimizer that was not prepared knows no windows: step
+  /// it where sync_gradients() is true.
   template <typename... Models>
   [[nodiscard]] prepared::AccumulateGuard accumulate(const Models&... models) {
     return {shared_, optimizers_, models_of(models...)};
@@ -157,7 +185,7 @@ class Accelerator {
   /// The next backward is reduced although its forward ran within no_sync.
   template <typename Model>
   void trigger_sync_in_backward(const PreparedModel<Model>& model) {
-    if (auto* engine = model.core().engine()) engine->set_sync(true);
+    for (auto* engine : model.core().engines()) engine->set_sync(true);
   }
   /// Within it ranks may run out of batches at different times (even_batches off, or streams): one that leaves it, or
   /// calls its finish(), takes part in the others' reductions until all have left; parameters then are equal.
@@ -173,12 +201,17 @@ class Accelerator {
   }
 
   /// Scales the gradients so that their norm is at most max_norm; nothing within an accumulation window.
+  /// parameters   all of one prepared model: its flat buckets are scaled, a few operations in all
   /// returns   0-dim tensor on the device, the norm before clipping; no host wait
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0);
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   template <typename Model>
   at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0) {
     return clip_grad_norm_(model.parameters(), max_norm, norm_type);
+  }
+  template <typename Model>
+  void clip_grad_value_(const PreparedModel<Model>& model, double clip_value) {
+    clip_grad_value_(model.parameters(), clip_value);
   }
 
   [[nodiscard]] bool sync_gradients() const { return shared_->window.ends; }
@@ -198,9 +231,10 @@ class Accelerator {
   [[nodiscard]] Value gather_for_metrics(const Value& value) const {
     return prepared::cut_to_real(*shared_, gather(value));
   }
+  /// scale   the result is multiplied by it
   template <typename Value>
-  [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum) const {
-    return tree::reduce(value, shared_->group, op);
+  [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
+    return tree::reduce(value, shared_->group, op, scale);
   }
   /// In place, as torch.distributed does; also returned.
   template <typename Value>
@@ -217,6 +251,12 @@ class Accelerator {
   }
   [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const {
     return shared_->group.broadcast_bytes(bytes, from_process);
+  }
+  /// Each of them from that rank; every rank gives as many.
+  [[nodiscard]] std::vector<std::string> broadcast_object_list(std::vector<std::string> objects,
+                                                               int64_t from_process = 0) const {
+    for (std::string& bytes : objects) bytes = broadcast_object(bytes, from_process);
+    return objects;
   }
   /// This rank's part of a vector, tensor or map of them; the first ranks get one more. apply_padding: all the same
   /// number, the last element repeated.
@@ -300,6 +340,8 @@ class Accelerator {
   void check_module(bool there) const;
   std::shared_ptr<prepared::ModelCore> add_model(const void* identity, std::vector<gradient::NamedTensor> parameters,
                                                  std::vector<gradient::NamedTensor> buffers, bool evaluation_mode);
+  template <typename Which>
+  void forget_models(const Which& which);
   std::shared_ptr<prepared::OptimizerCore> add_optimizer(torch::optim::Optimizer& optimizer);
   [[nodiscard]] prepared::SchedulerOptions scheduler_options() const;
   [[nodiscard]] prepared::LoaderOptions loader_options() const;

@@ -13,7 +13,9 @@ namespace accelerate {
 ///   accelerate::DistributedDataParallel model(net);      // finds its peers from the environment, equal start
 ///   model(x).sum().backward();                           // gradients are the mean over the ranks
 ///
-/// Any optimizer steps on them as they are. The connection closes with the object. Options as for Accelerator.
+/// Any optimizer steps on them as they are, and nothing tells it that gradients are this rank's own: step only after a
+/// synchronised backward, never on what ran under no_sync alone. (Optimizers prepared by an Accelerator refuse that.)
+/// The connection closes with the object. Options as for Accelerator.
 template <typename Module>
 class DistributedDataParallel {
  public:

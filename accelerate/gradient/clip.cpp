@@ -32,7 +32,31 @@ std::vector<std::vector<at::Tensor>> by_kind(const std::vector<at::Tensor>& grad
   return groups;
 }
 
-// The dense tensors that hold the gradients' numbers.
+void check_norm(double max_norm, double norm_type) {
+  if (!(max_norm >= 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "max_norm is {}, must be at least 0", max_norm);
+  }
+  if (!(norm_type > 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "norm_type is {}, must be above 0 (infinity is allowed)",
+               norm_type);
+  }
+}
+
+at::Tensor norm_of_groups(const std::vector<std::vector<at::Tensor>>& groups, double norm_type) {
+  const at::Device device = groups.front().front().device();
+  // Half precision would round the norm of a large tensor away; one dtype, so that the norms stack.
+  const bool has_double = std::any_of(groups.begin(), groups.end(),
+                                      [](const auto& group) { return group.front().scalar_type() == at::kDouble; });
+  const at::ScalarType dtype = has_double ? at::kDouble : at::kFloat;
+  std::vector<at::Tensor> norms;
+  for (const auto& group : groups) {
+    for (const at::Tensor& norm : at::_foreach_norm(group, norm_type, dtype)) norms.push_back(norm.to(device, true));
+  }
+  return norms.size() == 1 ? norms.front() : at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+}  // namespace
+
 std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
@@ -49,33 +73,19 @@ std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameter
   return gradients;
 }
 
-void check_norm(double max_norm, double norm_type) {
-  if (!(max_norm >= 0)) {
-    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "max_norm is {}, must be at least 0", max_norm);
-  }
-  if (!(norm_type > 0)) {
-    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "norm_type is {}, must be above 0 (infinity is allowed)",
-               norm_type);
-  }
+at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+  check_norm(0, norm_type);
+  if (gradients.empty()) return at::zeros({});
+  const at::NoGradGuard no_grad;
+  return norm_of_groups(by_kind(gradients), norm_type);
 }
-
-}  // namespace
 
 at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type) {
   check_norm(max_norm, norm_type);
   if (gradients.empty()) return at::zeros({});
   const at::NoGradGuard no_grad;
   const auto groups = by_kind(gradients);
-  const at::Device device = gradients.front().device();
-  // Half precision would round the norm of a large tensor away; one dtype, so that the norms stack.
-  const bool has_double = std::any_of(groups.begin(), groups.end(),
-                                      [](const auto& group) { return group.front().scalar_type() == at::kDouble; });
-  const at::ScalarType dtype = has_double ? at::kDouble : at::kFloat;
-  std::vector<at::Tensor> norms;
-  for (const auto& group : groups) {
-    for (const at::Tensor& norm : at::_foreach_norm(group, norm_type, dtype)) norms.push_back(norm.to(device, true));
-  }
-  const at::Tensor total = norms.size() == 1 ? norms.front() : at::linalg_vector_norm(at::stack(norms), norm_type);
+  const at::Tensor total = norm_of_groups(groups, norm_type);
   const at::Tensor factor = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& group : groups) {
     at::_foreach_mul_(group, factor.to(group.front().device(), group.front().scalar_type(), true));

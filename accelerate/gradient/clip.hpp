@@ -19,7 +19,11 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
 /// Clamps every gradient element of parameters into [-value, value].
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double value);
 
+/// The dense tensors that hold the gradients' numbers, of sparse ones the values after coalescing.
+std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameters);
+
 /// The same on the gradients themselves: one tensor each, or whole flat buckets (Engine::gradients()).
+at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type = 2.0);
 at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type = 2.0);
 void clip_value_of(const std::vector<at::Tensor>& gradients, double value);
 

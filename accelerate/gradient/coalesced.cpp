@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/gradient/coalesced.hpp"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -56,7 +57,10 @@ void BufferBroadcast::broadcast(const comm::Group& group, const Pack& pack, int6
   const bool sends = group.rank() == root;
   for (size_t i = 0; sends && i < pack.tensors.size(); ++i) pack.views[i].copy_(pack.tensors[i], true);
   group.broadcast(pack.bytes, root);
-  for (size_t i = 0; !sends && i < pack.tensors.size(); ++i) pack.tensors[i].copy_(pack.views[i], true);
+}
+
+void BufferBroadcast::unpack(const Pack& pack) {
+  for (size_t i = 0; i < pack.tensors.size(); ++i) pack.tensors[i].copy_(pack.views[i], true);
 }
 
 BufferBroadcast::BufferBroadcast(comm::Group group, std::vector<NamedTensor> buffers) : group_(std::move(group)) {
@@ -71,7 +75,13 @@ void BufferBroadcast::run(int64_t root) const {
   if (group_.size() == 1 || packs_.empty()) return;
   const at::NoGradGuard no_grad;
   if (join_link_ != nullptr) root = join_link_->announce(join_operation_).root;
-  for (const Pack& one : packs_) broadcast(group_, one, root);
+  for (const Pack& one : packs_) {
+    broadcast(group_, one, root);
+    if (group_.rank() == root) continue;
+    // Not counted as a change in place: BatchNorm's backward has saved the statistics without using them.
+    const at::AutoDispatchBelowADInplaceOrView uncounted;
+    unpack(one);
+  }
 }
 
 std::vector<at::Tensor> BufferBroadcast::tensors() const {
@@ -91,7 +101,9 @@ void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& 
       if (piece.size() == 1) {
         group.broadcast(piece.front(), root);
       } else if (!piece.empty()) {
-        BufferBroadcast::broadcast(group, BufferBroadcast::pack(std::move(piece)), root);
+        const auto pack = BufferBroadcast::pack(std::move(piece));
+        BufferBroadcast::broadcast(group, pack, root);
+        if (group.rank() != root) BufferBroadcast::unpack(pack);
       }
       piece.clear();
       bytes = 0;

@@ -30,7 +30,8 @@ class BufferBroadcast {
   /// Compares names, shapes and dtypes across the ranks; the error names the first that differs, on every rank.
   BufferBroadcast(comm::Group group, std::vector<NamedTensor> buffers);
 
-  /// Every buffer becomes root's, in place. Inside an UnevenJoin root is a rank that still has batches.
+  /// Every buffer becomes root's, in place. Inside an UnevenJoin root is a rank that still has batches. Graphs that
+  /// saved a buffer stay usable, as they are in one process: a second forward comes before the first one's backward.
   void run(int64_t root = 0) const;
   [[nodiscard]] bool empty() const { return packs_.empty(); }
   [[nodiscard]] std::vector<at::Tensor> tensors() const;
@@ -46,6 +47,7 @@ class BufferBroadcast {
   friend void broadcast_tensors(const comm::Group&, const std::vector<at::Tensor>&, int64_t, int64_t);
   static Pack pack(std::vector<at::Tensor> tensors);
   static void broadcast(const comm::Group& group, const Pack& pack, int64_t root);
+  static void unpack(const Pack& pack);
 
   comm::Group group_{};
   std::vector<Pack> packs_{};

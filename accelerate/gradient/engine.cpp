@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/gradient/engine.hpp"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ std::vector<Slot> trainable(const std::vector<NamedTensor>& parameters, const Pl
                  "the tensor it was computed from",
                  parameter.name);
     }
-    slots.push_back({.name = parameter.name, .parameter = tensor});
+    slots.push_back({.name = parameter.name, .parameter = tensor, .local = tensor.grad().defined()});
   }
   return slots;
 }
@@ -53,7 +54,9 @@ Engine::Engine(comm::Group group, std::vector<NamedTensor> parameters, EngineOpt
   core_->hook_up();
 }
 
-Engine::~Engine() { core_->unhook(); }
+Engine::~Engine() { retire(); }
+
+void Engine::retire() { core_->unhook(); }
 
 void Engine::set_sync(bool sync) { core_->sync = sync; }
 bool Engine::sync() const { return core_->sync; }
@@ -80,19 +83,23 @@ void Engine::zero_all() {
   core_->zero_all();
 }
 
-void Engine::zero(const std::vector<at::Tensor>& parameters) {
+void Engine::zero(const std::vector<at::Tensor>& parameters, bool set_to_none) {
   const auto lock = locked(*core_);
   size_t ours = 0;
   for (const at::Tensor& parameter : parameters) ours += core_->index_of.count(parameter.unsafeGetTensorImpl());
-  if (ours == core_->slots.size()) {
+  if (set_to_none && ours == core_->slots.size()) {
     core_->zero_all();
     return;
   }
   core_->complete();
+  const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {
     const auto found = core_->index_of.find(parameter.unsafeGetTensorImpl());
-    if (found != core_->index_of.end()) core_->zero(core_->slots[found->second]);
+    if (found == core_->index_of.end()) continue;
+    Slot& slot = core_->slots[found->second];
+    set_to_none ? core_->zero(slot) : core_->zero_in_place(slot);
   }
+  core_->forgive();
 }
 
 bool Engine::manages(const at::Tensor& parameter) const {
@@ -100,13 +107,17 @@ bool Engine::manages(const at::Tensor& parameter) const {
 }
 
 bool Engine::manages_exactly(const std::vector<at::Tensor>& parameters) const {
+  std::vector<bool> listed(core_->slots.size());
   size_t ours = 0;
   for (const at::Tensor& parameter : parameters) {
-    if (manages(parameter)) {
-      ++ours;
-    } else if (parameter.grad().defined()) {
-      return false;
+    const auto found = core_->index_of.find(parameter.unsafeGetTensorImpl());
+    if (found == core_->index_of.end()) {
+      if (parameter.grad().defined()) return false;
+      continue;
     }
+    if (listed[found->second]) return false;  // counts twice, a bucket does not
+    listed[found->second] = true;
+    ++ours;
   }
   return ours == core_->slots.size();
 }

@@ -43,11 +43,16 @@ class Engine {
   /// group        its collectives are this engine's alone: give it Group::duplicate()
   /// parameters   of one model, any dtypes and devices; those that need no gradient are made equal and else left out,
   ///              those listed twice count once
-  /// Compares names, shapes and dtypes over the ranks, then makes every value rank 0's.
+  /// Compares names, shapes and dtypes over the ranks, then makes every value rank 0's. A gradient that a parameter has
+  /// already counts as this rank's own, not yet reduced.
+  /// Throws Error (usage) where another engine averages one of the parameters: two would add up each other's sums.
   Engine(comm::Group group, std::vector<NamedTensor> parameters, EngineOptions options = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+  /// Gradients are averaged no more; another engine may take the parameters over. Nothing else may be called after it
+  /// but by an UnevenJoin that still knows this engine.
+  void retire();
 
   /// What the latest prepared forward decided: false leaves gradients local, to be reduced with those of the next
   /// synchronised backward. At first true.
@@ -73,10 +78,11 @@ class Engine {
   /// Zeroes gradients in place, one operation per bucket; what is then not used ends undefined again, as after the
   /// stock zero_grad().
   void zero_all();
-  /// The same for some parameters; those that are not this engine's are left alone.
-  void zero(const std::vector<at::Tensor>& parameters);
+  /// The same for some parameters; those that are not this engine's are left alone. set_to_none false: gradients that
+  /// are there stay there, as zeros that optimizers step on (weight decay acts).
+  void zero(const std::vector<at::Tensor>& parameters, bool set_to_none = true);
   [[nodiscard]] bool manages(const at::Tensor& parameter) const;
-  /// All of them, and nothing of this engine's is missing in the list.
+  /// All of them once, and nothing of this engine's is missing in the list.
   [[nodiscard]] bool manages_exactly(const std::vector<at::Tensor>& parameters) const;
 
   /// Dense tensors that together hold every gradient: whole buckets (values of sparse gradients apart). Before the

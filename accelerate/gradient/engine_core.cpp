@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace accelerate::gradient {
@@ -25,6 +26,13 @@ struct ArrivalHook : torch::autograd::FunctionPostHook {
   size_t index;
 };
 
+bool averaged_elsewhere(const std::vector<std::unique_ptr<torch::autograd::FunctionPostHook>>& hooks) {
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    const auto* arrival = dynamic_cast<const ArrivalHook*>(hook.get());
+    return arrival != nullptr && !arrival->core.expired();
+  });
+}
+
 }  // namespace
 
 Engine::Core::Core(comm::Group the_group, std::vector<Slot> the_slots, EngineOptions the_options)
@@ -35,16 +43,27 @@ Engine::Core::Core(comm::Group the_group, std::vector<Slot> the_slots, EngineOpt
 Engine::Core::~Core() = default;
 
 void Engine::Core::hook_up() {
+  std::vector<Accumulator> accumulators;
+  for (const Slot& slot : slots) {
+    accumulators.push_back(torch::autograd::impl::grad_accumulator(slot.parameter));
+    if (!averaged_elsewhere(accumulators.back()->post_hooks())) continue;
+    base::fail(ErrorKind::usage, group.place(), "prepare",
+               "the gradient of parameter {} is averaged already, through another Accelerator or "
+               "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or let "
+               "its prepared model go)",
+               slot.name);
+  }
+  // A tensor holds its accumulator weakly; ours keeps it, and the hook with it, alive.
+  accumulators_ = std::move(accumulators);
   for (size_t i = 0; i < slots.size(); ++i) {
-    // The tensor holds its accumulator weakly; ours keeps it, and the hook with it, alive.
-    accumulators_.push_back(torch::autograd::impl::grad_accumulator(slots[i].parameter));
-    hook_keys_.push_back(accumulators_.back()->add_post_hook(std::make_unique<ArrivalHook>(weak_from_this(), i)));
+    hook_keys_.push_back(accumulators_[i]->add_post_hook(std::make_unique<ArrivalHook>(weak_from_this(), i)));
   }
 }
 
 void Engine::Core::unhook() {
   for (size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
   accumulators_.clear();
+  hook_keys_.clear();
 }
 
 void Engine::Core::arrived(size_t index) {

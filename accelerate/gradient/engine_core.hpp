@@ -44,7 +44,9 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void complete();  ///< ends a reduction whose backward died half-way, so that the ranks stay in step
 
   void zero(Slot& slot);
+  void zero_in_place(Slot& slot);  ///< a gradient that is there becomes zeros that count as a gradient
   void zero_all();
+  void forgive();  ///< a reduction that broke off is forgotten when no gradient of it is left
   void before_step();
   [[nodiscard]] const Slot* unreduced() const;  ///< a slot with a gradient that no reduction has seen
   [[nodiscard]] std::vector<at::Tensor> gradients();

@@ -142,7 +142,7 @@ void Engine::Core::reset() {
 
 const Slot* Engine::Core::unreduced() const {
   for (const Slot& slot : slots) {
-    if ((slot.local || broken_off) && slot.gradient().defined()) return &slot;
+    if ((slot.local || broken_off) && slot.there()) return &slot;
   }
   return nullptr;
 }
@@ -157,10 +157,12 @@ void Engine::Core::before_step() {
                group.size());
   }
   if (slot != nullptr) {
-    base::fail(ErrorKind::usage, group.place(), "optimizer.step",
-               "the gradient of parameter {} is this rank's own, not the mean of {} ranks: its backward ran under "
-               "no_sync; run one synchronised backward before the step",
-               slot->name, group.size());
+    base::fail(
+        ErrorKind::usage, group.place(), "optimizer.step",
+        "the gradient of parameter {} is this rank's own, not the mean of {} ranks: it is from before prepare(), "
+        "or no_sync was open at the last model(x) before its backward (model->forward(x) does not count); run "
+        "one synchronised backward before the step",
+        slot->name, group.size());
   }
   for (const Slot& one : slots) {
     if (one.blank && one.gradient().is_same(one.view)) one.gradient().reset();
@@ -178,6 +180,24 @@ void Engine::Core::zero(Slot& slot) {
   if (gradient.is_same(slot.view)) return;
   // A parameter that was frozen meanwhile keeps none.
   gradient = slot.parameter.requires_grad() ? slot.view : at::Tensor();
+}
+
+void Engine::Core::zero_in_place(Slot& slot) {
+  if (!slot.there()) return zero(slot);
+  slot.local = false;
+  at::Tensor& gradient = slot.gradient();
+  if (slot.view.defined()) {
+    slot.view.zero_();
+    slot.blank = false;
+    gradient = slot.view;
+  } else {
+    gradient = gradient.detach();
+    gradient.zero_();
+  }
+}
+
+void Engine::Core::forgive() {
+  broken_off = broken_off && std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.there(); });
 }
 
 void Engine::Core::zero_all() {

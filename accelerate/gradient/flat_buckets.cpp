@@ -25,8 +25,7 @@ at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& p
 
 }  // namespace
 
-bool Slot::used() const {
-  if (arrived) return true;
+bool Slot::there() const {
   const at::Tensor& now = gradient();
   return now.defined() && !(blank && now.is_same(view));
 }

@@ -35,7 +35,9 @@ struct Slot {
 
   [[nodiscard]] at::Tensor& gradient() const { return parameter.mutable_grad(); }
   /// Something was added since the last zeroing.
-  [[nodiscard]] bool used() const;
+  [[nodiscard]] bool used() const { return arrived || there(); }
+  /// The user would see a gradient: defined, and not the view that stands for none.
+  [[nodiscard]] bool there() const;
   /// The gradient becomes the view, with the values it has. A dense gradient outside is copied, a sparse one densified.
   void attach();
   /// Its view becomes zero unless it is known to be; the gradient is left as it is.

@@ -77,7 +77,7 @@ UnevenJoin::UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOpt
       exceptions_(std::uncaught_exceptions()) {
   if (group_.size() == 1) return;
   for (const JoinModel& model : models_) {
-    if (model.engine->core_->join_link != nullptr) {
+    if (model.engine != nullptr && model.engine->core_->join_link != nullptr) {
       base::fail(ErrorKind::usage, group_.place(), "join_uneven_inputs",
                  "a model is in another join_uneven_inputs already; end that one first");
     }
@@ -99,8 +99,10 @@ UnevenJoin::~UnevenJoin() {
 
 void UnevenJoin::attach(JoinLink* link) {
   for (size_t i = 0; i < models_.size(); ++i) {
-    models_[i].engine->core_->join_link = link;
-    models_[i].engine->core_->join_operation = reduction_of(i);
+    if (models_[i].engine != nullptr) {
+      models_[i].engine->core_->join_link = link;
+      models_[i].engine->core_->join_operation = reduction_of(i);
+    }
     if (models_[i].buffers == nullptr) continue;
     models_[i].buffers->join_link_ = link;
     models_[i].buffers->join_operation_ = broadcast_of(i);
@@ -130,7 +132,9 @@ void UnevenJoin::finish() {
   attach(nullptr);
   std::vector<at::Tensor> state;
   for (const JoinModel& model : models_) {
-    for (const Slot& slot : model.engine->core_->slots) state.push_back(slot.parameter);
+    if (model.engine != nullptr) {
+      for (const Slot& slot : model.engine->core_->slots) state.push_back(slot.parameter);
+    }
     if (model.buffers == nullptr) continue;
     for (const at::Tensor& buffer : model.buffers->tensors()) state.push_back(buffer);
   }

@@ -20,7 +20,7 @@ struct JoinOptions {
 
 /// One model in an UnevenJoin.
 struct JoinModel {
-  Engine* engine = nullptr;
+  Engine* engine = nullptr;            ///< null: other models' engines reduce what it has
   BufferBroadcast* buffers = nullptr;  ///< null: its buffers are not broadcast
 };
 

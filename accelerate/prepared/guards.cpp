@@ -8,15 +8,21 @@
 namespace accelerate::prepared {
 namespace {
 
-// Multiplies every gradient that the optimizers would step on.
-void scale_gradients(const OptimizerCores& optimizers, double factor) {
+// Multiplies every gradient that this Accelerator knows of, once: of its models, because an optimizer may not have been
+// prepared, and of its optimizers, because their parameters may belong to no model.
+void scale_gradients(const Shared& shared, const OptimizerCores& optimizers, double factor) {
   std::vector<at::Tensor> parameters;
-  std::unordered_set<const void*> seen;  // two optimizers may share a parameter
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const at::Tensor& parameter) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  };
+  for (const auto& model : shared.models) {
+    const auto core = model.lock();
+    for (size_t i = 0; core && i < core->parameters().size(); ++i) add(core->parameters()[i].tensor);
+  }
   for (const auto& optimizer : optimizers) {
     for (const auto& group : optimizer->optimizer().param_groups()) {
-      for (const auto& parameter : group.params()) {
-        if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-      }
+      for (const auto& parameter : group.params()) add(parameter);
     }
   }
   gradient::scale_gradients(parameters, factor);
@@ -28,11 +34,12 @@ ModelCores begin_micro_batch(Shared& shared, const OptimizerCores& optimizers, M
   Window& window = shared.window;
   const auto decision =
       gradient::next_micro_batch(window.state, window.options, loader != nullptr && loader->last, shared.place);
+  window.keeps = decision.sync && window.state.window > 0;
   window.state = decision.next;
   window.ends = decision.sync;
   window.scale = decision.scale;
   // What the window's earlier micro-batches left was divided by its full length; this one is divided rightly at once.
-  if (decision.scale != 1.0) scale_gradients(optimizers, decision.scale);
+  if (decision.scale != 1.0) scale_gradients(shared, optimizers, decision.scale);
   if (decision.reduce) models.clear();
   return models;
 }
@@ -51,7 +58,9 @@ AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const Optimizer
     : shared_(std::move(shared)), no_sync_(begin_micro_batch(*shared_, optimizers, std::move(models))) {}
 
 AccumulateGuard::~AccumulateGuard() {
-  if (shared_) shared_->window.scale = 1.0;
+  if (!shared_) return;
+  shared_->window.scale = 1.0;
+  shared_->window.keeps = false;
 }
 
 }  // namespace accelerate::prepared

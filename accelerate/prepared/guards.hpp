@@ -29,7 +29,7 @@ class [[nodiscard]] NoSyncGuard {
 /// One micro-batch of an accumulation window; what it decides stays in force after it closes (sync_gradients()).
 class [[nodiscard]] AccumulateGuard {
  public:
-  /// optimizers   whose gradients a short last window rescales
+  /// optimizers   whose gradients a short last window rescales, with those of all prepared models
   AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers, ModelCores models);
   ~AccumulateGuard();
   AccumulateGuard(AccumulateGuard&&) = default;

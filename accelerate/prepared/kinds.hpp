@@ -63,13 +63,6 @@ concept AnyScheduler =
     std::derived_from<pointee_t<T>, torch::optim::ReduceLROnPlateauScheduler>;
 
 template <typename T>
-concept AnyLoader = !AnyModule<T> && !std::same_as<pointee_t<T>, at::Tensor> && requires(pointee_t<T> & loader) {
-  loader.begin();
-  loader.end();
-  *loader.begin();
-};
-
-template <typename T>
 inline constexpr bool is_prepared = false;
 template <typename T>
 inline constexpr bool is_prepared<PreparedModel<T>> = true;
@@ -82,6 +75,14 @@ inline constexpr bool is_prepared<PreparedLoader<T>> = true;
 
 template <typename T>
 concept AlreadyPrepared = is_prepared<std::remove_cvref_t<T>>;
+
+template <typename T>
+concept AnyLoader =
+    !AlreadyPrepared<T> && !AnyModule<T> && !std::same_as<pointee_t<T>, at::Tensor> && requires(pointee_t<T> & loader) {
+  loader.begin();
+  loader.end();
+  *loader.begin();
+};
 
 /// Lvalues are referenced (the caller keeps them alive), rvalues owned; smart pointers and module holders are shared.
 template <typename T>

@@ -9,7 +9,7 @@
 namespace accelerate::prepared {
 
 LocalSgd::LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> model, int64_t steps)
-    : shared_(std::move(shared)), model_(std::move(model)), steps_(steps) {
+    : shared_(std::move(shared)), model_(std::move(model)), steps_(steps), exceptions_(std::uncaught_exceptions()) {
   if (steps < 1) {
     base::fail(ErrorKind::usage, shared_->place, "local_sgd", "steps is {}, must be at least 1", steps);
   }
@@ -21,8 +21,11 @@ LocalSgd::LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> mo
 }
 
 LocalSgd::~LocalSgd() {
+  if (!open_) return;
+  close();
+  if (std::uncaught_exceptions() > exceptions_) return;
   try {
-    if (std::uncaught_exceptions() == 0) finish();
+    average();
   } catch (const std::exception& error) {
     base::log(base::LogLevel::error, shared_->place, "local_sgd: the last average failed: {}", error.what());
   }
@@ -35,11 +38,16 @@ void LocalSgd::step() {
 
 void LocalSgd::finish() {
   if (!open_) return;
+  close();
+  average();
+}
+
+void LocalSgd::close() {
   open_ = false;
   model_->close_no_sync();
+  if (model_->engine() == nullptr) return;  // free_memory() meanwhile
   model_->engine()->allow_local(false);
   model_->engine()->set_sync(true);
-  average();
 }
 
 void LocalSgd::average() {

@@ -16,7 +16,8 @@ class [[nodiscard]] LocalSgd {
  public:
   /// Throws Error (usage) for steps below 1.
   LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> model, int64_t steps);
-  /// finish(), unless it ran; an error is then only logged.
+  /// finish(), unless it ran; an error is then only logged. Left by an exception: gradients are reduced again, but the
+  /// parameters stay as they are on each rank, because the other ranks may not come to an average.
   ~LocalSgd();
   LocalSgd(const LocalSgd&) = delete;
   LocalSgd& operator=(const LocalSgd&) = delete;
@@ -27,11 +28,13 @@ class [[nodiscard]] LocalSgd {
   void finish();
 
  private:
+  void close();
   void average();
 
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<ModelCore> model_;
   int64_t steps_, made_ = 0;
+  int exceptions_;
   bool open_ = false;
 };
 

@@ -4,6 +4,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <unordered_set>
+
+#include "accelerate/gradient/clip.hpp"
+#include "accelerate/gradient/same_everywhere.hpp"
 
 namespace accelerate::prepared {
 
@@ -14,6 +18,7 @@ ModelCore::ModelCore(std::shared_ptr<Shared> shared, const void* identity,
       identity_(identity),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)) {
+  for (const auto& parameter : parameters_) trainable_.push_back(parameter.tensor.requires_grad());
   if (shared_->group.size() == 1 && shared_->group.backend() == "single") return;
   if (options.evaluation_mode) return;
   // A connection of its own: two models' buckets may be filled in another order on another rank.
@@ -21,37 +26,104 @@ ModelCore::ModelCore(std::shared_ptr<Shared> shared, const void* identity,
   buffer_broadcast_ = std::make_unique<gradient::BufferBroadcast>(group, buffers_);
   buffer_broadcast_->run();  // all ranks start from rank 0's, whatever the option says later
   if (!options.broadcast_buffers || buffers_.empty()) buffer_broadcast_.reset();
-  const bool learns = std::any_of(parameters_.begin(), parameters_.end(),
-                                  [](const auto& parameter) { return parameter.tensor.requires_grad(); });
-  if (!learns) return;
-  engine_ = std::make_unique<gradient::Engine>(group, parameters_, options.engine);
-  shared_->engines = true;
+  gradient::require_same(group, "parameter", parameters_);
+  std::vector<gradient::NamedTensor> own = own_parameters();
+  find_partners();
+  const bool learns =
+      std::any_of(own.begin(), own.end(), [](const auto& parameter) { return parameter.tensor.requires_grad(); });
+  // What no engine of ours makes equal; an engine sees to its frozen parameters too.
+  std::vector<at::Tensor> rest = elsewhere_;
+  for (const auto& parameter : own) {
+    if (!learns) rest.push_back(parameter.tensor);
+  }
+  gradient::broadcast_tensors(group, rest, 0, options.engine.buckets.cap_bytes);
+  if (learns) engine_ = std::make_unique<gradient::Engine>(group, std::move(own), options.engine);
+  shared_->engines = shared_->engines || learns;
+}
+
+std::vector<gradient::NamedTensor> ModelCore::own_parameters() {
+  std::vector<gradient::NamedTensor> own;
+  for (const auto& parameter : parameters_) {
+    const bool taken = std::any_of(shared_->models.begin(), shared_->models.end(), [&](const auto& weak) {
+      const auto other = weak.lock();
+      return other && other->engine() != nullptr && other->engine()->manages(parameter.tensor);
+    });
+    if (taken) {
+      elsewhere_.push_back(parameter.tensor);
+    } else {
+      own.push_back(parameter);
+    }
+  }
+  return own;
+}
+
+void ModelCore::find_partners() {
+  if (elsewhere_.empty() || seen_models_ == shared_->models_version) return;
+  seen_models_ = shared_->models_version;
+  partners_.clear();
+  for (const auto& weak : shared_->models) {
+    const auto other = weak.lock();
+    if (!other || other.get() == this || other->engine() == nullptr) continue;
+    const auto theirs = [&](const at::Tensor& parameter) { return other->engine()->manages(parameter); };
+    if (std::any_of(elsewhere_.begin(), elsewhere_.end(), theirs)) partners_.push_back(other);
+  }
+}
+
+void ModelCore::retire() {
+  retired_ = true;
+  partners_.clear();
+  elsewhere_.clear();
+  if (engine_) engine_->retire();
+}
+
+std::vector<gradient::Engine*> ModelCore::engines() {
+  find_partners();
+  std::vector<gradient::Engine*> list;
+  if (engine() != nullptr) list.push_back(engine());
+  for (const auto& partner : partners_) {
+    if (partner->engine() != nullptr) list.push_back(partner->engine());
+  }
+  return list;
 }
 
 void ModelCore::before_forward(bool training) {
-  if (!engine_ || !at::GradMode::is_enabled()) return;
-  engine_->set_sync(synchronises());
-  if (buffer_broadcast_ && training && synchronises()) buffer_broadcast_->run();
+  if (retired_ || (!engine_ && elsewhere_.empty()) || !at::GradMode::is_enabled()) return;
+  if (engine_) engine_->set_sync(synchronises());
+  if (!synchronises()) return;
+  find_partners();
+  for (const auto& partner : partners_) partner->engine_->set_sync(true);
+  if (buffer_broadcast_ && training) buffer_broadcast_->run();
 }
 
 bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor>& parameters) const {
-  return identity == identity_ &&
-         std::equal(parameters.begin(), parameters.end(), parameters_.begin(), parameters_.end(),
-                    [](const auto& a, const auto& b) { return a.tensor.is_same(b.tensor); });
+  if (identity != identity_ || parameters.size() != parameters_.size()) return false;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].tensor.is_same(parameters_[i].tensor)) return false;
+    if (parameters[i].tensor.requires_grad() != trainable_[i]) return false;
+  }
+  return true;
 }
 
-std::optional<std::vector<at::Tensor>> whole_buckets(const std::vector<std::shared_ptr<ModelCore>>& models,
-                                                     const std::vector<at::Tensor>& parameters) {
+std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                       const std::vector<at::Tensor>& parameters) {
   for (const auto& model : models) {
     if (model->engine() != nullptr && model->engine()->manages_exactly(parameters)) return model->engine()->gradients();
   }
-  return std::nullopt;
+  return gradient::dense_gradients(parameters);
 }
 
 std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<ModelCore>>& models) {
   std::vector<gradient::JoinModel> list;
+  std::unordered_set<const gradient::Engine*> listed;
   for (const auto& model : models) {
-    if (model->engine() != nullptr) list.push_back({model->engine(), model->buffer_broadcast()});
+    if (model->engine() == nullptr && model->buffer_broadcast() == nullptr) continue;
+    list.push_back({model->engine(), model->buffer_broadcast()});
+    listed.insert(model->engine());
+  }
+  for (const auto& model : models) {
+    for (gradient::Engine* engine : model->engines()) {
+      if (listed.insert(engine).second) list.push_back({engine, nullptr});
+    }
   }
   return list;
 }

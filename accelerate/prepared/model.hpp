@@ -8,7 +8,6 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,41 +41,65 @@ class ModelCore {
   /// where it is open at the forward), and broadcasts the buffers if it is.
   void before_forward(bool training);
 
-  /// Whether this is the module at that address with those parameters: preparing it again gives this object.
+  /// Whether this is the module at that address with those parameters, frozen and free as they were: preparing it again
+  /// gives this object.
   [[nodiscard]] bool is(const void* identity, const std::vector<gradient::NamedTensor>& parameters) const;
   [[nodiscard]] const void* identity() const { return identity_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const { return buffers_; }
-  /// Null on one rank, for evaluation and where nothing needs a gradient.
-  [[nodiscard]] gradient::Engine* engine() const { return engine_.get(); }
+  /// Null on one rank, for evaluation, where nothing needs a gradient or other models' engines see to all of it, and
+  /// after retire().
+  [[nodiscard]] gradient::Engine* engine() const { return retired_ ? nullptr : engine_.get(); }
+  /// The engine, and those of other models that average parameters which this one shares with them.
+  [[nodiscard]] std::vector<gradient::Engine*> engines();
 
   /// Null where buffers are not broadcast.
-  [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const { return buffer_broadcast_.get(); }
+  [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const {
+    return retired_ ? nullptr : buffer_broadcast_.get();
+  }
+
+  /// The module still runs; its gradients are averaged no more.
+  void retire();
 
   void open_no_sync() { ++no_sync_; }
   void close_no_sync() { --no_sync_; }
   [[nodiscard]] bool synchronises() const { return no_sync_ == 0; }
 
  private:
+  /// Parameters that no other model's engine averages; the others go to elsewhere_.
+  std::vector<gradient::NamedTensor> own_parameters();
+  void find_partners();
+
   std::shared_ptr<Shared> shared_;
   const void* identity_;
   std::vector<gradient::NamedTensor> parameters_, buffers_;
+  std::vector<bool> trainable_;  // when prepared, one per parameter
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_;
   std::unique_ptr<gradient::Engine> engine_;
+  bool retired_ = false;
   int64_t no_sync_ = 0;
+  // Trainable parameters that engines of other models average, and those models; found again when models came or went.
+  std::vector<at::Tensor> elsewhere_;
+  std::vector<std::shared_ptr<ModelCore>> partners_;
+  int64_t seen_models_ = -1;
 };
 
-/// The flat gradients that hold exactly these parameters' gradients, where one model's engine does; else nothing.
-std::optional<std::vector<at::Tensor>> whole_buckets(const std::vector<std::shared_ptr<ModelCore>>& models,
-                                                     const std::vector<at::Tensor>& parameters);
+/// Dense tensors that hold these parameters' gradients: whole buckets where one model's engine averages exactly them,
+/// else one tensor each.
+std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                       const std::vector<at::Tensor>& parameters);
 
-/// The models that are reduced, as a join takes them.
+/// The models that are reduced, as a join takes them, with those that average parameters for them.
 std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<ModelCore>>& models);
 
 /// A handle: copies refer to the same prepared model.
 ///
 /// `model(x)` runs the module's forward. `model->` is the module itself: gradients of what runs through it are reduced
 /// all the same, but buffers are broadcast, and no_sync is noticed, by model(x) and model.forward(x) only.
+///
+/// A parameter in several prepared models is averaged once, with those of the model that was prepared first: no_sync
+/// for another model alone does not hold it back (it is then averaged more often than needed, to the same result), and
+/// a synchronised forward of any of them has it averaged.
 template <typename Module>
 class PreparedModel {
  public:

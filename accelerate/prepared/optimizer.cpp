@@ -48,9 +48,17 @@ bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
 
 at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
   if (!shared_->window.ends) return {};
+  spent_ = true;
+  if (!fused_ && closure) {
+    return optimizer_.step([&] {
+      at::Tensor loss = closure();
+      check_reduced();
+      return loss;
+    });
+  }
   if (!fused_) {
-    if (!closure) check_reduced();
-    return optimizer_.step(closure);
+    check_reduced();
+    return optimizer_.step();
   }
   at::Tensor loss;
   if (closure) {
@@ -63,13 +71,15 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
 }
 
 void OptimizerCore::zero_grad(bool set_to_none) {
-  if (!shared_->window.ends) return;
+  const bool rests = !shared_->window.ends || shared_->window.keeps;
+  if (rests && !spent_) return;
+  spent_ = false;
   if (!shared_->engines) return zero_stock(optimizer_, set_to_none);
   find_engines();
   bool engines = false;
   for (const auto& model : models_) {
     if (const auto core = model.lock(); core && core->engine() != nullptr) {
-      core->engine()->zero(all_);
+      core->engine()->zero(all_, set_to_none);
       engines = true;
     }
   }
@@ -114,7 +124,7 @@ void OptimizerCore::check_reduced() {
     if (parameter.grad().defined()) {
       base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
                  "a parameter of shape [{}] has a gradient that no prepared model reduces over the {} ranks; give its "
-                 "module to prepare(), after requires_grad is set",
+                 "module to prepare() after requires_grad is set, again if it changed since",
                  c10::Join(", ", parameter.sizes()), shared_->group.size());
     }
   }

@@ -19,10 +19,11 @@ class OptimizerCore {
   OptimizerCore(std::shared_ptr<Shared> shared, torch::optim::Optimizer& optimizer);
 
   /// Nothing within an accumulation window; else one update, fused for stock SGD, Adam and AdamW.
-  /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks.
+  /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks (after each call of a closure).
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
 
-  /// Nothing within an accumulation window. With several ranks gradients live in the engine's buckets and are zeroed in
+  /// Once after every step; else nothing within an accumulation window, up to the backward of its last micro-batch. So
+  /// it may come first or last in the loop. With several ranks gradients live in the engine's buckets and are zeroed in
   /// place; one that the next backward leaves out is undefined afterwards, as set_to_none promises.
   void zero_grad(bool set_to_none);
 
@@ -39,6 +40,7 @@ class OptimizerCore {
   const std::type_info& type_;
   at::Tensor first_parameter_;  // holds it, so that no other can have its address
   std::unique_ptr<optim::FusedStep> fused_;
+  bool spent_ = false;  // the gradients have been stepped on
   // Models that hold our parameters, and the parameters nobody reduces; found again when either side grew.
   std::vector<std::weak_ptr<ModelCore>> models_;
   std::vector<at::Tensor> all_, unmanaged_;

@@ -59,7 +59,9 @@ class PreparedScheduler {
   }
   [[nodiscard]] const std::shared_ptr<SchedulerCore>& core_ptr() const { return core_; }
 
-  friend bool operator==(const PreparedScheduler& a, const PreparedScheduler& b) { return a.core_ == b.core_; }
+  friend bool operator==(const PreparedScheduler& a, const PreparedScheduler& b) {
+    return a.scheduler_ == b.scheduler_;
+  }
 
  private:
   std::shared_ptr<Scheduler> scheduler_;

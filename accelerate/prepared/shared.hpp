@@ -23,6 +23,8 @@ struct Window {
   bool ends = true;
   /// k/m in the last micro-batch of a window of m < k, else 1.
   double scale = 1.0;
+  /// In the last micro-batch of a window of several, before its backward: what the earlier ones left must stay.
+  bool keeps = false;
 };
 
 struct Shared {

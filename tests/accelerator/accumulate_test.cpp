@@ -105,6 +105,105 @@ TEST_CASE("sync_each_batch reduces every micro-batch and still steps at the end 
            {.gradient_accumulation_steps = 2, .accumulation = {.sync_each_batch = true}});
 }
 
+TEST_CASE("several models in one window step on the mean over ranks and micro-batches, the short window too") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight first, second;
+             auto [one, two, optimizer, loader] =
+                 accelerator.prepare(first, second, torch::optim::SGD({first->w, second->w}, 1.0), counting(10, 1));
+             const auto x = torch::full({1}, static_cast<double>(accelerator.process_index()), torch::kDouble);
+             for ([[maybe_unused]] auto& batch : loader) {
+               auto window = accelerator.accumulate(one, two);
+               accelerator.backward(one(x).sum() + two(2 * x).sum());
+               optimizer.step();
+               optimizer.zero_grad();
+             }
+             CHECK(first->w.item<double>() == doctest::Approx(-1.5));
+             CHECK(second->w.item<double>() == doctest::Approx(-3.0));
+           },
+           {.gradient_accumulation_steps = 2});
+}
+
+TEST_CASE("a short last window is right for optimizers that share a model, prepared or not") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks,
+             [](Accelerator& accelerator) {
+               OneWeight first, second, third;
+               torch::nn::ModuleList net(first, second, third);
+               torch::optim::SGD stock(third->parameters(), 1.0);
+               auto [model, one, two, loader] = accelerator.prepare(net, torch::optim::SGD({first->w, second->w}, 1.0),
+                                                                    torch::optim::SGD({second->w}, 1.0),
+                                                                    counting(6 * accelerator.num_processes(), 1));
+               for (auto& batch : loader) {
+                 auto window = accelerator.accumulate(model);
+                 const auto x = torch::ones_like(batch.data);
+                 accelerator.backward((first(x) + second(x) + third(x)).sum());
+                 one.step();
+                 two.step();
+                 if (accelerator.sync_gradients()) stock.step();
+                 if (accelerator.sync_gradients()) net->zero_grad();
+               }
+               CHECK(first->w.item<double>() == doctest::Approx(-2.0));
+               CHECK(second->w.item<double>() == doctest::Approx(-4.0));  // stepped by both
+               CHECK(third->w.item<double>() == doctest::Approx(-2.0));
+             },
+             {.gradient_accumulation_steps = 4});
+  }
+}
+
+TEST_CASE("zero_grad() may come first or last in a micro-batch, and drops a batch that was given up") {
+  for (const int64_t ranks : {1, 2}) {
+    for (const bool first : {true, false}) {
+      on_ranks(ranks,
+               [first](Accelerator& accelerator) {
+                 OneWeight net;
+                 auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+                 const auto x = torch::ones({1}, torch::kDouble);
+                 for (int micro = 0; micro < 4; ++micro) {
+                   auto window = accelerator.accumulate(model);
+                   if (first) optimizer.zero_grad();
+                   accelerator.backward(model(x).sum());
+                   optimizer.step();
+                   if (!first) optimizer.zero_grad();
+                 }
+                 CHECK(net->w.item<double>() == -2.0);
+                 for (int micro = 0; micro < 2; ++micro) {
+                   auto window = accelerator.accumulate(model);
+                   accelerator.backward(model(100 * x).sum());
+                   optimizer.zero_grad();  // after the backward: the window is given up
+                 }
+                 CHECK_FALSE((net->w.grad().defined() && net->w.grad().item<double>() != 0.0));
+               },
+               {.gradient_accumulation_steps = 2});
+    }
+  }
+}
+
+TEST_CASE("a window left half-way ends with free_memory or by hand") {
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  OneWeight net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto step = [&] {
+    model(torch::ones({1}, torch::kDouble)).sum().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  { auto window = accelerator.accumulate(model); }
+  step();
+  CHECK(net->w.item<double>() == 0.0);
+  accelerator.set_sync_gradients(true);
+  step();
+  CHECK(net->w.item<double>() == -2.0);  // with the gradient that waited
+  { auto window = accelerator.accumulate(model); }
+  { auto window = accelerator.accumulate(model); }
+  CHECK_FALSE(accelerator.sync_gradients());
+  accelerator.clear();
+  CHECK(accelerator.sync_gradients());
+  step();
+  CHECK(net->w.item<double>() == -3.0);
+}
+
 TEST_CASE("the number of micro-batches can change, and less than one is refused") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   CHECK(accelerator.gradient_accumulation_steps() == 2);
@@ -145,9 +244,67 @@ TEST_CASE("an optimizer step on gradients that were never reduced is an error") 
     }
     CHECK_THROWS_WITH(
         optimizer.step(),
-        doctest::Contains("optimizer.step: the gradient of parameter w is this rank's own, not the mean of 2 "
-                          "ranks: its backward ran under no_sync; run one synchronised backward before the step"));
+        doctest::Contains(
+            "optimizer.step: the gradient of parameter w is this rank's own, not the mean of 2 "
+            "ranks: it is from before prepare(), or no_sync was open at the last model(x) before its "
+            "backward (model->forward(x) does not count); run one synchronised backward before the step"));
   });
+}
+
+TEST_CASE("an optimizer with a closure refuses gradients that were never reduced as well") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net(1.0);
+    torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1.0));
+    auto [model, optimizer] = accelerator.prepare(net, lbfgs);
+    const double target = 3.0 + static_cast<double>(accelerator.process_index());
+    const auto closure = [&] {
+      optimizer.zero_grad();
+      auto loss = (model(torch::ones({1}, torch::kDouble)) - target).pow(2).sum();
+      loss.backward();
+      return loss;
+    };
+    {
+      auto local = accelerator.no_sync(model);
+      CHECK_THROWS_WITH(optimizer.step(closure), doctest::Contains("the gradient of parameter w is this rank's own"));
+      CHECK(net->w.item<double>() == 1.0);
+    }
+    optimizer.step(closure);
+    CHECK(net->w.item<double>() == doctest::Approx(3.5));
+  });
+}
+
+TEST_CASE("a gradient from before prepare is this rank's own: no step on it, the next backward reduces it too") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net;
+    const auto x = torch::full({1}, static_cast<double>(accelerator.process_index()), torch::kDouble);
+    net(x).sum().backward();
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("it is from before prepare(), or no_sync was open"));
+    accelerator.backward(model(x).sum());
+    optimizer.step();
+    CHECK(net->w.item<double>() == -1.0);
+  });
+}
+
+TEST_CASE("zero_grad(false) leaves zeros that weight decay acts on, on one rank and on two") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      OneWeight net(1.0), unused(1.0);
+      torch::nn::ModuleList both(net, unused);
+      auto [model, optimizer] = accelerator.prepare(
+          both, torch::optim::SGD({net->w, unused->w}, torch::optim::SGDOptions(0.1).weight_decay(1)));
+      for (int step = 0; step < 2; ++step) {
+        accelerator.backward(net(torch::zeros({1}, torch::kDouble)).sum());
+        optimizer.step();
+        optimizer.zero_grad(false);
+        optimizer.step();
+        optimizer.zero_grad();
+        optimizer.step();
+      }
+      CHECK(net->w.item<double>() == doctest::Approx(0.9 * 0.9 * 0.9 * 0.9));
+      CHECK(unused->w.item<double>() == 1.0);
+    });
+  }
 }
 
 TEST_CASE("an optimizer prepared before free_memory knows the models prepared after it") {
@@ -177,7 +334,8 @@ TEST_CASE("a step on parameters of a module that was not prepared is an error on
     CHECK_THROWS_WITH(
         optimizer.step(),
         doctest::Contains("optimizer.step: a parameter of shape [1] has a gradient that no prepared model "
-                          "reduces over the 2 ranks; give its module to prepare(), after requires_grad is set"));
+                          "reduces over the 2 ranks; give its module to prepare() after requires_grad is set, again "
+                          "if it changed since"));
   });
 }
 

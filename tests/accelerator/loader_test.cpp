@@ -46,6 +46,8 @@ TEST_CASE("gather_for_metrics gives every sample once, whatever the last batch w
   CHECK(walk(2, [] { return counting(13, 2, {.drop_last = true}); }).gathered == up_to(12));
   CHECK(walk(1, [] { return counting(7, 2); }).gathered == up_to(7));
   CHECK(walk(4, [] { return counting(99, 16); }).gathered == up_to(99));
+  CHECK(walk(2, [] { return counting(82, 16); }).gathered == up_to(82));
+  CHECK(walk(2, [] { return counting(512, 16); }).gathered == up_to(512));
 }
 
 TEST_CASE("without even_batches the ragged last batches are gathered as they are") {
@@ -72,6 +74,20 @@ TEST_CASE("the end is known with the last batch, on every pass, and loops nest")
     syncs.push_back(accelerator.sync_gradients());
   }
   CHECK(syncs == std::vector<bool>{false, true, false, false, true, false, false, true, false, false, true, true});
+}
+
+TEST_CASE("each of two nested loaders knows its own end: 80 and 96 samples in batches of 16") {
+  Accelerator accelerator({.cpu = true});
+  auto [outer, inner] = accelerator.prepare(counting(80, 16), counting(96, 16));
+  std::vector<bool> ends, inner_ends;
+  for (auto position = outer.begin(); position != outer.end(); ++position) {
+    if (ends.size() == 1) {
+      for (auto part = inner.begin(); part != inner.end(); ++part) inner_ends.push_back(part.info().last);
+    }
+    ends.push_back(position.info().last);
+  }
+  CHECK(ends == std::vector<bool>{false, false, false, false, true});
+  CHECK(inner_ends == std::vector<bool>{false, false, false, false, false, true});
 }
 
 TEST_CASE("a loop left early closes, and the next one starts a new pass") {

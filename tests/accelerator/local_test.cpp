@@ -40,6 +40,30 @@ TEST_CASE("local SGD steps on local gradients and averages the parameters every 
   });
 }
 
+TEST_CASE("local SGD that an exception ends: the parameters stay apart, gradients are reduced again") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    const double mine = static_cast<double>(accelerator.process_index()) + 1.0;
+    const auto step = [&] {
+      accelerator.backward(model(full(mine)).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    try {
+      auto local = accelerator.local_sgd(model, 4);
+      step();
+      throw std::runtime_error("user");
+    } catch (const std::runtime_error&) {
+      CHECK(net->w.item<double>() == -mine);
+      auto local = accelerator.local_sgd(model, 4);  // inside a handler nothing is on its way: this one averages
+    }
+    CHECK(net->w.item<double>() == doctest::Approx(-1.5));
+    for (int i = 0; i < 2; ++i) step();
+    CHECK(net->w.item<double>() == doctest::Approx(-4.5));
+  });
+}
+
 TEST_CASE("DistributedDataParallel alone: equal start, mean gradients, any optimizer") {
   accelerate::simulate(2, [] {
     OneWeight net;
@@ -61,6 +85,54 @@ TEST_CASE("DistributedDataParallel alone: equal start, mean gradients, any optim
     model(full(mine)).sum().backward();
     CHECK(net->w.grad().item<double>() == doctest::Approx(3.0));
   });
+}
+
+TEST_CASE("a join over batches of unequal size, and over windows of two models, goes on in step after it") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight net;
+             auto [model, optimizer, loader] =
+                 accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0), counting(7, 2));
+             std::vector<int64_t> sizes;
+             {
+               auto join = accelerator.join_uneven_inputs(model);
+               for (auto& batch : loader) {
+                 sizes.push_back(batch.data.size(0));
+                 optimizer.zero_grad();
+                 accelerator.backward(model(torch::ones_like(batch.data)).mean());
+                 optimizer.step();
+               }
+             }
+             CHECK(sizes == (accelerator.is_main_process() ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{2, 1}));
+             CHECK(net->w.item<double>() == doctest::Approx(-2.0));
+           },
+           {.even_batches = false});
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight first, second;
+             auto [one, two, optimizer, loader] =
+                 accelerator.prepare(first, second, torch::optim::SGD({first->w, second->w}, 1.0), counting(7, 1));
+             {
+               auto join = accelerator.join_uneven_inputs(one, two);
+               for (auto& batch : loader) {  // 4 and 3 batches: two windows each, the last of rank 1 short
+                 auto window = accelerator.accumulate(one, two);
+                 const auto x = torch::ones_like(batch.data);
+                 accelerator.backward(one(x).sum() + two(x).sum());
+                 optimizer.step();
+                 optimizer.zero_grad();
+               }
+             }
+             CHECK(first->w.item<double>() == doctest::Approx(-2.0));
+             CHECK(second->w.equal(first->w));
+             for (int micro = 0; micro < 2; ++micro) {
+               auto window = accelerator.accumulate(one, two);
+               accelerator.backward(one(full(static_cast<double>(accelerator.process_index()))).sum());
+               optimizer.step();
+               optimizer.zero_grad();
+             }
+             CHECK(first->w.item<double>() == doctest::Approx(-2.5));
+           },
+           {.gradient_accumulation_steps = 2, .even_batches = false});
 }
 
 TEST_CASE("ranks that run out of batches at different times join until all are done, and end equal") {

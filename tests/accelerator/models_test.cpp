@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <cmath>
+#include <limits>
+
 #include "tests/accelerator/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -35,6 +38,22 @@ TEST_CASE("buffers are rank 0's at each synchronised training forward, unless sw
                CHECK(norm->running_mean.item<double>() == doctest::Approx(expected));
              },
              {.broadcast_buffers = on});
+  }
+}
+
+TEST_CASE("two training forwards of a model with BatchNorm before one backward, on one rank and on two") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      torch::nn::Sequential net(torch::nn::BatchNorm1d(2), torch::nn::BatchNorm1d(2));
+      net->to(torch::kDouble);
+      auto discriminator = accelerator.prepare(net);
+      const auto real = torch::tensor({{1.0, 2.0}, {3.0, 5.0}}, torch::kDouble) + rank_of(accelerator);
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad();
+        accelerator.backward((discriminator(real).pow(3) - discriminator(real * 2).pow(2)).sum());
+        CHECK(net->parameters()[0].grad().defined());
+      }
+    });
   }
 }
 
@@ -120,6 +139,70 @@ TEST_CASE("clipping acts on the reduced gradients, and waits for the end of a wi
              CHECK(net->w.grad().item<double>() == doctest::Approx(0.25));
            },
            {.gradient_accumulation_steps = 2});
+}
+
+TEST_CASE("clipping a prepared model's buckets equals clipping its parameters one by one") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      std::vector<torch::Tensor> values, slopes;
+      for (const int64_t n : {3, 1, 20}) {
+        values.push_back(torch::zeros({n}, torch::dtype(torch::kDouble).requires_grad(true)));
+        slopes.push_back(torch::sin(torch::arange(n, torch::kDouble) * static_cast<double>(n)) * 3);
+      }
+      torch::nn::ParameterList net(values[0], values[1], values[2]);
+      auto model = accelerator.prepare(net);
+      const std::vector<torch::Tensor> parameters = model.parameters();
+      const auto slope = torch::cat(slopes);
+      const auto clipped = [&](const auto& clip) {
+        net->zero_grad();
+        torch::Tensor loss = torch::zeros({}, torch::kDouble);
+        for (size_t i = 0; i < 3; ++i) loss = loss + (parameters[i] * slopes[i]).sum();
+        accelerator.backward(loss);
+        clip();
+        return torch::cat({parameters[0].grad(), parameters[1].grad(), parameters[2].grad()});
+      };
+      const auto stranger = torch::zeros({1}, torch::requires_grad());  // with it the list is no engine's
+      stranger.mutable_grad() = torch::zeros({1});
+      auto list = parameters;
+      list.push_back(stranger);
+      auto twice = parameters;
+      twice[0] = twice[1];  // as many as the model has, but not those
+      const auto by_value = slope.clamp(-0.5, 0.5);
+      for (int round = 0; round < 2; ++round) {  // before and after the buckets are laid out
+        CHECK(clipped([&] { accelerator.clip_grad_value_(model, 0.5); }).equal(by_value));
+        CHECK(clipped([&] { accelerator.clip_grad_value_(list, 0.5); }).equal(by_value));
+        CHECK(clipped([&] {
+                accelerator.clip_grad_value_(twice, 0.5);
+              }).equal(torch::cat({slopes[0], by_value.slice(0, 3)})));
+        const auto by_norm = slope / slope.norm();
+        CHECK(clipped([&] { accelerator.clip_grad_norm_(model, 1.0); }).allclose(by_norm, 1e-6));
+        CHECK(clipped([&] { accelerator.clip_grad_norm_(list, 1.0); }).allclose(by_norm, 1e-6));
+      }
+    });
+  }
+}
+
+TEST_CASE("within a window clipping changes nothing, an infinite gradient included") {
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  OneWeight net, other;
+  torch::nn::ModuleList both(net, other);
+  auto model = accelerator.prepare(both);
+  auto window = accelerator.accumulate(model);
+  accelerator.backward((net(full(std::numeric_limits<double>::infinity())) + other(full(1.0))).sum());
+  CHECK(std::isinf(accelerator.clip_grad_norm_(model, 1.0).item<double>()));
+  accelerator.clip_grad_value_(model, 0.1);
+  CHECK(other->w.grad().item<double>() == 0.5);
+}
+
+TEST_CASE("bucket sizes given to the Accelerator reach the engine") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+             auto model = accelerator.prepare(net);
+             for (int step = 0; step < 2; ++step) accelerator.backward(model(torch::ones({1, 4})).sum());
+             CHECK(model.core().engine()->plan().buckets.size() == 3);
+           },
+           {.buckets = {.cap_bytes = 80, .first_cap_bytes = 80}});
 }
 
 TEST_CASE("N ranks with batch B train as one rank with batch N*B, in float64, with equal ranks") {

@@ -40,6 +40,43 @@ TEST_CASE("what is prepared twice is the same object") {
   CHECK(optimizer == optimizer2);
   CHECK(loader == loader2);
   CHECK(accelerator.prepare(sgd) == optimizer);
+  CHECK(accelerator.prepare_model(model) == model);
+  CHECK(accelerator.prepare_optimizer(optimizer) == optimizer);
+  CHECK(accelerator.prepare_data_loader(loader) == loader);
+  torch::optim::StepLR halving(sgd, 2, 0.5);
+  auto scheduler = accelerator.prepare(halving);
+  CHECK(accelerator.prepare(halving) == scheduler);
+  CHECK(accelerator.prepare_scheduler(scheduler) == scheduler);
+}
+
+TEST_CASE("a group of parameters added after prepare is stepped on the mean as well") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight first, second;
+    torch::optim::SGD sgd(first->parameters(), 1.0);
+    auto [one, two, optimizer] = accelerator.prepare(first, second, sgd);
+    const auto x = ones() * static_cast<double>(accelerator.process_index());
+    accelerator.backward(one(x).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+    sgd.add_param_group(torch::optim::OptimizerParamGroup(second->parameters()));
+    accelerator.backward(one(x).sum() + two(x).sum());
+    optimizer.step();
+    CHECK(first->w.item<double>() == -1.0);
+    CHECK(second->w.item<double>() == -0.5);
+  });
+}
+
+TEST_CASE("an Accelerator that was moved goes on with what it prepared") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    Accelerator first({.cpu = true});
+    OneWeight net;
+    auto [model, optimizer] = first.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    Accelerator second(std::move(first));
+    second.backward(model(ones() * static_cast<double>(accelerator.process_index())).sum());
+    optimizer.step();
+    CHECK(net->w.item<double>() == -0.5);
+    CHECK(second.prepare(net) == model);
+  });
 }
 
 TEST_CASE("lvalues are referenced, rvalues owned, pointers shared") {

@@ -40,6 +40,7 @@ TEST_CASE("gather, reduce and broadcast") {
       CHECK(accelerator.reduce(one).item<double>() == sum);
       CHECK(accelerator.reduce(one, accelerate::comm::ReduceOp::mean).item<double>() ==
             doctest::Approx(sum / static_cast<double>(ranks)));
+      CHECK(accelerator.reduce(one, accelerate::comm::ReduceOp::sum, 0.5).item<double>() == sum / 2);
       CHECK(one.item<double>() == static_cast<double>(rank));
       const auto [left, right] = accelerator.gather(std::pair{mine, one});
       CHECK(left.size(0) == ranks * ranks);
@@ -53,6 +54,7 @@ TEST_CASE("objects are gathered and broadcast as bytes") {
     const std::string mine(static_cast<size_t>(accelerator.process_index()), 'x');
     CHECK(accelerator.gather_object(mine) == std::vector<std::string>{"", "x", "xx"});
     CHECK(accelerator.broadcast_object(mine, 2) == "xx");
+    CHECK(accelerator.broadcast_object_list({mine, "a" + mine}, 1) == std::vector<std::string>{"x", "ax"});
   });
 }
 

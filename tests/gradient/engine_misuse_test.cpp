@@ -171,8 +171,9 @@ TEST_CASE("a step on gradients that were never reduced is refused, unless local 
     CHECK(engine.touched());
     CHECK(engine.unreduced());
     CHECK(text_of([&] { engine.before_step(); }) ==
-          "optimizer.step: the gradient of parameter first.weight is this rank's own, not the mean of 2 ranks: its "
-          "backward ran under no_sync; run one synchronised backward before the step");
+          "optimizer.step: the gradient of parameter first.weight is this rank's own, not the mean of 2 ranks: it is "
+          "from before prepare(), or no_sync was open at the last model(x) before its backward (model->forward(x) does "
+          "not count); run one synchronised backward before the step");
     engine.allow_local(true);
     engine.before_step();
     engine.allow_local(false);
@@ -277,6 +278,43 @@ TEST_CASE("an engine that is gone leaves its parameters as LibTorch knows them, 
     const Engine engine(group, named(net), small_buckets());
     plain(net, group.rank());
     CHECK(same(gradients_of(net->parameters()), expected));
+  });
+}
+
+TEST_CASE("two engines on one parameter are refused by its name, until the first retires") {
+  const Grads expected = truth(2, make_net, plain);
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make_net);
+    Engine first(group.duplicate(), named(net));
+    CHECK(text_of([&] {
+            const Engine second(group.duplicate(), {{"twin", net->second->bias}});
+          }) ==
+          "prepare: the gradient of parameter twin is averaged already, through another Accelerator or "
+          "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or let its "
+          "prepared model go)");
+    first.retire();
+    const Engine second(group.duplicate(), named(net), small_buckets());
+    plain(net, group.rank());
+    CHECK(same(gradients_of(net->parameters()), expected));
+  });
+}
+
+TEST_CASE("after a reduction that broke off, zeroing part by part is enough") {
+  run_threads(2, [](const Group& group) {
+    EngineOptions options = small_buckets();
+    options.static_graph = true;
+    auto net = built(make_net);
+    Engine engine(group, named(net), options);
+    net->forward(batch(group.rank())).sum().backward();
+    engine.zero_all();
+    CHECK_THROWS(plain(net, group.rank()));
+    engine.zero(net->first->parameters());
+    CHECK(engine.unreduced());
+    engine.zero(net->second->parameters());
+    engine.zero(net->extra->parameters());
+    CHECK_FALSE(engine.unreduced());
+    net->forward(batch(group.rank())).sum().backward();
+    engine.before_step();
   });
 }
 
