@@ -120,6 +120,21 @@ TEST_CASE("buffer broadcasts in the region come from a rank that still has batch
   });
 }
 
+TEST_CASE("a model whose gradients another engine averages takes part with its buffers alone") {
+  run_threads(2, [](const Group& group) {
+    auto net = built([] { return std::make_shared<NormedImpl>(); });
+    BufferBroadcast buffers(group.duplicate(), buffers_of(*net));
+    UnevenJoin join(group.duplicate(), {{nullptr, &buffers}});
+    for (int64_t step = 0; step < 1 + 2 * group.rank(); ++step) {
+      buffers.run();
+      (void)net->forward(batch(group.rank(), step));
+    }
+    join.finish();
+    CHECK(bit_equal(group, net->buffers()));
+    CHECK(net->norm->num_batches_tracked.item<int64_t>() == 3);
+  });
+}
+
 TEST_CASE("no_sync windows and run_backward work in the region") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
