@@ -327,6 +327,8 @@ class Accelerator {
       return prepare_scheduler(std::forward<Object>(object));
     } else {
       static_assert(prepared::AnyLoader<Object>, "prepare() takes a module, an optimizer, a loader or a scheduler");
+      static_assert(prepared::YieldsTensors<Object>,
+                    "prepare() takes loaders of batches that hold tensors; give the batch's struct tree_members()");
       return prepare_data_loader(std::forward<Object>(object));
     }
   }

@@ -12,13 +12,20 @@ function(accelerate_room target)
   endif()
 endfunction()
 
+# accelerate_read_choice(CUDA): ACCELERATE_WITH_CUDA as AUTO, ON or OFF, in any case as CMake's own switches.
+macro(accelerate_read_choice name)
+  string(TOUPPER "${ACCELERATE_WITH_${name}}" choice)
+  if(NOT choice MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "Accelerate: ACCELERATE_WITH_${name} is '${ACCELERATE_WITH_${name}}', must be AUTO, ON or OFF.")
+  endif()
+  set(ACCELERATE_WITH_${name} ${choice})
+endmacro()
+
 # accelerate_option_part(NAME <MPI> PACKAGE <libopenmpi-dev> FOUND <bool>): AUTO, ON, OFF -> ACCELERATE_HAS_<NAME>.
 macro(accelerate_option_part name package found)
   set(ACCELERATE_WITH_${name} AUTO CACHE STRING "Build the ${name} backend: AUTO, ON or OFF")
   set_property(CACHE ACCELERATE_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
-  if(NOT ACCELERATE_WITH_${name} MATCHES "^(AUTO|ON|OFF)$")
-    message(FATAL_ERROR "Accelerate: ACCELERATE_WITH_${name} is '${ACCELERATE_WITH_${name}}', must be AUTO, ON or OFF.")
-  endif()
+  accelerate_read_choice(${name})
   set(ACCELERATE_HAS_${name} FALSE)
   if(ACCELERATE_WITH_${name} STREQUAL "OFF")
     set(ACCELERATE_SAYS_${name} "off")

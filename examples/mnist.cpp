@@ -57,6 +57,12 @@ void train(const Options& options) {
   accelerator.on_main_process([&] { fmt::print("test accuracy {:.4f}\n", result); });
 }
 
+// CLI11's own check lets "nan" pass.
+std::string a_rate(const std::string& text) {
+  const double rate = std::strtod(text.c_str(), nullptr);
+  return std::isfinite(rate) && rate > 0 ? "" : text + " is not a finite number above 0";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -65,14 +71,19 @@ int main(int argc, char** argv) {
   app.add_option("--data-dir", options.data_dir, "Folder with the four IDX files, gzipped or not")
       ->capture_default_str();
   app.add_option("--epochs", options.epochs, "Passes over the training set")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();
-  app.add_option("--batch-size", options.batch_size, "Samples per step and process")->capture_default_str();
-  app.add_option("--lr", options.lr, "AdamW's learning rate")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batch-size", options.batch_size, "Samples per step and process")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->capture_default_str();
+  app.add_option("--lr", options.lr, "AdamW's learning rate")->check(a_rate)->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     train(options);
+  } catch (const c10::Error& error) {
+    fmt::print(stderr, "{}\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

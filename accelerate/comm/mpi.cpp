@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mpi backend: a c10d::Backend whose operations one worker thread carries out, in order.
 #include <algorithm>
+#include <exception>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "accelerate/comm/backends.hpp"
@@ -22,9 +23,10 @@ class MpiBackend : public c10d::Backend {
   MpiBackend(std::shared_ptr<MpiChannel> channel, int64_t rank, int64_t size, std::chrono::milliseconds timeout)
       : Backend(static_cast<int>(rank), static_cast<int>(size)), channel_(std::move(channel)), timeout_(timeout) {}
 
-  /// Lets operations that nobody waited for end, as the other ranks may wait for them.
+  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception does not wait.
   ~MpiBackend() override {
-    if (!worker_.stop(timeout_)) channel_->runtime().skip_finalize();
+    const bool unwinding = std::uncaught_exceptions() > 0;
+    if (!worker_.stop(unwinding ? std::chrono::milliseconds(0) : timeout_)) channel_->runtime().skip_finalize();
   }
 
   const std::string getBackendName() const override { return "mpi"; }
@@ -112,8 +114,9 @@ class MpiBackend : public c10d::Backend {
   template <typename F>
   WorkPtr submit(OpType type, Tensors tensors, F carry_out) {
     auto work = c10::make_intrusive<OwnWork>(type, std::move(tensors));
-    worker_.push([work, channel = channel_, carry_out = std::move(carry_out)] {
+    worker_.push([work, channel = channel_, carry_out = std::move(carry_out)](Worker::Turn turn) {
       try {
+        if (turn == Worker::Turn::never) throw PeerLost("an earlier operation was given up");
         carry_out(std::as_const(*channel), work->tensors());
         work->end();
       } catch (...) {

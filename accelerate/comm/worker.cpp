@@ -13,7 +13,7 @@ struct Worker::State {
   std::mutex mutex;
   std::condition_variable work_came;
   std::condition_variable ended;
-  std::deque<std::function<void()>> jobs;
+  std::deque<Job> jobs;
   std::thread thread;
   bool started = false;
   bool stopping = false;
@@ -28,7 +28,7 @@ struct Worker::State {
       auto job = std::move(jobs.front());
       jobs.pop_front();
       lock.unlock();
-      job();
+      job(Turn::come);
       job = nullptr;  // its tensors go before the next wait
       lock.lock();
     }
@@ -41,14 +41,20 @@ Worker::Worker() : state_(std::make_shared<State>()) {}
 
 Worker::~Worker() { stop(std::chrono::milliseconds(0)); }
 
-void Worker::push(std::function<void()> job) {
-  const std::lock_guard lock(state_->mutex);
-  if (!state_->started) {
-    state_->thread = std::thread([state = state_] { state->loop(); });
-    state_->started = true;
+void Worker::push(Job job) {
+  {
+    std::unique_lock lock(state_->mutex);
+    if (state_->abandoned) {
+      lock.unlock();
+      return job(Turn::never);
+    }
+    if (!state_->started) {
+      state_->thread = std::thread([state = state_] { state->loop(); });
+      state_->started = true;
+    }
+    state_->jobs.push_back(std::move(job));
   }
-  state_->jobs.push_back(std::move(job));
-  state_->work_came.notify_one();
+  state_->work_came.notify_one();  // unlocked, so that the thread does not wake only to wait for the mutex
 }
 
 bool Worker::stop(std::chrono::milliseconds patience) noexcept {
@@ -69,10 +75,15 @@ bool Worker::stop(std::chrono::milliseconds patience) noexcept {
 }
 
 void Worker::abandon() noexcept {
-  const std::lock_guard lock(state_->mutex);
-  state_->abandoned = true;
-  state_->stopping = true;
+  std::deque<Job> left;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->abandoned = true;
+    state_->stopping = true;
+    left.swap(state_->jobs);
+  }
   state_->work_came.notify_all();
+  for (const Job& job : left) job(Turn::never);
 }
 
 }  // namespace accelerate::comm

@@ -23,10 +23,20 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
+// The kernels walk the memory of a parameter and its companions side by side: all must lie alike and without gaps.
+bool lies_like(const at::Tensor& companion, const at::Tensor& parameter) {
+  return companion.strides() == parameter.strides() || (companion.is_contiguous() && parameter.is_contiguous());
+}
+
 bool kernels_know(const at::Tensor& parameter, const at::Tensor& gradient) {
   return gradient.layout() == at::kStrided && parameter.layout() == at::kStrided && parameter.is_floating_point() &&
          gradient.scalar_type() == parameter.scalar_type() && gradient.device() == parameter.device() &&
-         (parameter.device().is_cpu() || parameter.device().is_cuda());
+         (parameter.device().is_cpu() || parameter.device().is_cuda()) && parameter.is_non_overlapping_and_dense() &&
+         lies_like(gradient, parameter);
+}
+
+at::Tensor laid_like(const at::Tensor& parameter, const at::Tensor& companion) {
+  return at::empty_like(parameter).copy_(companion);
 }
 
 bool all_known(Optimizer& optimizer) {
@@ -127,11 +137,18 @@ class AdamStep final : public FusedStep {
  private:
   void collect(const at::Tensor& parameter, bool amsgrad) {
     auto& state = state_of<State>(optimizer_, parameter);
-    if (!state.exp_avg().defined()) {
+    if (state.exp_avg().defined()) {
+      // A loaded state may lie otherwise.
+      if (!lies_like(state.exp_avg(), parameter)) state.exp_avg(laid_like(parameter, state.exp_avg()));
+      if (!lies_like(state.exp_avg_sq(), parameter)) state.exp_avg_sq(laid_like(parameter, state.exp_avg_sq()));
+    } else {
       state.exp_avg(at::zeros_like(parameter));
       state.exp_avg_sq(at::zeros_like(parameter));
     }
     if (amsgrad && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(at::zeros_like(parameter));
+    if (amsgrad && !lies_like(state.max_exp_avg_sq(), parameter)) {
+      state.max_exp_avg_sq(laid_like(parameter, state.max_exp_avg_sq()));
+    }
     state.step(state.step() + 1);
     Call& call = calls_.of(parameter, state.step());
     call.parameters.push_back(parameter);
@@ -178,6 +195,9 @@ class SgdStep final : public FusedStep {
     auto& state = state_of<torch::optim::SGDParamState>(optimizer_, parameter);
     const bool first = !state.momentum_buffer().defined();
     if (first) state.momentum_buffer(at::empty_like(parameter));  // the kernel writes it on the first step
+    if (!lies_like(state.momentum_buffer(), parameter)) {
+      state.momentum_buffer(laid_like(parameter, state.momentum_buffer()));
+    }
     Call& call = calls_.of(parameter, first ? first_step : later_step);
     add(call, parameter);
     call.first.push_back(state.momentum_buffer());

@@ -77,12 +77,15 @@ template <typename T>
 concept AlreadyPrepared = is_prepared<std::remove_cvref_t<T>>;
 
 template <typename T>
-concept AnyLoader =
-    !AlreadyPrepared<T> && !AnyModule<T> && !std::same_as<pointee_t<T>, at::Tensor> && requires(pointee_t<T> & loader) {
+concept AnyLoader = !AlreadyPrepared<T> && !AnyModule<T> && !std::same_as<pointee_t<T>, at::Tensor> &&
+                    !std::is_const_v<std::remove_reference_t<T>> && requires(pointee_t<T> & loader) {
   loader.begin();
   loader.end();
   *loader.begin();
 };
+
+template <typename T>
+concept YieldsTensors = tree::holds_tensors<decltype(*std::declval<pointee_t<T>&>().begin())>;
 
 /// Lvalues are referenced (the caller keeps them alive), rvalues owned; smart pointers and module holders are shared.
 template <typename T>

@@ -22,6 +22,10 @@ template <typename Data, typename Target>
 auto tree_members(Example<Data, Target>& example) {
   return std::tie(example.data, example.target);
 }
+template <typename Data>
+auto tree_members(Example<Data, example::NoTarget>& example) {
+  return std::tie(example.data);
+}
 }  // namespace torch::data
 
 namespace accelerate::prepared {

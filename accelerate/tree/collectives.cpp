@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 
@@ -17,16 +19,30 @@ std::optional<int64_t> dimension(const at::Tensor& tensor, int64_t dim) {
   return dim;
 }
 
-/// Longest size of every tensor's dimension over all ranks, in one exchange.
-at::Tensor longest(const Tensors& tensors, const comm::Group& group, int64_t dim) {
-  std::vector<int64_t> sizes;
+[[noreturn]] void fail_on_ranks_that_differ(const at::Tensor& tensor, const comm::Group& group) {
+  const auto shapes = group.all_gather_bytes(fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")));
+  std::string all;
+  for (size_t r = 0; r < shapes.size(); ++r) all += fmt::format("{}rank {} {}", r == 0 ? "" : ", ", r, shapes[r]);
+  base::fail(ErrorKind::peer, group.place(), "pad_across_processes",
+             "the ranks' tensors have different numbers of dimensions: {}; give the same number on every rank", all);
+}
+
+/// Longest size of every tensor's dimension over all ranks, in one exchange; the numbers of dimensions must be equal.
+std::vector<int64_t> longest(const Tensors& tensors, const comm::Group& group, int64_t dim) {
+  std::vector<int64_t> facts;
   for (const auto& tensor : tensors) {
     const auto d = dimension(tensor, dim);
-    sizes.push_back(d ? tensor.size(*d) : -1);
+    facts.insert(facts.end(), {d ? tensor.size(*d) : -1, tensor.dim(), -tensor.dim()});
   }
-  const at::Tensor most = at::tensor(sizes, at::TensorOptions().dtype(at::kLong));
+  const at::Tensor most = at::tensor(facts, at::TensorOptions().dtype(at::kLong));
   group.all_reduce(most, comm::ReduceOp::max);
-  return most;
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto* fact = most.const_data_ptr<int64_t>() + 3 * i;
+    if (fact[1] != -fact[2]) fail_on_ranks_that_differ(tensors[i], group);
+    lengths.push_back(fact[0]);
+  }
+  return lengths;
 }
 
 at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const PadOptions& options) {
@@ -68,12 +84,11 @@ void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root) {
 
 Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, const PadOptions& options) {
   if (group.size() == 1 || tensors.empty()) return tensors;
-  const at::Tensor most = longest(tensors, group, options.dim);
+  const auto lengths = longest(tensors, group, options.dim);
   Tensors out = tensors;
   for (size_t i = 0; i < out.size(); ++i) {
     const auto dim = dimension(out[i], options.dim);
-    const int64_t length = most.const_data_ptr<int64_t>()[i];
-    if (dim && out[i].size(*dim) < length) out[i] = padded(out[i], *dim, length, options);
+    if (dim && out[i].size(*dim) < lengths[i]) out[i] = padded(out[i], *dim, lengths[i], options);
   }
   return out;
 }

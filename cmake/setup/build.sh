@@ -9,6 +9,10 @@ jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
+# The presets take ninja; where there is none, make.
+generator=()
+command -v ninja >/dev/null || generator=(-G "Unix Makefiles")
+
 # build_all [preset] [options for cmake]
 build_all() {
   local preset=release
@@ -23,16 +27,25 @@ build_all() {
 
 # build_in <folder> <preset> [options for cmake]
 build_in() {
+  configure_in "$@"
+  cmake --build "$1" -j "$(jobs)" >&2
+}
+
+# configure_in <folder> <preset> [options for cmake]
+configure_in() {
   local folder=$1 preset=$2
   shift 2
-  cmake --preset "$preset" -B "$folder" -DACCELERATE_BUILD_TESTS=ON "$@" >&2
-  cmake --build "$folder" -j "$(jobs)" >&2
+  case $preset in
+    release | debug | asan | tsan) ;;
+    *) fail "there is no preset '$preset'; there are release, debug, asan and tsan" ;;
+  esac
+  cmake --preset "$preset" "${generator[@]}" -B "$folder" -DACCELERATE_BUILD_TESTS=ON "$@" >&2
 }
 
 # For a part of the tree: a first configure leaves tests out, so that nothing of theirs is needed; a build folder that has
 # them keeps them.
 configure_once() {
-  [ -e build/build.ninja ] || cmake --preset release -DACCELERATE_BUILD_TESTS=OFF >&2
+  [ -e build/CMakeCache.txt ] || cmake --preset release "${generator[@]}" -DACCELERATE_BUILD_TESTS=OFF >&2
 }
 
 # build_targets <names>: only these, in build/.

@@ -3,6 +3,7 @@
 torch_version=2.11.0
 # The second and third: CUDA headers that torch's own lack.
 torch_packages="torch==$torch_version nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
+HOME=${HOME-~}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/accelerate
 venv=$cache/venv-$torch_version
 

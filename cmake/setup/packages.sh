@@ -16,7 +16,7 @@ declare -A package_gives=(
   [clang-format]="command clang-format" [clang-tidy]="command clang-tidy"
 )
 # Without these ./run build still builds: what they are for is left out, or takes longer.
-packages_optional=" ccache libopenmpi-dev libpmix-dev libgloo-dev "
+packages_optional=" ninja-build ccache libopenmpi-dev libpmix-dev libgloo-dev "
 
 # The packages among the arguments whose gift is not there.
 missing_packages() {

@@ -3,15 +3,19 @@
 cpp_files() { find accelerate launch examples tests bench \( -name '*.cpp' -o -name '*.hpp' \) 2>/dev/null | sort; }
 
 format() {
-  set_up_packages clang-format
   local how=(-i)
-  [ "${1-}" != --check ] || how=(--dry-run --Werror)
+  case ${1-} in
+    "") ;;
+    --check) how=(--dry-run --Werror) ;;
+    *) fail "format takes --check or nothing, not '$1'" ;;
+  esac
+  set_up_packages clang-format
   cpp_files | xargs clang-format "${how[@]}"
 }
 
 lint() {
   set_up "$packages_build $packages_test $packages_style"
-  cmake --preset release -DACCELERATE_BUILD_TESTS=ON >&2
+  cmake --preset release "${generator[@]}" -DACCELERATE_BUILD_TESTS=ON >&2
   format --check
   python3 cmake/setup/tidy.py build -j "$(jobs)" "$@"
 }

@@ -143,6 +143,17 @@ TEST_CASE("without even_batches a foreign loader's last round is short, and noth
            {.even_batches = false});
 }
 
+TEST_CASE("LibTorch's TensorDataset, whose batches have no target, is dealt too") {
+  const auto seen = walk(2, [] {
+    return torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
+        torch::data::datasets::TensorDataset(torch::arange(8).unbind())
+            .map(torch::data::transforms::Stack<torch::data::TensorExample>()),
+        2);
+  });
+  CHECK(seen.ranks[0] == Batches{{0, 1}, {4, 5}});
+  CHECK(seen.ranks[1] == Batches{{2, 3}, {6, 7}});
+}
+
 TEST_CASE("a torch::data loader is iterated in place") {
   struct Counting : torch::data::Dataset<Counting> {
     torch::data::Example<> get(size_t index) override {

@@ -74,6 +74,57 @@ TEST_CASE("fused SGD, Adam and AdamW make the stock optimizers' updates") {
   CHECK(after_steps(adamw(AdamWOptions(0.01)), 20, at::kFloat) < 1e-5);
 }
 
+TEST_CASE("what does not lie like its parameter is stepped as the stock optimizer would") {
+  const std::vector<Make> makes{sgd(torch::optim::SGDOptions(0.1).momentum(0.9)), adam(torch::optim::AdamOptions(0.01)),
+                                adamw(torch::optim::AdamWOptions(0.01))};
+  for (const Make& make : makes) {
+    // A leaf that is a slice: columns of others lie between its own.
+    const auto slice_of = [](const at::Tensor& whole) { return whole.narrow(1, 1, 2).detach().requires_grad_(); };
+    const at::Tensor stock_whole = torch::arange(20.0, at::kDouble).view({4, 5}), our_whole = stock_whole.clone();
+    const Parameters stock{slice_of(stock_whole)}, ours{slice_of(our_whole)};
+    auto stock_optimizer = make(stock), our_optimizer = make(ours);
+    auto fused = FusedStep::recognise(*our_optimizer);
+    for (int64_t step = 0; step < 3; ++step) {
+      set_gradients(stock, step);
+      set_gradients(ours, step);
+      stock_optimizer->step();
+      if (!fused->step()) our_optimizer->step();
+    }
+    CHECK(torch::equal(stock_whole, our_whole));
+  }
+  for (const Make& make : makes) {
+    const Parameters stock = parameters(), ours = parameters();
+    auto stock_optimizer = make(stock), our_optimizer = make(ours);
+    auto fused = FusedStep::recognise(*our_optimizer);
+    for (const bool transposed : {false, true, false}) {
+      const auto gradient = [&](const at::Tensor& parameter) {
+        const at::Tensor plain = torch::arange(parameter.numel(), at::kDouble).view(parameter.sizes());
+        return transposed ? plain.t().contiguous().t() : plain;
+      };
+      stock[0].mutable_grad() = gradient(stock[0]);
+      ours[0].mutable_grad() = gradient(ours[0]);
+      stock_optimizer->step();
+      if (!fused->step()) our_optimizer->step();
+    }
+    CHECK(largest_difference(stock, ours) < 1e-12);
+  }
+}
+
+TEST_CASE("a state that was loaded with other strides is laid out like its parameter") {
+  const Parameters stock = parameters(), ours = parameters();
+  torch::optim::AdamW stock_optimizer(stock, 0.01), our_optimizer(ours, 0.01);
+  auto fused = FusedStep::recognise(our_optimizer);
+  for (int64_t step = 0; step < 3; ++step) {
+    set_gradients(stock, step);
+    set_gradients(ours, step);
+    stock_optimizer.step();
+    REQUIRE(fused->step());
+    auto& state = static_cast<torch::optim::AdamWParamState&>(*our_optimizer.state().at(ours[0].unsafeGetTensorImpl()));
+    state.exp_avg(state.exp_avg().t().contiguous().t());
+  }
+  CHECK(largest_difference(stock, ours) < 1e-12);
+}
+
 TEST_CASE("a parameter without gradient is left alone and keeps its own count of steps") {
   const Parameters stock = parameters(), ours = parameters();
   torch::optim::AdamW stock_optimizer(stock, 0.01), our_optimizer(ours, 0.01);

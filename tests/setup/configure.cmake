@@ -134,6 +134,16 @@ expect("AUTO without the parts goes on and says so"
        SAYS "gloo no (needs libgloo-dev); MPI no (needs libopenmpi-dev);"
        OPTIONS ${torch} -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DACCELERATE_GLOO_INCLUDE=OFF)
 expect("OFF is said" SAYS "gloo off; MPI off;" OPTIONS ${torch} -DACCELERATE_WITH_MPI=OFF -DACCELERATE_WITH_GLOO=OFF)
+expect("a switch in lower case is one" SAYS "CUDA no (switched off); NCCL no" "MPI off;"
+       OPTIONS ${torch} -DACCELERATE_WITH_CUDA=off -DACCELERATE_WITH_MPI=off)
+expect("another word than AUTO, ON, OFF is refused for CUDA" FAILS
+       SAYS "Accelerate: ACCELERATE_WITH_CUDA is 'maybe', must be AUTO, ON or OFF."
+       OPTIONS ${torch} -DACCELERATE_WITH_CUDA=maybe)
+expect("tests need the launcher" FAILS
+       SAYS "Accelerate: the tests start their ranks with accelerate_launch; give -DACCELERATE_BUILD_LAUNCHER=ON, or -DACCELERATE_BUILD_TESTS=OFF."
+       OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_LAUNCHER=OFF)
+expect("tests do without the examples" SAYS "Accelerate 0.1.0: LibTorch 2.11.0"
+       OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_EXAMPLES=OFF)
 expect("another word than AUTO, ON, OFF is refused" FAILS
        SAYS "Accelerate: ACCELERATE_WITH_MPI is 'maybe', must be AUTO, ON or OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_MPI=maybe)

@@ -18,7 +18,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "cmake" / "setup"))
 import fetch_data  # noqa: E402
 
-TOOLS = "bash dirname cat sort tr sed tail env mkdir mktemp rm ln mv basename flock cmp cp grep sleep touch awk nproc".split()
+TOOLS = "bash dirname readlink cat sort tr sed tail env mkdir mktemp rm ln mv basename flock cmp cp grep sleep touch awk nproc".split()
 
 # A python3 that makes "environments" and "installs" into them; what it does is written to $RECORD.
 PYTHON = """#!/bin/bash
@@ -90,6 +90,23 @@ class Commands(OnAMachine):
     def test_an_unknown_command_is_named_and_ends_with_1(self):
         result = self.machine.run("run", "dance")
         self.assertEqual((result.returncode, result.stderr.splitlines()[-1]), (1, "run: there is no command 'dance'"))
+
+
+    def test_options_that_it_does_not_know_are_named_before_anything_is_installed(self):
+        for words, told in ((["format", "--chek"], "format takes --check or nothing, not '--chek'"),
+                            (["bench", "speed"], "there is no bench 'speed'; bench/README.md lists them")):
+            result = self.machine.run("run", *words)
+            self.assertEqual((result.returncode, result.stderr), (1, f"run: {told}\n"))
+
+    def test_an_unknown_preset_is_refused_with_those_there_are(self):
+        result = self.machine.run("-c", "source cmake/setup/say.sh; source cmake/setup/build.sh; build_all quick")
+        self.assertEqual((result.returncode, result.stderr),
+                         (1, "run: there is no preset 'quick'; there are release, debug, asan and tsan\n"))
+
+    def test_it_works_through_a_symbolic_link_and_without_home(self):
+        del self.machine.environment["HOME"]
+        (self.folder / "link").symlink_to(TOP / "run")
+        self.assertEqual(self.machine.run(str(self.folder / "link")).returncode, 0)
 
 
 class Packages(OnAMachine):

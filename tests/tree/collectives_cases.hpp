@@ -133,6 +133,23 @@ inline std::string pads_what_can_be_padded(const comm::Group& group) {
   return failed;
 }
 
+inline std::string refuses_to_pad_other_dimensions(const comm::Group& group) {
+  if (group.size() == 1) return {};
+  const auto mine = group.rank() == 0 ? torch::ones({1, 5}) : torch::ones({1, 1, 6});
+  try {
+    (void)tree::pad_across_processes(mine, group, {.dim = 1});
+  } catch (const accelerate::Error& error) {
+    const std::string_view told = error.what();
+    return told.find(
+               "pad_across_processes: the ranks' tensors have different numbers of dimensions: rank 0 [1, 5], rank "
+               "1 [1, 1, 6]") != told.npos &&
+                   told.ends_with("; give the same number on every rank")
+               ? ""
+               : error.what();
+  }
+  return "padded; ";
+}
+
 inline std::string copies_what_one_rank_has(const comm::Group& group) {
   std::string failed;
   const auto root = group.size() - 1;
@@ -162,6 +179,7 @@ inline Results run(const comm::Group& group) {
           {"broadcast is in place, from any rank", broadcasts(group)},
           {"pad_across_processes: index, first, bool, negative dim", pads(group)},
           {"pad_across_processes leaves the rest alone", pads_what_can_be_padded(group)},
+          {"pad_across_processes refuses other numbers of dimensions", refuses_to_pad_other_dimensions(group)},
           {"copy_tensor_to_devices needs only one rank's tensor", copies_what_one_rank_has(group)}};
 }
 
