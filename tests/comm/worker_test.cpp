@@ -21,7 +21,7 @@ TEST_CASE("a worker carries its jobs out in order, and stop lets the queued ones
 TEST_CASE("when a job hangs, those behind it and those that still come are told that their turn never comes") {
   std::promise<void> release, entered;
   const auto gate = std::make_shared<std::shared_future<void>>(release.get_future());
-  std::vector<Worker::Turn> turns;
+  int never = 0;
   {
     Worker worker;
     worker.push([gate, &entered](Worker::Turn) {
@@ -29,11 +29,11 @@ TEST_CASE("when a job hangs, those behind it and those that still come are told 
       gate->wait();
     });
     entered.get_future().wait();
-    worker.push([&](Worker::Turn turn) { turns.push_back(turn); });
+    worker.push([&](Worker::Turn turn) { never += turn == Worker::Turn::never; });
     worker.abandon();
-    CHECK(turns == std::vector{Worker::Turn::never});
-    worker.push([&](Worker::Turn turn) { turns.push_back(turn); });
-    CHECK(turns == std::vector{Worker::Turn::never, Worker::Turn::never});
+    CHECK(never == 1);
+    worker.push([&](Worker::Turn turn) { never += turn == Worker::Turn::never; });
+    CHECK(never == 2);
     CHECK_FALSE(worker.stop(milliseconds(10'000)));  // at once: nothing waits for a job that hangs
     release.set_value();
   }
