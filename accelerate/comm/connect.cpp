@@ -40,11 +40,12 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
     impl->timeout = options.timeout;
     return Group(std::move(impl));
   }
-  // c10d logs a backtrace with every lost connection; our errors say what there is to say.
-  if (::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0) == 0) c10::initLogging();
+  const bool cuda = options.device && options.device->is_cuda();
+  // c10d logs a backtrace with every lost connection; our errors say what there is to say. NCCL's watchdog, which ends
+  // the process, is heard.
+  if (::setenv("TORCH_CPP_LOG_LEVEL", cuda ? "ERROR" : "FATAL", 0) == 0) c10::initLogging();
   const auto variables = env::current_variables();
   const BackendRow& cpu = choose_backend(variables, options, backend_table(), place);
-  const bool cuda = options.device && options.device->is_cuda();
 
   LinkContext context{.process = process, .options = options, .variables = variables, .place = place};
   if (cpu.uses_store) context.store = meet(process, place, options.timeout);

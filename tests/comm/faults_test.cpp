@@ -111,6 +111,7 @@ std::string at_rank(int rank, const std::string& text) {
   CAPTURE(rank.err);
   CHECK(rank.err.find("frame #") == std::string::npos);
   CHECK(rank.err.find("[W") == std::string::npos);
+  CHECK(rank.err.find("[E") == std::string::npos);
   CHECK(rank.out.find("gloo/") == std::string::npos);
 }
 
@@ -164,12 +165,14 @@ TEST_CASE("gloo: when rank 0 never came its address is named") {
 
 TEST_CASE("gloo: a second job on the same port is told so") {
   const Listener other_job;
-  const auto ranks = run({rank_command(0, 2, other_job.port(), "connect")});
+  const auto ranks =
+      run({rank_command(0, 2, other_job.port(), "connect"), rank_command(1, 2, other_job.port(), "connect")});
   CHECK(ranks[0].out ==
         fmt::format("environment: [rank 0 of 2, {}] connect: 127.0.0.1:{} is taken, by another job perhaps; give each "
                     "job a port of its own (MASTER_PORT, --main_process_port)\n",
                     accelerate::base::host_name(), other_job.port()));
   check_quiet(ranks[0]);
+  check_quiet(ranks[1]);
 }
 
 TEST_CASE("gloo: an address of another machine, no address that resolves, and no port are refused") {
