@@ -47,9 +47,9 @@ struct AcceleratorOptions {
   std::optional<std::chrono::seconds> timeout{};
   /// Compare every collective across the ranks before it runs. ACCELERATE_DEBUG_MODE; default false.
   std::optional<bool> debug{};
-  /// Exactly this device, "cuda:1" or "cpu". ACCELERATE_TORCH_DEVICE; default the local rank's GPU, else the CPU.
+  /// Exactly this device: "cpu", "cuda:1", "cuda" (by local rank). ACCELERATE_TORCH_DEVICE; default cuda, else cpu.
   std::optional<std::string> device{};
-  /// LibTorch's threads in this rank. OMP_NUM_THREADS; default with several ranks on a machine: its cores shared out.
+  /// LibTorch's threads in this rank. OMP_NUM_THREADS; default the machine's physical cores (and CPU quota) shared out.
   std::optional<int64_t> threads_per_rank{};
   /// More ranks than GPUs on a machine share them in turn. ACCELERATE_ALLOW_SHARED_GPUS; default false: an error.
   std::optional<bool> allow_shared_gpus{};

@@ -8,6 +8,7 @@
 #include "launch/mpi_server.hpp"
 #include "launch/plan.hpp"
 #include "launch/port.hpp"
+#include "launch/settle.hpp"
 #include "launch/supervise.hpp"
 
 namespace accelerate::launch {
@@ -20,7 +21,8 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
   const auto why_not = why_no_mpi_server();
   if (!why_not) return true;
   if (options.backend) {
-    throw LaunchError(1, fmt::format("accelerate_launch: --backend mpi: {}; --backend gloo works without", *why_not));
+    throw LaunchError(
+        1, fmt::format("accelerate_launch: backend mpi is asked for, but {}; backend gloo works without", *why_not));
   }
   fmt::print(stderr, "accelerate_launch: {}; the ranks use gloo, which is slower than mpi on one machine\n", *why_not);
   return false;
@@ -28,8 +30,10 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
 
 }  // namespace
 
-int launch(const LaunchOptions& options) {
+int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
+  const auto [options, conflicts] = settle(given, variables, env::read_config(variables));
+  for (const auto& conflict : conflicts) fmt::print(stderr, "accelerate_launch: {}\n", conflict);
   const auto machine = this_machine(variables);
   check_gpus(options, machine);
   const ReservedPort port(options.main_process_port);

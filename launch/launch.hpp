@@ -6,12 +6,12 @@
 
 namespace accelerate::launch {
 
-/// Starts options.command on every rank of this machine and waits for the end. Blocks SIGINT, SIGTERM and SIGHUP of the
-/// calling thread meanwhile, because they go to the ranks; with MPI it also clears other launchers' variables from this
+/// Starts options.command on every rank of this machine and waits for the end. Blocks the signals of the calling thread
+/// that go to the ranks meanwhile (signals.hpp); with MPI it also clears other launchers' variables from this
 /// process, and works once per process.
 ///
 /// returns   the exit code: 0, or that of the rank that failed first (128 + signal)
-/// Throws LaunchError when nothing could be started.
-int launch(const LaunchOptions& options);
+/// Throws LaunchError when nothing could be started, Error (environment) for a setting that the library would refuse.
+int launch(const LaunchOptions& given);
 
 }  // namespace accelerate::launch

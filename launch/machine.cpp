@@ -6,10 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
-#include <set>
 #include <sstream>
-#include <utility>
 
 namespace accelerate::launch {
 namespace {
@@ -50,33 +47,13 @@ int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<
   return present == 0 ? 0 : shown;
 }
 
-int64_t count_physical_cores(std::string_view cpuinfo) {
-  std::set<std::pair<std::string, std::string>> cores;
-  int64_t processors = 0;
-  std::string package;
-  std::istringstream lines{std::string(cpuinfo)};
-  for (std::string line; std::getline(lines, line);) {
-    const auto colon = line.find(':');
-    if (colon == std::string::npos) continue;
-    const std::string key = trim(line.substr(0, colon));
-    if (key == "processor") ++processors;
-    if (key == "physical id") package = trim(line.substr(colon + 1));
-    if (key == "core id") cores.emplace(package, trim(line.substr(colon + 1)));
-  }
-  return std::max<int64_t>(1, cores.empty() ? processors : static_cast<int64_t>(cores.size()));
-}
-
 Machine this_machine(const env::Variables& variables) {
   Machine machine;
   const auto visible = variables.find("CUDA_VISIBLE_DEVICES");
   machine.gpus = count_gpus(device_files(),
                             visible == variables.end() ? std::nullopt : std::optional<std::string>(visible->second));
-  std::ifstream file("/proc/cpuinfo");
-  std::stringstream cpuinfo;
-  cpuinfo << file.rdbuf();
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) machine.usable_cpus = CPU_COUNT(&allowed);
-  machine.physical_cores = std::min(count_physical_cores(cpuinfo.str()), machine.usable_cpus);
   return machine;
 }
 

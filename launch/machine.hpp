@@ -13,9 +13,8 @@
 namespace accelerate::launch {
 
 struct Machine {
-  int64_t gpus = 0;            ///< visible to this job
-  int64_t physical_cores = 1;  ///< of the whole machine, at most usable_cpus
-  int64_t usable_cpus = 1;     ///< logical ones this process may run on
+  int64_t gpus = 0;         ///< visible to this job
+  int64_t usable_cpus = 1;  ///< logical ones this process may run on
 
   bool operator==(const Machine&) const = default;
 };
@@ -27,10 +26,7 @@ struct Machine {
 ///           empty list or one that starts with -1 shows none.
 int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<std::string>& visible);
 
-/// Physical cores in the text of /proc/cpuinfo: distinct (physical id, core id), or processors where those are absent.
-int64_t count_physical_cores(std::string_view cpuinfo);
-
-/// Looks at /dev, /proc/cpuinfo and this process's affinity.
+/// Looks at /dev and this process's affinity.
 Machine this_machine(const env::Variables& variables);
 
 }  // namespace accelerate::launch

@@ -168,7 +168,7 @@ class PmixServer : public MpiServer {
     const std::string result = text != nullptr ? text : "";
     std::free(text);
     check("PMIx_generate_regex", status);
-    if (result.starts_with("blob")) {  // compressed, with zeros inside: lists of more than about 1,000 ranks
+    if (result.starts_with("blob")) {  // compressed, with zeros inside; libpmix 4.2 does so for none of our lists
       throw LaunchError(1, fmt::format("accelerate_launch: --num_processes {} is too many for --backend mpi on one "
                                        "machine; use gloo",
                                        ranks_));

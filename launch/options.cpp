@@ -41,6 +41,7 @@ std::string both_spellings(const std::string& name) {
 
 /// More than any machine can run; a typing error must not fork until memory ends.
 constexpr int64_t most_processes = 4096;
+constexpr int64_t most_threads = 65536;  // as the library's setting
 constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
 
 /// An option with a whole number from low to high, refused with its text.
@@ -68,8 +69,8 @@ void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
       ->type_name("NAME");
   add_integer(app, "main_process_port", o.main_process_port, 0, 65535, "PORT",
               "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one.");
-  add_integer(app, "num_cpu_threads_per_process", o.num_cpu_threads_per_process, 1, no_limit, "N",
-              "OMP_NUM_THREADS of a rank; else physical cores / ranks.");
+  add_integer(app, "num_cpu_threads_per_process", o.num_cpu_threads_per_process, 1, most_threads, "N",
+              "OMP_NUM_THREADS of a rank; else the library shares out the cores.");
   add_integer(app, "gradient_accumulation_steps", o.gradient_accumulation_steps, 1, no_limit, "N",
               "Micro-batches per optimizer step; else what the program says.");
   app.add_flag(both_spellings("debug"), o.debug, "Compare every collective across the ranks first.");

@@ -7,6 +7,8 @@
 #include <array>
 #include <string_view>
 
+#include "accelerate/env/parse.hpp"
+
 namespace accelerate::launch {
 namespace {
 
@@ -40,6 +42,13 @@ env::Variables settings(const LaunchOptions& options) {
   return result;
 }
 
+/// --cpu won, so the ranks need not say once more that a GPU's name lost.
+void drop_gpu_by_name(env::Variables& variables) {
+  const auto text = env::find(variables, "ACCELERATE_TORCH_DEVICE");
+  const auto device = env::parse_device(text.value_or("cpu"));
+  if (device && device->cuda) variables.erase("ACCELERATE_TORCH_DEVICE");
+}
+
 }  // namespace
 
 bool belongs_to_another_launcher(std::string_view name, bool serve_mpi) {
@@ -66,7 +75,13 @@ bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
 }
 
 void check_gpus(const LaunchOptions& options, const Machine& machine) {
-  if (options.backend != "nccl" || machine.gpus > 0) return;
+  if (options.backend != "nccl") return;
+  if (options.cpu) {
+    throw LaunchError(2,
+                      "accelerate_launch: --backend nccl needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE "
+                      "or the config file asks for the CPU; use mpi or gloo");
+  }
+  if (machine.gpus > 0) return;
   throw LaunchError(2,
                     fmt::format("accelerate_launch: --backend nccl needs GPUs, but {} are visible; use mpi or gloo, or "
                                 "look at nvidia-smi and CUDA_VISIBLE_DEVICES",
@@ -80,8 +95,8 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   std::erase_if(common,
                 [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
   for (const auto& [name, value] : settings(options)) common[name] = value;
-  const int64_t threads = std::max<int64_t>(1, machine.physical_cores / ranks);
-  common.try_emplace("OMP_NUM_THREADS", std::to_string(threads));
+  if (options.cpu) drop_gpu_by_name(common);
+  if (options.backend == "nccl") common.erase("ACCELERATE_BACKEND");
   if (wiring.serve_mpi) add_mpi_defaults(common, ranks, machine);
 
   LaunchPlan result{.serve_mpi = wiring.serve_mpi};

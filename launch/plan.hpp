@@ -34,17 +34,19 @@ struct Wiring {
   bool serve_mpi = false;  ///< wants_mpi(), and a server can be had
 };
 
+/// options     settled (settle.hpp)
 /// inherited   the launcher's own environment; what other launchers left in it does not reach the workers
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring);
 
-/// Throws LaunchError (2) when nccl is asked for and no GPU is visible.
+/// Throws LaunchError (2) when nccl is asked for and no GPU is visible, or the CPU is asked for elsewhere.
 void check_gpus(const LaunchOptions& options, const Machine& machine);
 
 /// Ranks that options ask for on this machine.
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
 
-/// MPI is asked for, or is the default: several ranks on a CPU.
+/// MPI is asked for (by option, variable or config file: options are settled), or is the default: several ranks on a
+/// CPU.
 bool wants_mpi(const LaunchOptions& options, const Machine& machine);
 
 /// A variable that tells a process its place in a job of torchrun, MPI or PMIx. Half of that would contradict ours.

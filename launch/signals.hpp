@@ -5,8 +5,11 @@
 
 namespace accelerate::launch {
 
-/// SIGCHLD, SIGINT, SIGTERM and SIGHUP come through a descriptor while this lives, instead of interrupting the thread
-/// that made it. Ignored ones (nohup) stay ignored, and so is SIGPIPE: writes say it.
+/// A signal that is for the ranks and does not ask them to end: batch systems announce the end of the time with it.
+inline bool is_notice(int number) { return number == SIGUSR1 || number == SIGUSR2; }
+
+/// SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 come through a descriptor while this lives, instead
+/// of interrupting the thread that made it. Ignored ones (nohup) stay ignored, and so is SIGPIPE: writes say it.
 class Signals {
  public:
   Signals();

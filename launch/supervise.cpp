@@ -70,7 +70,7 @@ class Supervisor {
     try {
       start(plan);
     } catch (...) {
-      stop(SIGKILL);
+      tell(SIGKILL);
       while (running() > 0) step();
       throw;
     }
@@ -130,7 +130,7 @@ class Supervisor {
     }
     if (mpi_ && first_failed_ == nullptr) look_for_abort();
     reap();
-    if (kill_at_ && Clock::now() >= *kill_at_) stop(SIGKILL);
+    if (kill_at_ && Clock::now() >= *kill_at_) tell(SIGKILL);
   }
 
   [[nodiscard]] int timeout(bool held) const {
@@ -221,8 +221,10 @@ class Supervisor {
   }
 
   void forward(int number) {
-    if (told_ != 0) {
-      stop(SIGKILL);
+    if (is_notice(number)) {
+      tell(number);
+    } else if (told_ != 0) {
+      tell(SIGKILL);
     } else {
       told_ = number;
       stop_with_grace(number);
@@ -230,11 +232,11 @@ class Supervisor {
   }
 
   void stop_with_grace(int number) {
-    stop(number);
+    tell(number);
     if (!kill_at_) kill_at_ = Clock::now() + options_.grace;  // a signal during a failure's grace gives no more time
   }
 
-  void stop(int number) {
+  void tell(int number) {
     for (const auto& worker : workers_) {
       if (worker.running) kill(-worker.pid, number);
     }

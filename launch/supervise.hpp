@@ -29,8 +29,9 @@ struct SuperviseOptions {
 
 /// Blocks until all workers have ended and nothing of their process groups is left.
 ///
-/// returns   0, or the exit code of the worker that failed first (128 + signal); SIGINT, SIGTERM and SIGHUP are passed
-///           on to the workers, a second one kills them
+/// returns   0, or the exit code of the worker that failed first (128 + signal); SIGINT, SIGTERM, SIGHUP and SIGQUIT
+/// are
+///           passed on to the workers, a second one kills them; SIGUSR1 and SIGUSR2 are passed on and end nothing
 /// Throws LaunchError when a worker cannot be started; those that were are stopped.
 int supervise(const LaunchPlan& plan, const SuperviseOptions& options = {});
 

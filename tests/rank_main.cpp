@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 
+#include "accelerate/device/threads.hpp"
 #include "tests/world.hpp"
 
 namespace {
@@ -13,6 +15,13 @@ namespace {
 std::optional<accelerate::comm::Group>& the_world() {
   static std::optional<accelerate::comm::Group> group;
   return group;
+}
+
+/// As an Accelerator would: these tests make groups without one, and more threads than cores are slow.
+void share_cores() {
+  namespace device = accelerate::device;
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  device::set_threads(device::threads_per_rank(device::physical_cores(), testing::process_env().local_world_size, {}));
 }
 
 }  // namespace
@@ -29,6 +38,7 @@ const accelerate::comm::Group& world() {
 }  // namespace testing
 
 int main(int argc, char** argv) {
+  share_cores();
   const int code = doctest::Context(argc, argv).run();
   the_world().reset();  // before LibTorch's own globals go
   return code;

@@ -1,31 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/base/log.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
+#include <set>
 
 namespace accelerate::base {
 namespace {
 
-LogLevel level_from_environment() {
+std::string asked_level() {
   const char* text = std::getenv("ACCELERATE_LOG_LEVEL");
-  const std::string_view wanted = text == nullptr ? "" : text;
-  if (wanted == "debug" || wanted == "DEBUG") return LogLevel::debug;
-  if (wanted == "info" || wanted == "INFO") return LogLevel::info;
-  if (wanted == "error" || wanted == "ERROR") return LogLevel::error;
-  return LogLevel::warning;
+  return text == nullptr ? "" : text;
+}
+
+std::optional<LogLevel> parse_level(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (text == "debug") return LogLevel::debug;
+  if (text == "info") return LogLevel::info;
+  if (text == "warning" || text.empty()) return LogLevel::warning;
+  if (text == "error") return LogLevel::error;
+  return std::nullopt;
 }
 
 std::atomic<LogLevel>& current_level() {
-  static std::atomic<LogLevel> level{level_from_environment()};
+  static std::atomic<LogLevel> level{parse_level(asked_level()).value_or(LogLevel::warning)};
   return level;
+}
+
+/// The first look at the level says when the variable holds no level.
+void check_asked_level() {
+  static std::atomic_flag checked;
+  if (checked.test_and_set() || parse_level(asked_level())) return;
+  write_log(LogLevel::warning, {},
+            fmt::format("ACCELERATE_LOG_LEVEL is '{}', must be debug, info, warning or error; it is warning now",
+                        asked_level()));
 }
 
 struct Sink {
   std::mutex mutex;
   LogHandler handler;
+  std::set<std::string> said_once;
 };
 
 Sink& sink() {
@@ -42,7 +62,20 @@ LogHandler set_log_handler(LogHandler handler) {
 
 void set_log_level(LogLevel level) { current_level() = level; }
 
-LogLevel log_level() { return current_level(); }
+LogLevel log_level() {
+  check_asked_level();
+  return current_level();
+}
+
+bool is_new_line(const Place& place, std::string_view message) {
+  const std::lock_guard lock(sink().mutex);
+  return sink().said_once.insert(prefix(place) + std::string(message)).second;
+}
+
+void forget_lines() {
+  const std::lock_guard lock(sink().mutex);
+  sink().said_once.clear();
+}
 
 void write_log(LogLevel level, const Place& place, std::string_view message) {
   if (level < log_level()) return;

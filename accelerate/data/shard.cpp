@@ -2,6 +2,7 @@
 #include "accelerate/data/shard.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace accelerate::data {
 namespace {
@@ -13,6 +14,9 @@ ShardOptions checked(int64_t samples, const ShardOptions& options, const Place& 
     fail(ErrorKind::usage, place, "shard", "batch_size is {}, must be at least 1", options.batch_size);
   if (options.world_size < 1)
     fail(ErrorKind::usage, place, "shard", "world_size is {}, must be at least 1", options.world_size);
+  if (options.batch_size > std::numeric_limits<int64_t>::max() / options.world_size)
+    fail(ErrorKind::usage, place, "shard", "batch_size {} times world_size {} is more than an int64 holds, {}",
+         options.batch_size, options.world_size, std::numeric_limits<int64_t>::max());
   if (options.rank < 0 || options.rank >= options.world_size)
     fail(ErrorKind::usage, place, "shard", "rank is {}, must be 0 to {} with world_size {}", options.rank,
          options.world_size - 1, options.world_size);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/device/choose.hpp"
 
-#include <c10/util/Exception.h>
-
 #ifdef ACCELERATE_HAS_CUDA
 #include <c10/cuda/CUDAFunctions.h>
 #endif
@@ -10,14 +8,16 @@
 namespace accelerate::device {
 namespace {
 
-c10::Device parse(const std::string& text, const Place& place) {
-  try {
-    return c10::Device(text);
-  } catch (const c10::Error&) {
-    base::fail(ErrorKind::environment, place, "device",
-               "torch_device (ACCELERATE_TORCH_DEVICE) is '{}', must be a device of LibTorch, like cpu, cuda or cuda:1",
-               text);
-  }
+std::string visible(int64_t gpus) { return fmt::format("{} GPU{} visible", gpus, gpus == 1 ? " is" : "s are"); }
+
+void check_there(const env::DeviceName& asked, int64_t gpus, const Place& place) {
+  if (asked.index.value_or(0) < gpus) return;
+  base::fail(
+      ErrorKind::device, place, "device",
+      "cuda{} is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), {}; "
+      "ask for {}cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+      asked.index ? fmt::format(":{}", *asked.index) : "", visible(gpus),
+      gpus == 0 ? "" : fmt::format("at most cuda:{} or ", gpus - 1));
 }
 
 }  // namespace
@@ -31,8 +31,11 @@ int64_t gpu_count() noexcept {
 }
 
 c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, int64_t gpus, const Place& place) {
-  if (settings.torch_device) return parse(*settings.torch_device, place);
-  if (settings.cpu || gpus == 0) return c10::kCPU;
+  const auto& asked = settings.torch_device;
+  if (asked && !asked->cuda) return c10::kCPU;
+  if (asked) check_there(*asked, gpus, place);
+  if (asked && asked->index) return {c10::kCUDA, static_cast<c10::DeviceIndex>(*asked->index)};
+  if (!asked && (settings.cpu || gpus == 0)) return c10::kCPU;
   if (process.local_world_size > gpus && !settings.allow_shared_gpus) {
     base::fail(
         ErrorKind::device, place, "device",

@@ -16,9 +16,9 @@ namespace accelerate::device {
 int64_t gpu_count() noexcept;
 
 /// The device of settings.torch_device exactly, if given; else the CPU where it is asked for or there is no GPU; else
-/// the GPU of the local rank.
+/// the GPU of the local rank. "cuda" without a number is the GPU of the local rank too.
 ///
-/// Pure. Throws Error: environment for text that is no device; device for more local ranks than GPUs, unless
+/// Pure. Throws Error (device) for a GPU by name that is not there, and for more local ranks than GPUs, unless
 /// settings.allow_shared_gpus, which deals the GPUs out in turn.
 c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, int64_t gpus,
                    const Place& place = {});

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <thread>
 
 namespace accelerate::device {
@@ -19,6 +20,12 @@ std::string first_line(const std::string& path) {
   std::string line;
   std::getline(file, line);
   return line;
+}
+
+std::string all_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
 }
 
 /// The folder of this process in a version 2 hierarchy.
@@ -51,6 +58,13 @@ std::optional<int64_t> to_number(std::string_view text) {
   const auto [stop, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc{} || stop != text.data() + text.size() || value < 0) return std::nullopt;
   return value;
+}
+
+/// folder   of a cgroup, "/a/b"
+std::optional<int64_t> quota_of(const std::string& folder, bool version1, const FirstLine& first_line_of) {
+  if (!version1) return parse_quota(first_line_of("/sys/fs/cgroup" + folder + "/cpu.max"));
+  const std::string at = "/sys/fs/cgroup/cpu" + folder;
+  return parse_quota(first_line_of(at + "/cpu.cfs_quota_us") + " " + first_line_of(at + "/cpu.cfs_period_us"));
 }
 
 }  // namespace
@@ -93,6 +107,25 @@ std::optional<int64_t> parse_quota(std::string_view cpu_max) {
   return std::max<int64_t>(1, (*quota + *period - 1) / *period);
 }
 
+std::optional<int64_t> cpu_quota(const std::string& cgroups, const FirstLine& first_line_of) {
+  std::optional<int64_t> least;
+  std::istringstream lines(cgroups);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t controllers = line.find(':') + 1;
+    const size_t path = line.find(":/", controllers) + 1;
+    if (controllers == 0 || path == 0) continue;
+    const std::string names = "," + line.substr(controllers, path - 1 - controllers) + ",";
+    const bool version1 = names.find(",cpu,") != std::string::npos;
+    if (!version1 && names != ",,") continue;
+    // A limit further up holds here as well; the topmost folder is "".
+    for (size_t end = line.size(); end != std::string::npos && end >= path; end = line.rfind('/', end - 1)) {
+      const auto quota = quota_of(line.substr(path, end - path), version1, first_line_of);
+      if (quota) least = std::min(*quota, least.value_or(*quota));
+    }
+  }
+  return least;
+}
+
 Cores physical_cores() {
   const std::vector<int64_t> bound = bound_cpus();
   const std::string cgroup = cgroup_folder();
@@ -100,11 +133,15 @@ Cores physical_cores() {
   if (usable.empty()) usable = parse_cpu_list(first_line("/sys/devices/system/cpu/online"));
   if (usable.empty()) usable = bound;
   Cores cores{.machine = count_cores(usable, siblings_of), .mine = count_cores(bound, siblings_of)};
-  if (const auto quota = parse_quota(first_line(cgroup + "cpu.max"))) cores.machine = std::min(cores.machine, *quota);
+  if (const auto quota = cpu_quota(all_of("/proc/self/cgroup"), first_line)) {
+    cores.machine = std::min(cores.machine, *quota);
+  }
   if (cores.machine == 0) cores.machine = std::max<int64_t>(1, std::thread::hardware_concurrency());
   if (cores.mine == 0) cores.mine = cores.machine;
   return cores;
 }
+
+int64_t threads() { return at::get_num_threads(); }
 
 void set_threads(int64_t threads) { at::set_num_threads(static_cast<int>(threads)); }
 

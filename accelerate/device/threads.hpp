@@ -13,7 +13,7 @@ namespace accelerate::device {
 
 /// Physical cores: two hardware threads of one core count once.
 struct Cores {
-  int64_t machine = 1;  ///< that the job may use on this machine (cgroup)
+  int64_t machine = 1;  ///< that the job may use on this machine (cgroup, its CPU quota)
   int64_t mine = 1;  ///< that this process is bound to (affinity); ranks of one machine may be bound to different ones
 };
 
@@ -23,10 +23,14 @@ int64_t threads_per_rank(const Cores& cores, int64_t local_ranks, std::optional<
 /// Of this machine and process, from /sys, the cgroup and the affinity mask; what cannot be read does not limit.
 Cores physical_cores();
 
-/// LibTorch's threads within one operator, from now on.
+/// LibTorch's threads within one operator.
+int64_t threads();
 void set_threads(int64_t threads);
 
 // Pure parts of physical_cores():
+
+/// The first line of a file, "" when there is none.
+using FirstLine = std::function<std::string(const std::string& path)>;
 
 /// "0-3,8" -> {0, 1, 2, 3, 8}; other text -> {}.
 std::vector<int64_t> parse_cpu_list(std::string_view text);
@@ -36,5 +40,10 @@ int64_t count_cores(const std::vector<int64_t>& cpus, const std::function<std::s
 
 /// "150000 100000" -> 2 (rounded up), "max 100000" and other text -> no limit.
 std::optional<int64_t> parse_quota(std::string_view cpu_max);
+
+/// The smallest CPU quota of this process's cgroup and those above it, in whole CPUs; both versions of cgroups.
+///
+/// cgroups   text of /proc/self/cgroup
+std::optional<int64_t> cpu_quota(const std::string& cgroups, const FirstLine& first_line_of);
 
 }  // namespace accelerate::device

@@ -27,6 +27,17 @@ std::optional<bool> parse_bool(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<DeviceName> parse_device(std::string_view text) {
+  const size_t colon = text.find(':');
+  DeviceName device{.cuda = text.substr(0, colon) == "cuda"};
+  if (!device.cuda && text.substr(0, colon) != "cpu") return std::nullopt;
+  if (colon == std::string_view::npos) return device;
+  const auto index = parse_integer(text.substr(colon + 1));
+  if (!index || *index < 0 || (!device.cuda && *index != 0)) return std::nullopt;
+  if (device.cuda) device.index = index;
+  return device;
+}
+
 std::optional<std::string> find(const Variables& variables, const std::string& name) {
   const auto found = variables.find(name);
   if (found == variables.end() || found->second.empty()) return std::nullopt;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "accelerate/env/process_env.hpp"
+#include "accelerate/env/settings.hpp"
 
 namespace accelerate::env {
 
@@ -16,6 +17,9 @@ std::optional<int64_t> parse_integer(std::string_view text);
 
 /// y yes t true on 1 and n no f false off 0, in any case; otherwise nothing.
 std::optional<bool> parse_bool(std::string_view text);
+
+/// cpu, cuda or cuda:N; otherwise nothing.
+std::optional<DeviceName> parse_device(std::string_view text);
 
 /// The variable's text; an empty one counts as not set.
 std::optional<std::string> find(const Variables& variables, const std::string& name);

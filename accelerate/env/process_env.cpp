@@ -4,124 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/env/launcher_sets.hpp"
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/slurm.hpp"
 
 namespace accelerate::env {
 namespace {
-
-/// One of the four numbers of a set, under the name its launcher gives it.
-struct Field {
-  std::string name;
-  std::optional<std::string> text;
-};
-
-struct Set {
-  Source source;
-  std::vector<Field> fields;  ///< rank, world size, local rank, local world size
-};
-
-Field field(const Variables& variables, const std::string& name) { return {name, find(variables, name)}; }
-
-Set plain_set(const Variables& variables, Source source, const std::vector<std::string>& names) {
-  Set set{source, {}};
-  for (const std::string& name : names) set.fields.push_back(field(variables, name));
-  return set;
-}
-
-[[noreturn]] void refuse_text(const Field& wrong, std::string_view expected) {
-  base::fail(ErrorKind::environment, {}, "environment", "{} is '{}', must be {}", wrong.name, *wrong.text, expected);
-}
-
-int64_t number(const Field& from) {
-  const auto value = parse_integer(*from.text);
-  if (!value) refuse_text(from, "an integer");
-  return *value;
-}
-
-Field first_set(const Variables& variables, const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (find(variables, name)) return field(variables, name);
-  }
-  return {names.front(), std::nullopt};
-}
-
-/// The processes of this step on this node, as plain number.
-Field slurm_local_size(const Variables& variables) {
-  Field found = first_set(variables, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
-  if (!found.text) return found;
-  const Field node = field(variables, "SLURM_NODEID");
-  const auto tasks = slurm::tasks_of_node(*found.text, node.text ? number(node) : 0);
-  if (!tasks) refuse_text(found, "a count for every node, like 2(x3),1");
-  found.text = fmt::to_string(*tasks);
-  return found;
-}
-
-Set slurm_set(const Variables& variables) {
-  Set set{Source::slurm, {}};
-  if (!slurm::in_step(variables)) return set;
-  // In a step its own count is right; SLURM_NTASKS may still be the job's.
-  set.fields = {field(variables, "SLURM_PROCID"), first_set(variables, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}),
-                field(variables, "SLURM_LOCALID"), slurm_local_size(variables)};
-  return set;
-}
-
-std::vector<Set> sets_in_order(const Variables& variables) {
-  return {
-      plain_set(variables, Source::torchrun, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}),
-      plain_set(
-          variables, Source::open_mpi,
-          {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}),
-      plain_set(variables, Source::pmi, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}),
-      plain_set(
-          variables, Source::mvapich,
-          {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"}),
-      // PMIx itself says only the rank; IBM's jsrun adds the rest.
-      plain_set(variables, Source::pmix,
-                {"PMIX_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"}),
-      slurm_set(variables),
-  };
-}
-
-bool has_trace(const Set& set) {
-  return std::any_of(set.fields.begin(), set.fields.end(), [](const Field& one) { return one.text.has_value(); });
-}
-
-bool is_complete(const Set& set) {
-  if (set.fields.empty() || !set.fields[0].text || !set.fields[1].text) return false;
-  if (set.fields[2].text && set.fields[3].text) return true;
-  return !set.fields[2].text && !set.fields[3].text && *set.fields[1].text == "1";  // one process is on one machine
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text = words.front();
-  for (size_t i = 1; i < words.size(); ++i) text += (i + 1 == words.size() ? " and " : ", ") + words[i];
-  return text;
-}
-
-[[noreturn]] void refuse_half(const Set& set) {
-  std::vector<std::string> given, missing;
-  for (const Field& one : set.fields) {
-    if (one.text) {
-      given.push_back(one.name + "=" + *one.text);
-    } else {
-      missing.push_back(one.name);
-    }
-  }
-  if (set.source == Source::pmix) {
-    base::fail(ErrorKind::environment, {}, "environment",
-               "{} is set, but PMIx has no variable for the number of processes; start with mpirun, srun, torchrun or "
-               "accelerate_launch, or set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE",
-               join(given));
-  }
-  base::fail(ErrorKind::environment, {}, "environment",
-             "{} from {} without {}; set what is missing, or unset all of them to run as one process", join(given),
-             name(set.source), join(missing));
-}
 
 void check_inside(const Field& what, int64_t value, const Field& of, int64_t size) {
   if (size < 1) {
@@ -134,7 +27,7 @@ void check_inside(const Field& what, int64_t value, const Field& of, int64_t siz
 }
 
 /// The ranks of one machine in order have local ranks 0, 1, ...: so many must come before and behind this one.
-void check_agree(const Set& set, const ProcessEnv& process) {
+void check_agree(const LauncherSet& set, const ProcessEnv& process) {
   const int64_t behind = process.world_size - 1 - process.rank;
   const int64_t behind_here = process.local_world_size - 1 - process.local_rank;
   if (process.local_rank <= process.rank && behind_here <= behind) return;
@@ -146,7 +39,7 @@ void check_agree(const Set& set, const ProcessEnv& process) {
 }
 
 /// set   complete
-ProcessEnv numbers(const Set& set) {
+ProcessEnv numbers(const LauncherSet& set) {
   ProcessEnv process{.source = set.source, .rank = number(set.fields[0]), .world_size = number(set.fields[1])};
   if (set.fields[2].text) {
     process.local_rank = number(set.fields[2]);
@@ -201,7 +94,7 @@ std::string describe(const ProcessEnv& process) {
                      process.local_world_size);
 }
 
-std::string describe(const Set& set) {
+std::string describe(const LauncherSet& set) {
   try {
     return describe(numbers(set));
   } catch (const Error& error) {
@@ -209,13 +102,44 @@ std::string describe(const Set& set) {
   }
 }
 
-void log_others(const std::vector<Set>& sets, const ProcessEnv& chosen) {
-  for (const Set& other : sets) {
-    if (other.source == chosen.source || !is_complete(other)) continue;
+/// Whether what half a set says is what the chosen set says too.
+bool agrees(const LauncherSet& half, const ProcessEnv& chosen) {
+  const std::array values{chosen.rank, chosen.world_size, chosen.local_rank, chosen.local_world_size};
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (half.fields[i].text && parse_integer(*half.fields[i].text) != values[i]) return false;
+  }
+  return true;
+}
+
+/// Half a set that is right so: PMIx has no size, and MPICH under srun no local names.
+bool is_always_half(const LauncherSet& set) {
+  if (set.source == Source::pmix) return !set.fields[1].text && !set.fields[2].text && !set.fields[3].text;
+  return set.source == Source::pmi && !set.fields[2].text && !set.fields[3].text;
+}
+
+/// Whoever sets RANK and WORLD_SIZE means them: to run as another rank because the rest is missing would surprise.
+void check_half(const LauncherSet& half, const ProcessEnv& chosen) {
+  if (is_always_half(half) || agrees(half, chosen)) return;
+  const Field& rank = half.fields[0];
+  const Field& size = half.fields[1];
+  const bool same_place = rank.text && size.text && parse_integer(*rank.text) == chosen.rank &&
+                          parse_integer(*size.text) == chosen.world_size;
+  if (half.source == Source::torchrun && rank.text && size.text && !same_place) refuse_half(half);
+  base::log_once(base::LogLevel::debug, {}, "environment: {} says {}; {} is half a set of {} and is not used",
+                 name(chosen.source), describe(chosen), said(half), name(half.source));
+}
+
+void look_at_others(const std::vector<LauncherSet>& sets, const ProcessEnv& chosen) {
+  for (const LauncherSet& other : sets) {
+    if (other.source == chosen.source || !has_trace(other)) continue;
+    if (!is_complete(other)) {
+      check_half(other, chosen);
+      continue;
+    }
     const std::string says = describe(other);
     if (says == describe(chosen)) continue;
-    base::log(base::LogLevel::debug, {}, "environment: {} says {}; {} says {} and is not used", name(chosen.source),
-              describe(chosen), name(other.source), says);
+    base::log_once(base::LogLevel::debug, {}, "environment: {} says {}; {} says {} and is not used",
+                   name(chosen.source), describe(chosen), name(other.source), says);
   }
 }
 
@@ -252,7 +176,7 @@ std::string_view name(Source source) {
 }
 
 ProcessEnv read(const Variables& variables) {
-  const std::vector<Set> sets = sets_in_order(variables);
+  const std::vector<LauncherSet> sets = sets_in_order(variables);
   const auto complete = std::find_if(sets.begin(), sets.end(), is_complete);
   if (complete == sets.end()) {
     const auto half = std::find_if(sets.begin(), sets.end(), has_trace);
@@ -264,7 +188,7 @@ ProcessEnv read(const Variables& variables) {
   process.master_port = read_port(variables);
   if (process.source == Source::torchrun) read_elastic(variables, process);
   if (process.source == Source::slurm) read_slurm_master(variables, process);
-  log_others(sets, process);
+  look_at_others(sets, process);
   return process;
 }
 

@@ -39,10 +39,10 @@ struct ProcessEnv {
   bool operator==(const ProcessEnv&) const = default;
 };
 
-/// Reads the first complete set of torchrun, Open MPI, PMI (MPICH, Intel MPI), MVAPICH, PMIx, Slurm; none: one process.
-///
-/// Throws Error (environment), naming the variables and their values, for half a set, text instead of a number, a rank
-/// outside its world or a contradiction inside one set.
+/// Reads the first complete set of torchrun, Open MPI, PMI (MPICH, Intel MPI), PMIx, MVAPICH, Slurm; none: one process.
+/// Throws Error (environment), naming the variables and their values, for half a set without a complete one, half a set
+/// of torchrun with another RANK or WORLD_SIZE than the complete one, text instead of a number, a rank outside its
+/// world or a contradiction inside one set.
 ProcessEnv read(const Variables& variables);
 
 /// The torchrun names of it; read(write(e)) equals e but for the source.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/env/parse.hpp"
@@ -24,21 +25,38 @@ struct Setting {
   bool (*allowed)(const T& value);
   std::optional<T> GivenSettings::*given;
   void (*put)(Settings& settings, const T& value);
+  std::string_view in_code = name;  ///< the option's name, where it is another
 };
 
+/// Where a value came from, from the weakest to the strongest.
 enum class Origin { unset, config, variable, code };
+
+struct Came {
+  Origin origin = Origin::unset;
+  std::string name{};   ///< of the setting, as its origin calls it
+  std::string where{};  ///< "the code", "ACCELERATE_TIMEOUT", the config file's path
+};
 
 template <typename T>
 struct Resolved {
   std::optional<T> value{};
-  Origin origin = Origin::unset;
+  Came from{};
   std::string conflict{};  ///< what lost to a different value, one sentence; empty: nothing did
 };
 
 inline std::string show(bool value) { return value ? "true" : "false"; }
 inline std::string show(int64_t value) { return fmt::to_string(value); }
 inline std::string show(const std::string& value) { return value; }
+inline std::string show(const DeviceName& device) {
+  if (!device.cuda) return "cpu";
+  return device.index ? fmt::format("cuda:{}", *device.index) : "cuda";
+}
 inline std::string show(std::chrono::seconds value) { return fmt::format("{} s", value.count()); }
+template <typename T>
+std::string quoted(const T& value) {
+  if constexpr (std::is_same_v<T, std::string>) return "'" + value + "'";
+  return show(value);
+}
 
 /// The value in text; `where` names it in the error, like "ACCELERATE_TIMEOUT".
 template <typename T>
@@ -53,36 +71,34 @@ T read_setting(const Setting<T>& setting, const std::string& text, const std::st
 /// Pure. given wins over the variable, the variable over the config file.
 template <typename T>
 Resolved<T> resolve(const Setting<T>& setting, const std::optional<T>& given, const Variables& variables,
-                    const Config& config) {
+                    const Config& config, std::string_view given_by) {
   Resolved<T> result;
-  const auto offer = [&](Origin origin, const T& value, const std::string& where) {
+  std::string losers;
+  const auto offer = [&](Origin origin, const T& value, std::string_view name, std::string_view where) {
     if (result.value && *result.value != value) {
-      result.conflict += fmt::format("{}{} in {}", result.conflict.empty() ? "" : ", ", show(*result.value), where);
+      losers += fmt::format("{}{} in {}", losers.empty() ? "" : ", ", show(*result.value), result.from.where);
     }
     result.value = value;
-    result.origin = origin;
+    result.from = {origin, std::string(name), std::string(where)};
   };
-  // From the weakest to the strongest; `below` is where the value came from that the next one beats.
-  std::string below;
   if (const auto text = find(config.values, std::string(setting.name))) {
-    below = config.path;
-    offer(Origin::config, read_setting(setting, *text, fmt::format("{} in {}", setting.name, config.path)), below);
+    const T value = read_setting(setting, *text, fmt::format("{} in {}", setting.name, config.path));
+    offer(Origin::config, value, setting.name, config.path);
   }
   const std::string variable(setting.variable);
   if (const auto text = find(variables, variable)) {
-    offer(Origin::variable, read_setting(setting, *text, variable), below);
-    below = variable;
+    offer(Origin::variable, read_setting(setting, *text, variable), setting.name, variable);
   }
   if (given) {
     if (!setting.allowed(*given)) {
-      base::fail(ErrorKind::usage, {}, "settings", "{} is {}, must be {}", setting.name, show(*given),
+      base::fail(ErrorKind::usage, {}, "settings", "{} is {}, must be {}", setting.in_code, quoted(*given),
                  setting.expected);
     }
-    offer(Origin::code, *given, below);
+    offer(Origin::code, *given, setting.in_code, given_by);
   }
-  if (!result.conflict.empty()) {
-    result.conflict = fmt::format("{} is {} from {}; not used: {}", setting.name, show(*result.value),
-                                  result.origin == Origin::code ? "the code" : variable, result.conflict);
+  if (!losers.empty()) {
+    result.conflict =
+        fmt::format("{} is {} from {}; not used: {}", result.from.name, show(*result.value), result.from.where, losers);
   }
   return result;
 }

@@ -23,9 +23,12 @@ std::optional<seconds> parse_seconds(std::string_view text) {
 std::optional<int64_t> parse_threads(std::string_view text) { return parse_integer(text.substr(0, text.find(','))); }
 
 bool any_bool(const bool&) { return true; }
-bool some_text(const std::string& value) { return !value.empty(); }
+bool is_backend(const std::string& value) { return value == "mpi" || value == "gloo"; }
+bool is_device(const std::string& value) { return parse_device(value).has_value(); }
 bool positive(const int64_t& value) { return value >= 1; }
-bool at_least_a_second(const seconds& value) { return value >= seconds(1); }
+// Beyond these a deadline or a thread pool overflows what LibTorch and the clock can hold.
+bool is_timeout(const seconds& value) { return value >= seconds(1) && value <= seconds(1'000'000'000); }
+bool is_thread_count(const int64_t& value) { return value >= 1 && value <= 65536; }
 
 constexpr std::string_view bool_expected = "y, yes, t, true, on, 1, n, no, f, false, off or 0";
 
@@ -37,16 +40,17 @@ const auto& table() {
                        [](Settings& to, const int64_t& value) { to.gradient_accumulation_steps = value; }},
       Setting<bool>{"cpu", "ACCELERATE_USE_CPU", bool_expected, parse_bool, any_bool, &GivenSettings::cpu,
                     [](Settings& to, const bool& value) { to.cpu = value; }},
-      Setting<std::string>{"backend", "ACCELERATE_BACKEND", "the name of a backend", parse_text, some_text,
+      Setting<std::string>{"backend", "ACCELERATE_BACKEND", "mpi or gloo", parse_text, is_backend,
                            &GivenSettings::backend, [](Settings& to, const std::string& value) { to.backend = value; }},
-      Setting<seconds>{"timeout", "ACCELERATE_TIMEOUT", "whole seconds, at least 1", parse_seconds, at_least_a_second,
+      Setting<seconds>{"timeout", "ACCELERATE_TIMEOUT", "whole seconds, 1 to 1000000000", parse_seconds, is_timeout,
                        &GivenSettings::timeout, [](Settings& to, const seconds& value) { to.timeout = value; }},
       Setting<bool>{"debug", "ACCELERATE_DEBUG_MODE", bool_expected, parse_bool, any_bool, &GivenSettings::debug,
                     [](Settings& to, const bool& value) { to.debug = value; }},
-      Setting<std::string>{"torch_device", "ACCELERATE_TORCH_DEVICE", "a device, like cuda:1 or cpu", parse_text,
-                           some_text, &GivenSettings::torch_device,
-                           [](Settings& to, const std::string& value) { to.torch_device = value; }},
-      Setting<int64_t>{"threads_per_rank", "OMP_NUM_THREADS", "an integer, at least 1", parse_threads, positive,
+      Setting<std::string>{"torch_device", "ACCELERATE_TORCH_DEVICE", "cpu, cuda or cuda:N", parse_text, is_device,
+                           &GivenSettings::torch_device,
+                           [](Settings& to, const std::string& value) { to.torch_device = parse_device(value); },
+                           "device"},
+      Setting<int64_t>{"threads_per_rank", "OMP_NUM_THREADS", "an integer, 1 to 65536", parse_threads, is_thread_count,
                        &GivenSettings::threads_per_rank,
                        [](Settings& to, const int64_t& value) { to.threads_per_rank = value; }},
       Setting<bool>{"allow_shared_gpus", "ACCELERATE_ALLOW_SHARED_GPUS", bool_expected, parse_bool, any_bool,
@@ -61,6 +65,22 @@ void for_each_row(Function&& function) {
   std::apply([&](const auto&... row) { (function(row), ...); }, table());
 }
 
+/// cpu and a GPU by name exclude one another.
+void choose_one_device(Resolution& result, const Came& cpu, const Came& device) {
+  Settings& settings = result.settings;
+  if (!settings.cpu || !settings.torch_device || !settings.torch_device->cuda) return;
+  const std::string gpu = show(*settings.torch_device);
+  if (cpu.origin >= device.origin) {
+    settings.torch_device.reset();
+    result.conflicts.push_back(
+        fmt::format("cpu is true from {}; not used: {} {} in {}", cpu.where, device.name, gpu, device.where));
+  } else {
+    settings.cpu = false;
+    result.conflicts.push_back(
+        fmt::format("{} is {} from {}; not used: cpu true in {}", device.name, gpu, device.where, cpu.where));
+  }
+}
+
 }  // namespace
 
 std::vector<SettingName> setting_names() {
@@ -69,17 +89,27 @@ std::vector<SettingName> setting_names() {
   return names;
 }
 
+Resolution weigh(const GivenSettings& from_code, const Variables& variables, const Config& config,
+                 std::string_view given_by) {
+  Resolution result;
+  std::map<std::string_view, Came> came;
+  for_each_row([&](const auto& row) {
+    const auto resolved = resolve(row, from_code.*row.given, variables, config, given_by);
+    if (resolved.value) row.put(result.settings, *resolved.value);
+    if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
+    came[row.name] = resolved.from;
+  });
+  choose_one_device(result, came["cpu"], came["torch_device"]);
+  return result;
+}
+
 Settings resolve_settings(const GivenSettings& from_code, const Variables& variables, const Config& config,
                           const Place& place) {
-  Settings settings;
-  for_each_row([&](const auto& row) {
-    const auto resolved = resolve(row, from_code.*row.given, variables, config);
-    if (resolved.value) row.put(settings, *resolved.value);
-    if (!resolved.conflict.empty() && place.rank == 0) {
-      base::log(base::LogLevel::warning, place, "settings: {}", resolved.conflict);
-    }
-  });
-  return settings;
+  const Resolution result = weigh(from_code, variables, config);
+  for (const std::string& conflict : result.conflicts) {
+    if (place.rank == 0) base::log_once(base::LogLevel::warning, place, "settings: {}", conflict);
+  }
+  return result.settings;
 }
 
 }  // namespace accelerate::env

@@ -22,9 +22,17 @@ struct GivenSettings {
   std::optional<std::string> backend{};
   std::optional<std::chrono::seconds> timeout{};
   std::optional<bool> debug{};
-  std::optional<std::string> torch_device{};
+  std::optional<std::string> torch_device{};  ///< the option `device`
   std::optional<int64_t> threads_per_rank{};
   std::optional<bool> allow_shared_gpus{};
+};
+
+/// A device by name: the CPU, or a GPU.
+struct DeviceName {
+  bool cuda = false;
+  std::optional<int64_t> index{};  ///< of the GPU; unset: the local rank's
+
+  bool operator==(const DeviceName&) const = default;
 };
 
 /// What holds. The values here are the defaults.
@@ -35,13 +43,13 @@ struct Settings {
   bool cpu = false;
   /// CPU backend, "mpi" or "gloo"; unset: comm chooses. ACCELERATE_BACKEND
   std::optional<std::string> backend{};
-  /// Longest wait for a peer, at least 1 s. ACCELERATE_TIMEOUT, in seconds
+  /// Longest wait for a peer, 1 s to 1000000000 s. ACCELERATE_TIMEOUT, in seconds
   std::chrono::seconds timeout{600};
   /// Compare every collective across the ranks. ACCELERATE_DEBUG_MODE
   bool debug = false;
-  /// Exactly this device, like "cuda:1" or "cpu"; unset: chosen by local rank. ACCELERATE_TORCH_DEVICE
-  std::optional<std::string> torch_device{};
-  /// Threads of LibTorch in this rank; unset: physical cores divided by local ranks. OMP_NUM_THREADS
+  /// Exactly this device, cpu, cuda or cuda:N; unset: chosen by local rank. ACCELERATE_TORCH_DEVICE
+  std::optional<DeviceName> torch_device{};
+  /// Threads of LibTorch in this rank, 1 to 65536; unset: physical cores divided by local ranks. OMP_NUM_THREADS
   std::optional<int64_t> threads_per_rank{};
   /// More local ranks than GPUs: the ranks share them in turn. ACCELERATE_ALLOW_SHARED_GPUS
   bool allow_shared_gpus = false;
@@ -71,10 +79,23 @@ Config parse_config(std::string_view text, const std::string& path);
 /// The file named by ACCELERATE_CONFIG_FILE; without that variable nothing. Throws Error (io) when it cannot be read.
 Config read_config(const Variables& variables);
 
-/// code > environment > config file > default, for every setting. What loses to a different value is logged as a
-/// warning on rank 0.
+/// The settings, and a sentence for every value that lost to a different one.
+struct Resolution {
+  Settings settings{};
+  std::vector<std::string> conflicts{};
+};
+
+/// code > environment > config file > default, for every setting. A GPU in torch_device and cpu exclude one another:
+/// the one from the stronger place holds, cpu where both come from the same. Pure.
 ///
+/// given_by   who gives from_code, for the texts
 /// Throws Error: usage for a value of the code, environment for one of a variable or the file, with where it came from.
+Resolution weigh(const GivenSettings& from_code, const Variables& variables, const Config& config,
+                 std::string_view given_by = "the code");
+
+/// The same; every conflict is logged as a warning on rank 0, once in a process.
+///
+/// Throws as weigh.
 Settings resolve_settings(const GivenSettings& from_code, const Variables& variables, const Config& config,
                           const Place& place = {});
 

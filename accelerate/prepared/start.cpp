@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/start.hpp"
 
+#include <algorithm>
 #include <optional>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/device/choose.hpp"
 #include "accelerate/device/threads.hpp"
 
@@ -16,11 +18,24 @@ env::Settings settings_of(const env::GivenSettings& given, const env::Variables&
   return env::resolve_settings(given, variables, env::read_config(variables), place);
 }
 
-// Ranks that share a machine share its cores; a rank alone keeps LibTorch's choice.
+// Ranks of a machine share its cores. What the program told LibTorch itself is not raised.
 void set_threads(const env::ProcessEnv& process, const env::Settings& settings) {
-  if (process.local_world_size == 1 && !settings.threads_per_rank) return;
-  device::set_threads(
-      device::threads_per_rank(device::physical_cores(), process.local_world_size, settings.threads_per_rank));
+  const int64_t share =
+      device::threads_per_rank(device::physical_cores(), process.local_world_size, settings.threads_per_rank);
+  device::set_threads(settings.threads_per_rank ? share : std::min(share, device::threads()));
+}
+
+// One process, its ranks count as on one machine, and their tensors are the CPU's.
+env::ProcessEnv process_of_thread(const comm::Group& group) {
+  return {
+      .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
+}
+
+void check_thread_device(const env::Settings& settings, const Place& place) {
+  if (!settings.torch_device || !settings.torch_device->cuda) return;
+  base::fail(ErrorKind::usage, place, "device",
+             "a GPU is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), but "
+             "ranks that are threads compute on the CPU; ask for cpu, or start processes with accelerate_launch");
 }
 
 }  // namespace
@@ -34,6 +49,7 @@ Start start(const env::GivenSettings& given, bool force_process_group) {
   start.settings = settings_of(given, variables, start.place);
   start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
   set_threads(start.process, start.settings);
+  base::log(base::LogLevel::debug, start.place, "start: {}, {} thread(s)", start.device.str(), device::threads());
   std::optional<at::Device> gpu;
   if (start.device.is_cuda()) gpu = start.device;
   start.group = comm::connect(start.process, {.backend = start.settings.backend,
@@ -50,12 +66,13 @@ Start start_on(comm::Group group, const env::GivenSettings& given) {
   start.place = group.place();
   start.settings = settings_of(given, variables, start.place);
   if (group.backend() == "threads") {
-    // One process, its ranks count as on one machine, and their tensors are the CPU's.
-    start.process = {
-        .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
+    start.process = process_of_thread(group);
+    check_thread_device(start.settings, start.place);
+    if (start.settings.threads_per_rank) device::set_threads(*start.settings.threads_per_rank);
   } else {
     start.process = env::read(variables);
     start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
+    set_threads(start.process, start.settings);
   }
   start.group = std::move(group);
   return start;

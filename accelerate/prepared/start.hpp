@@ -24,7 +24,8 @@ struct Start {
 /// and meets the other ranks. On a thread of simulate() the group is that thread's.
 Start start(const env::GivenSettings& given, bool force_process_group);
 
-/// The same on a group that exists already: all of a job, a part of it, or ranks as threads.
+/// The same on a group that exists already: all of a job, a part of it, or ranks as threads. Those compute on the CPU,
+/// and get threads of their own number only where one is given.
 /// What connects ranks (backend, timeout, debug) is the group's, not given's.
 Start start_on(comm::Group group, const env::GivenSettings& given);
 

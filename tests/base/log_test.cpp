@@ -5,13 +5,15 @@
 
 #include <vector>
 
+#include "tests/launch/run.hpp"
+
 namespace base = accelerate::base;
 using base::LogLevel;
 
 TEST_CASE("a handler receives lines with their place, and only those at or above the level") {
   std::vector<std::string> lines;
-  auto before = base::set_log_handler([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
   const LogLevel level = base::log_level();
+  auto before = base::set_log_handler([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
   base::set_log_level(LogLevel::info);
   base::log(LogLevel::info, {.rank = 1, .world_size = 2, .host = "a"}, "{} and {}", 1, 2);
   base::log(LogLevel::debug, {}, "not seen");
@@ -19,4 +21,36 @@ TEST_CASE("a handler receives lines with their place, and only those at or above
   base::set_log_level(level);
   base::set_log_handler(before);
   CHECK(lines == std::vector<std::string>{"[rank 1 of 2, a] 1 and 2", "seen"});
+}
+
+TEST_CASE("a line said once is not said again, at another place or with another text it is") {
+  std::vector<std::string> lines;
+  const LogLevel level = base::log_level();
+  auto before = base::set_log_handler([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  base::set_log_level(LogLevel::info);
+  base::forget_lines();
+  base::log_once(LogLevel::debug, {}, "{} of {}", 1, 2);  // not said, so not remembered
+  base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
+  base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
+  base::log_once(LogLevel::info, {.rank = 1, .world_size = 2, .host = "a"}, "{} of {}", 1, 2);
+  base::log_once(LogLevel::info, {}, "{} of {}", 2, 2);
+  base::forget_lines();
+  base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
+  base::set_log_level(level);
+  base::set_log_handler(before);
+  CHECK(lines == std::vector<std::string>{"1 of 2", "[rank 1 of 2, a] 1 of 2", "2 of 2", "1 of 2"});
+}
+
+TEST_CASE("ACCELERATE_LOG_LEVEL that is no level is said once, with the levels there are") {
+  const auto start = [](const std::string& level) {
+    return testing::Child({"/proc/self/exe", "--test-case=a handler receives lines*"},
+                          {{"ACCELERATE_LOG_LEVEL", level}})
+        .wait();
+  };
+  CHECK(start("banana").err ==
+        "ACCELERATE_LOG_LEVEL is 'banana', must be debug, info, warning or error; it is warning now\n");
+  for (const char* level : {"debug", "info", "warning", "error", "Warning", "DEBUG", ""}) {
+    CHECK(start(level).err == "");
+    CHECK(start(level).code == 0);
+  }
 }

@@ -192,3 +192,12 @@ TEST_CASE("drop_last holds a stream's batch back until its round is complete") {
   CHECK(!dealer.finish());
   CHECK(dealer.fed() == 3);
 }
+
+TEST_CASE("a batch of all ranks that no int64 holds is refused with both values") {
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  CHECK_THROWS_WITH(ShardPlan(10, {.world_size = 2, .batch_size = most}),
+                    "shard: batch_size 9223372036854775807 times world_size 2 is more than an int64 holds, "
+                    "9223372036854775807");
+  CHECK(ShardPlan(10, {.world_size = 1, .batch_size = most}).size() == 1);
+  CHECK(ShardPlan(10, {.world_size = 2, .batch_size = most / 2}).size() == 1);
+}

@@ -4,6 +4,7 @@
 #include "tests/testing.hpp"
 
 namespace device = accelerate::device;
+using accelerate::env::DeviceName;
 using accelerate::env::ProcessEnv;
 using accelerate::env::Settings;
 
@@ -12,6 +13,8 @@ namespace {
 ProcessEnv local(int64_t rank, int64_t size) {
   return {.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size};
 }
+
+DeviceName cuda(std::optional<int64_t> index = {}) { return {.cuda = true, .index = index}; }
 
 /// "kind: message"
 std::string refusal(const ProcessEnv& process, const Settings& settings, int64_t gpus) {
@@ -48,20 +51,31 @@ TEST_CASE("more local ranks than GPUs are refused with both counts, unless allow
 }
 
 TEST_CASE("a device given by name is taken exactly, before everything else") {
-  CHECK(device::choose(local(0, 1), {.torch_device = "cuda:64"}, 0) == c10::Device("cuda:64"));
-  CHECK(device::choose(local(0, 1), {.cpu = true, .torch_device = "cuda:64"}, 1) == c10::Device("cuda:64"));
-  CHECK(device::choose(local(1, 4), {.torch_device = "cpu"}, 2) == c10::Device("cpu"));
-  CHECK(device::choose(local(0, 1), {.torch_device = "meta"}, 1) == c10::Device("meta"));
+  CHECK(device::choose(local(0, 1), {.torch_device = cuda(1)}, 2) == c10::Device("cuda:1"));
+  CHECK(device::choose(local(3, 4), {.torch_device = cuda(1)}, 2) == c10::Device("cuda:1"));
+  CHECK(device::choose(local(1, 4), {.torch_device = DeviceName{}}, 2) == c10::Device("cpu"));
 }
 
-TEST_CASE("text that is no device is refused without LibTorch's backtrace") {
-  for (const char* text : {"gpu0", "cuda:", "cuda:x", ""}) {
-    CHECK(refusal(local(0, 1), {.torch_device = text}, 1) ==
-          fmt::format(
-              "environment: [rank 0 of 1, gpu-a] device: torch_device (ACCELERATE_TORCH_DEVICE) is '{}', must be a "
-              "device of LibTorch, like cpu, cuda or cuda:1",
-              text));
-  }
+TEST_CASE("cuda without a number is the GPU of the local rank, with the usual count") {
+  CHECK(device::choose(local(3, 4), {.torch_device = cuda()}, 4) == c10::Device("cuda:3"));
+  CHECK(refusal(local(1, 4), {.torch_device = cuda()}, 2).find("4 ranks on this machine, 2 GPUs visible;") !=
+        std::string::npos);
+  CHECK(device::choose(local(3, 4), {.torch_device = cuda(), .allow_shared_gpus = true}, 2) == c10::Device("cuda:1"));
+}
+
+TEST_CASE("a GPU by name that is not there is refused with the count and what to do") {
+  const std::string who = "device: [rank 0 of 1, gpu-a] device: ";
+  const std::string where =
+      " is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
+  const std::string look = "cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES";
+  CHECK(refusal(local(0, 1), {.torch_device = cuda()}, 0) ==
+        who + "cuda" + where + "0 GPUs are visible; ask for " + look);
+  CHECK(refusal(local(0, 1), {.torch_device = cuda(64)}, 0) ==
+        who + "cuda:64" + where + "0 GPUs are visible; ask for " + look);
+  CHECK(refusal(local(0, 1), {.torch_device = cuda(1)}, 1) ==
+        who + "cuda:1" + where + "1 GPU is visible; ask for at most cuda:0 or " + look);
+  CHECK(refusal(local(0, 1), {.torch_device = cuda(300)}, 4) ==
+        who + "cuda:300" + where + "4 GPUs are visible; ask for at most cuda:3 or " + look);
 }
 
 TEST_CASE("the GPUs of this machine are counted as LibTorch counts them") {

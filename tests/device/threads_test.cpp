@@ -43,6 +43,28 @@ TEST_CASE("a CPU quota is rounded up, none is no limit") {
   CHECK(device::parse_quota("1 0") == std::nullopt);
 }
 
+TEST_CASE("a quota of the cgroup or of one above it limits, in both versions") {
+  const std::map<std::string, std::string> files{
+      {"/sys/fs/cgroup/cpu.max", "900000 100000"},          {"/sys/fs/cgroup/a/cpu.max", "300000 100000"},
+      {"/sys/fs/cgroup/a/b/cpu.max", "max 100000"},         {"/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "250000"},
+      {"/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000"}, {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"},
+      {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"}};
+  const auto line = [&](const std::string& path) { return files.contains(path) ? files.at(path) : std::string(); };
+  const auto quota = [&](const std::string& cgroups) { return device::cpu_quota(cgroups, line); };
+  CHECK(quota("0::/a/b\n") == 3);
+  CHECK(quota("0::/a\n") == 3);
+  CHECK(quota("0::/c/d\n") == 9);
+  CHECK(quota("4:memory:/m\n2:cpu,cpuacct:/x\n") == 3);  // 2.5 rounded up
+  CHECK(quota("1:cpu:/\n") == std::nullopt);
+  CHECK(quota("3:cpuset:/x\n") == std::nullopt);
+  CHECK(quota("") == std::nullopt);
+  CHECK(quota("nonsense\n") == std::nullopt);
+}
+
+TEST_CASE("a rank alone keeps to the quota too") {
+  CHECK(device::threads_per_rank({.machine = 3, .mine = 16}, 1, {}) == 3);
+}
+
 TEST_CASE("this machine has cores, and not more than hardware threads") {
   const device::Cores cores = device::physical_cores();
   CHECK(cores.mine >= 1);
@@ -54,5 +76,6 @@ TEST_CASE("the number of threads reaches LibTorch") {
   const int before = at::get_num_threads();
   device::set_threads(2);
   CHECK(at::get_num_threads() == 2);
+  CHECK(device::threads() == 2);
   device::set_threads(before);
 }

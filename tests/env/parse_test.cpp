@@ -27,3 +27,15 @@ TEST_CASE("an empty variable counts as not set") {
   CHECK(env::find(variables, "B") == std::nullopt);
   CHECK(env::find(variables, "C") == std::nullopt);
 }
+
+TEST_CASE("a device is cpu, cuda or cuda:N") {
+  using env::DeviceName;
+  CHECK(env::parse_device("cpu") == DeviceName{});
+  CHECK(env::parse_device("cpu:0") == DeviceName{});
+  CHECK(env::parse_device("cuda") == DeviceName{.cuda = true});
+  CHECK(env::parse_device("cuda:64") == DeviceName{.cuda = true, .index = 64});
+  for (const char* text : {"", "gpu", "mps", "cuda:", "cuda:1x", "cuda:-1", "cpu:1", "CUDA", "cudax"}) {
+    CAPTURE(text);
+    CHECK_FALSE(env::parse_device(text));
+  }
+}

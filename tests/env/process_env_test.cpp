@@ -57,7 +57,10 @@ struct Lines {
   base::LogLevel before = base::log_level();
   base::LogHandler handler =
       base::set_log_handler([this](base::LogLevel, std::string_view line) { all.emplace_back(line); });
-  Lines() { base::set_log_level(base::LogLevel::debug); }
+  Lines() {
+    base::set_log_level(base::LogLevel::debug);
+    base::forget_lines();
+  }
   ~Lines() {
     base::set_log_handler(handler);
     base::set_log_level(before);
@@ -136,6 +139,76 @@ TEST_CASE("another set that differs is told in one debug line, one that agrees i
     CHECK(lines.all ==
           std::vector<std::string>{"environment: torchrun says rank 3 of 4, 1 of 2 here; Open MPI says environment: "
                                    "OMPI_COMM_WORLD_RANK is 'one', must be an integer and is not used"});
+  }
+}
+
+TEST_CASE("another set that differs is told once, however often the variables are read") {
+  Lines lines;
+  env::read(with(slurm, torchrun));
+  env::read(with(slurm, torchrun));
+  CHECK(lines.all.size() == 1);
+}
+
+const Variables one_task_step{{"SLURM_JOB_ID", "100"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_PROCID", "0"},
+                              {"SLURM_NTASKS", "1"},
+                              {"SLURM_LOCALID", "0"},
+                              {"SLURM_NODEID", "0"},
+                              {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                              {"SLURM_STEP_NODELIST", "node01"}};
+
+TEST_CASE("RANK and WORLD_SIZE that differ are refused when the rest is missing, whatever other set is complete") {
+  CHECK(refusal(with(one_task_step, {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}})) ==
+        "environment: RANK=3, WORLD_SIZE=4 and LOCAL_RANK=1 from torchrun without LOCAL_WORLD_SIZE; set what is "
+        "missing, or unset all of them to run as one process");
+  CHECK(refusal(with(one_task_step, {{"RANK", "0"}, {"WORLD_SIZE", "4"}})).find("RANK=0 and WORLD_SIZE=4") !=
+        std::string::npos);
+  CHECK(refusal(with(open_mpi, {{"RANK", "one"}, {"WORLD_SIZE", "2"}})).find("RANK=one") != std::string::npos);
+}
+
+TEST_CASE("half a set beside the one that is taken is told in one debug line, unless it agrees or is always half") {
+  const auto said = [](const Variables& variables) {
+    Lines lines;
+    env::read(variables);
+    return lines.all;
+  };
+  using Said = std::vector<std::string>;
+  CHECK(said(with(open_mpi, {{"LOCAL_RANK", "0"}})) ==
+        Said{"environment: Open MPI says rank 1 of 2, 1 of 2 here; LOCAL_RANK=0 is half a set of torchrun and is not "
+             "used"});
+  CHECK(said(with(one_task_step, {{"WORLD_SIZE", "4"}})) ==
+        Said{"environment: Slurm says rank 0 of 1, 0 of 1 here; WORLD_SIZE=4 is half a set of torchrun and is not "
+             "used"});
+  CHECK(said(with(one_task_step, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "1"}})) ==
+        Said{"environment: Slurm says rank 0 of 1, 0 of 1 here; RANK=0, WORLD_SIZE=1 and LOCAL_RANK=1 is half a set "
+             "of torchrun and is not used"});
+  CHECK(said(with(one_task_step, {{"OMPI_COMM_WORLD_RANK", "1"}})) ==
+        Said{"environment: Slurm says rank 0 of 1, 0 of 1 here; OMPI_COMM_WORLD_RANK=1 is half a set of Open MPI and "
+             "is not used"});
+  CHECK(said(with(open_mpi, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).empty());
+  CHECK(said(with(torchrun, {{"PMIX_RANK", "9"}})).empty());
+  CHECK(said(with(torchrun, {{"PMI_RANK", "9"}, {"PMI_SIZE", "12"}})).empty());
+  CHECK(said(with(torchrun, {{"PMI_RANK", "9"}, {"MPI_LOCALRANKID", "7"}})).size() == 1);
+}
+
+TEST_CASE("sets are looked for in the order torchrun, Open MPI, PMI, PMIx, MVAPICH, Slurm") {
+  const std::vector<std::pair<Source, std::vector<std::string>>> order{
+      {Source::torchrun, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
+      {Source::open_mpi,
+       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}},
+      {Source::pmi, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}},
+      {Source::pmix, {"PMIX_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"}},
+      {Source::mvapich,
+       {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"}},
+      {Source::slurm, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"}}};
+  Variables all{{"SLURM_STEP_ID", "0"}};
+  for (const auto& [source, names] : order) {
+    for (size_t i = 0; i < 4; ++i) all[names[i]] = i % 2 == 0 ? "1" : "2";
+  }
+  for (const auto& [source, names] : order) {
+    CHECK(env::read(all).source == source);
+    for (const auto& name : names) all.erase(name);
   }
 }
 

@@ -20,6 +20,7 @@ namespace {
 std::vector<std::string> warnings(const GivenSettings& given, const Variables& variables, const Config& config,
                                   const accelerate::Place& place = {}) {
   std::vector<std::string> lines;
+  base::forget_lines();
   const auto before = base::set_log_handler([&](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
   env::resolve_settings(given, variables, config, place);
   base::set_log_handler(before);
@@ -65,7 +66,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                           .backend = "gloo",
                           .timeout = seconds(7),
                           .debug = true,
-                          .torch_device = "cuda:64",
+                          .torch_device = env::DeviceName{},
                           .threads_per_rank = 5,
                           .allow_shared_gpus = true};
   CHECK(env::resolve_settings({.gradient_accumulation_steps = 4,
@@ -73,7 +74,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                .backend = "gloo",
                                .timeout = seconds(7),
                                .debug = true,
-                               .torch_device = "cuda:64",
+                               .torch_device = "cpu",
                                .threads_per_rank = 5,
                                .allow_shared_gpus = true},
                               {}, {}) == expected);
@@ -83,7 +84,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                {"ACCELERATE_BACKEND", "gloo"},
                                {"ACCELERATE_TIMEOUT", "7"},
                                {"ACCELERATE_DEBUG_MODE", "on"},
-                               {"ACCELERATE_TORCH_DEVICE", "cuda:64"},
+                               {"ACCELERATE_TORCH_DEVICE", "cpu"},
                                {"OMP_NUM_THREADS", "5,2"},
                                {"ACCELERATE_ALLOW_SHARED_GPUS", "t"}},
                               {}) == expected);
@@ -94,7 +95,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                           {"backend", "gloo"},
                                           {"timeout", "7"},
                                           {"debug", "1"},
-                                          {"torch_device", "cuda:64"},
+                                          {"torch_device", "cpu"},
                                           {"threads_per_rank", "5"},
                                           {"allow_shared_gpus", "yes"}}}) == expected);
 }
@@ -147,16 +148,90 @@ TEST_CASE("a value that cannot be is refused with where it came from") {
         Refusal{ErrorKind::environment,
                 "settings: ACCELERATE_USE_CPU is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0"});
   CHECK(refusal({}, {{"ACCELERATE_TIMEOUT", "0"}}) ==
-        Refusal{ErrorKind::environment, "settings: ACCELERATE_TIMEOUT is '0', must be whole seconds, at least 1"});
+        Refusal{ErrorKind::environment, "settings: ACCELERATE_TIMEOUT is '0', must be whole seconds, 1 to 1000000000"});
   CHECK(refusal({}, {{"OMP_NUM_THREADS", "all"}}) ==
-        Refusal{ErrorKind::environment, "settings: OMP_NUM_THREADS is 'all', must be an integer, at least 1"});
+        Refusal{ErrorKind::environment, "settings: OMP_NUM_THREADS is 'all', must be an integer, 1 to 65536"});
   CHECK(refusal({}, {}, {.path = "/etc/job.yaml", .values = {{"timeout", "soon"}}}) ==
         Refusal{ErrorKind::environment,
-                "settings: timeout in /etc/job.yaml is 'soon', must be whole seconds, at least 1"});
+                "settings: timeout in /etc/job.yaml is 'soon', must be whole seconds, 1 to 1000000000"});
   CHECK(refusal({.gradient_accumulation_steps = 0}, {}) ==
         Refusal{ErrorKind::usage, "settings: gradient_accumulation_steps is 0, must be an integer, at least 1"});
   CHECK(refusal({.timeout = seconds(0)}, {}) ==
-        Refusal{ErrorKind::usage, "settings: timeout is 0 s, must be whole seconds, at least 1"});
-  CHECK(refusal({.backend = ""}, {}) ==
-        Refusal{ErrorKind::usage, "settings: backend is , must be the name of a backend"});
+        Refusal{ErrorKind::usage, "settings: timeout is 0 s, must be whole seconds, 1 to 1000000000"});
+  CHECK(refusal({.backend = ""}, {}) == Refusal{ErrorKind::usage, "settings: backend is '', must be mpi or gloo"});
+}
+
+TEST_CASE("a bound is said with the value beyond it, and is itself allowed") {
+  using Refusal = std::pair<ErrorKind, std::string>;
+  CHECK(refusal({}, {{"ACCELERATE_TIMEOUT", "1000000001"}}) ==
+        Refusal{ErrorKind::environment,
+                "settings: ACCELERATE_TIMEOUT is '1000000001', must be whole seconds, 1 to 1000000000"});
+  CHECK(
+      refusal({.timeout = std::chrono::seconds::max()}, {}) ==
+      Refusal{ErrorKind::usage, "settings: timeout is 9223372036854775807 s, must be whole seconds, 1 to 1000000000"});
+  CHECK(refusal({}, {{"OMP_NUM_THREADS", "65537"}}) ==
+        Refusal{ErrorKind::environment, "settings: OMP_NUM_THREADS is '65537', must be an integer, 1 to 65536"});
+  CHECK(refusal({.threads_per_rank = 4'294'967'297}, {}) ==
+        Refusal{ErrorKind::usage, "settings: threads_per_rank is 4294967297, must be an integer, 1 to 65536"});
+  CHECK(env::resolve_settings({.timeout = seconds(1'000'000'000)}, {}, {}).timeout == seconds(1'000'000'000));
+  CHECK(env::resolve_settings({.threads_per_rank = 65536}, {}, {}).threads_per_rank == 65536);
+}
+
+TEST_CASE("a backend and a device are checked under the name that whoever gave them used") {
+  using Refusal = std::pair<ErrorKind, std::string>;
+  CHECK(refusal({}, {{"ACCELERATE_BACKEND", "nonsense"}}) ==
+        Refusal{ErrorKind::environment, "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi or gloo"});
+  CHECK(refusal({.backend = "nccl"}, {}) ==
+        Refusal{ErrorKind::usage, "settings: backend is 'nccl', must be mpi or gloo"});
+  for (const std::string text : {"gpu0", "mps", "meta", "cuda:", "cuda:x", "cuda:-1", "cpu:1"}) {
+    CHECK(refusal({.torch_device = text}, {}) ==
+          Refusal{ErrorKind::usage, "settings: device is '" + text + "', must be cpu, cuda or cuda:N"});
+    CHECK(refusal({}, {{"ACCELERATE_TORCH_DEVICE", text}}) ==
+          Refusal{ErrorKind::environment,
+                  "settings: ACCELERATE_TORCH_DEVICE is '" + text + "', must be cpu, cuda or cuda:N"});
+    CHECK(
+        refusal({}, {}, {.path = "f", .values = {{"torch_device", text}}}) ==
+        Refusal{ErrorKind::environment, "settings: torch_device in f is '" + text + "', must be cpu, cuda or cuda:N"});
+  }
+}
+
+TEST_CASE("cpu and a GPU by name: the one from the stronger place holds, cpu where both come from the same") {
+  const Variables cuda{{"ACCELERATE_TORCH_DEVICE", "cuda"}};
+  const Variables use_cpu{{"ACCELERATE_USE_CPU", "1"}};
+  const Variables both{{"ACCELERATE_TORCH_DEVICE", "cuda"}, {"ACCELERATE_USE_CPU", "1"}};
+  const Config file_cpu{.path = "f", .values = {{"cpu", "true"}}};
+  const auto resolved = [](const GivenSettings& given, const Variables& variables, const Config& config) {
+    const Settings settings = env::resolve_settings(given, variables, config);
+    return std::pair{settings.cpu, settings.torch_device};
+  };
+  using Pair = std::pair<bool, std::optional<env::DeviceName>>;
+  const Pair cpu_holds{true, std::nullopt};
+  CHECK(resolved({.cpu = true}, cuda, {}) == cpu_holds);
+  CHECK(resolved({}, both, {}) == cpu_holds);
+  CHECK(resolved({.cpu = true, .torch_device = "cuda:1"}, {}, {}) == cpu_holds);
+  CHECK(resolved({.torch_device = "cuda:1"}, use_cpu, {}) == Pair{false, env::DeviceName{.cuda = true, .index = 1}});
+  CHECK(resolved({}, cuda, file_cpu) == Pair{false, env::DeviceName{.cuda = true}});
+  CHECK(resolved({.cpu = false}, cuda, {}) == Pair{false, env::DeviceName{.cuda = true}});
+  CHECK(resolved({.cpu = true, .torch_device = "cpu"}, {}, {}) == Pair{true, env::DeviceName{}});
+
+  CHECK(warnings({.cpu = true}, cuda, {}) ==
+        std::vector<std::string>{
+            "settings: cpu is true from the code; not used: torch_device cuda in ACCELERATE_TORCH_DEVICE"});
+  CHECK(warnings({}, both, {}) ==
+        std::vector<std::string>{"settings: cpu is true from ACCELERATE_USE_CPU; not used: torch_device cuda in "
+                                 "ACCELERATE_TORCH_DEVICE"});
+  CHECK(warnings({.torch_device = "cuda:1"}, use_cpu, {}) ==
+        std::vector<std::string>{"settings: device is cuda:1 from the code; not used: cpu true in ACCELERATE_USE_CPU"});
+  CHECK(warnings({.cpu = true, .torch_device = "cpu"}, {}, {}).empty());
+}
+
+TEST_CASE("a conflict is said once, however many Accelerators meet it") {
+  std::vector<std::string> lines;
+  base::forget_lines();
+  const auto before = base::set_log_handler([&](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  for (int accelerator = 0; accelerator < 3; ++accelerator) {
+    env::resolve_settings({.gradient_accumulation_steps = 3}, variable, {});
+  }
+  base::set_log_handler(before);
+  CHECK(lines.size() == 1);
 }

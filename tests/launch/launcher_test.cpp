@@ -100,7 +100,7 @@ TEST_CASE("a port in use is refused when asked for") {
 }
 
 TEST_CASE("signals reach the ranks, and their end is the launcher's") {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     CAPTURE(number);
     Child child(sleepers());
     REQUIRE(child.wait_for("ready"));
@@ -129,6 +129,40 @@ TEST_CASE("a second signal does not wait for stubborn ranks") {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   kill(child.pid(), SIGINT);
   CHECK(child.wait().code == 128 + SIGKILL);
+}
+
+TEST_CASE("SIGUSR1 and SIGUSR2 reach the ranks and end nothing, however often they come") {
+  Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
+                        "n=0; trap 'n=$((n+1))' USR1; trap 'echo rank $RANK had $n; exit 0' USR2; echo up; "
+                        "[ $RANK = 1 ] && sleep 0.5 && echo ready; while :; do sleep 0.1; done"}));
+  REQUIRE(child.wait_for("ready"));
+  for (int i = 0; i < 3; ++i) {
+    kill(child.pid(), SIGUSR1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  kill(child.pid(), SIGUSR2);
+  const auto ran = child.wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.err.find("accelerate_launch") == std::string::npos);
+  CHECK(ran.out.find("rank 0 had 3\n") != std::string::npos);
+  CHECK(ran.out.find("rank 1 had 3\n") != std::string::npos);
+}
+
+TEST_CASE("a variable of the user's that the command line overrides is told, once") {
+  const auto ran =
+      launch({"--gradient_accumulation_steps", "2", "sh", "-c", "echo $ACCELERATE_GRADIENT_ACCUMULATION_STEPS"},
+             {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}});
+  CHECK(ran.out == "2\n");
+  CHECK(ran.err ==
+        "accelerate_launch: gradient_accumulation_steps is 2 from the command line; not used: 8 in "
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS\n");
+}
+
+TEST_CASE("a setting in the environment that cannot be is refused before a rank starts") {
+  const auto ran = launch({"echo", "started"}, {{"ACCELERATE_BACKEND", "nonsense"}});
+  CHECK(ran.code == 1);
+  CHECK(ran.out == "");
+  CHECK(ran.err == "accelerate_launch: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi or gloo\n");
 }
 
 TEST_CASE("no rank outlives a launcher that was killed") {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -78,6 +79,51 @@ TEST_CASE("mpi is what several CPU ranks get without being asked") {
   const auto ran = launch({"--cpu", "--num_processes", "2", program});
   CHECK(ran.code == 0);
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
+}
+
+TEST_CASE("mpi is what the environment asks for, without an option") {
+  const auto ran = launch({"--num_processes", "2", program}, {{"ACCELERATE_BACKEND", "mpi"}});
+  CHECK(ran.code == 0);
+  CHECK(sorted_lines(ran.out, "rank ") == hello(2));
+}
+
+TEST_CASE("a libpmix that is broken, too old or does not answer as it should is told, and nothing is left") {
+  const auto with = [](const std::string& folder, const std::string& fault) {
+    const Scratch scratch;
+    auto variables = scratch.variables();
+    variables["LD_LIBRARY_PATH"] = TEST_BINARY_DIR "/tests/launch/" + folder;
+    variables["FAKE_PMIX"] = fault;
+    const auto ran = launch({"--backend", "mpi", "--num_processes", "3", "true"}, variables);
+    CHECK(ran.code == 1);
+    CHECK(scratch.empty());
+    return ran.err;
+  };
+  CHECK(with("fake_pmix", "PMIx_server_init") ==
+        "accelerate_launch: PMIx_server_init failed: FAKED; --backend gloo needs no PMIx\n");
+  CHECK(with("fake_pmix", "PMIx_generate_regex") ==
+        "accelerate_launch: PMIx_generate_regex failed: FAKED; --backend gloo needs no PMIx\n");
+  CHECK(with("fake_pmix", "blob") ==
+        "accelerate_launch: --num_processes 3 is too many for --backend mpi on one machine; use gloo\n");
+  CHECK(
+      with("old_pmix", "") ==
+      "accelerate_launch: backend mpi is asked for, but libpmix.so.2 has no PMIx_generate_ppn, so it is too old (PMIx "
+      "4 is needed); backend gloo works without\n");
+}
+
+TEST_CASE("without libpmix mpi is an error when asked for, and gloo with a word when not") {
+  const Scratch scratch;
+  std::ofstream(scratch.path + "/libpmix.so.2") << "not a library";
+  const accelerate::env::Variables variables{{"LD_LIBRARY_PATH", scratch.path}};
+  const auto asked = launch({"--backend", "mpi", "--num_processes", "2", "true"}, variables);
+  CHECK(asked.code == 1);
+  CHECK(asked.err ==
+        "accelerate_launch: backend mpi is asked for, but libpmix.so.2 is not there (Debian package libpmix2); backend "
+        "gloo works without\n");
+  const auto not_asked = launch({"--cpu", "--num_processes", "2", "true"}, variables);
+  CHECK(not_asked.code == 0);
+  CHECK(not_asked.err ==
+        "accelerate_launch: libpmix.so.2 is not there (Debian package libpmix2); the ranks use gloo, which is slower "
+        "than mpi on one machine\n");
 }
 
 TEST_CASE("MPI_Abort stops all ranks and its code is the launcher's") {

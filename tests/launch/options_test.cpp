@@ -79,7 +79,7 @@ TEST_CASE("a wrong command line is refused with what was given and what is allow
   CHECK(refusal({"--main_process_port=-1", "x"}) ==
         "accelerate_launch: --main_process_port is '-1', must be a whole number from 0 to 65535");
   CHECK(refusal({"--num_cpu_threads_per_process", "0", "x"}) ==
-        "accelerate_launch: --num_cpu_threads_per_process is '0', must be a whole number of at least 1");
+        "accelerate_launch: --num_cpu_threads_per_process is '0', must be a whole number from 1 to 65536");
   CHECK(refusal({"--gradient_accumulation_steps", "-3", "x"}) ==
         "accelerate_launch: --gradient_accumulation_steps is '-3', must be a whole number of at least 1");
   CHECK(refusal({"--backend", "ucx", "x"}) == "accelerate_launch: --backend is 'ucx', must be mpi, gloo or nccl");

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <cstdlib>
+
+#include "accelerate/accelerate.hpp"
+#include "accelerate/device/threads.hpp"
+#include "tests/world.hpp"
+
+namespace device = accelerate::device;
+
+TEST_CASE("ranks of one machine share its cores, without a variable of the launcher's") {
+  unsetenv("OMP_NUM_THREADS");  // of whoever runs the tests
+  const auto share = device::threads_per_rank(device::physical_cores(), testing::world().size(), {});
+  const int before = at::get_num_threads();
+  device::set_threads(share + 3);
+  {
+    accelerate::Accelerator accelerator(testing::world(), {});
+    CHECK(at::get_num_threads() == share);
+  }
+  device::set_threads(before);
+}
