@@ -4,9 +4,11 @@
 //   probe train FILE float64|float32 STEPS BATCH
 //       trains BasicNet (no dropout) on the weights and batches that parity.py wrote and prints a loss per step; on P
 //       ranks each takes its P-th of every batch, and the mean of the losses is printed
+//   probe restarted                            the same, but rank 1 throws until torchrun has restarted it once
 //   probe several                              two Accelerators side by side, a third afterwards
 //   probe fail RANK                            that rank throws before a collective, the others wait in it
 #include <accelerate/accelerate.hpp>
+#include <cstdlib>
 #include <filesystem>
 
 #include "examples/basic_net.hpp"
@@ -65,6 +67,16 @@ void who() {
                     sum.item<int64_t>());
 }
 
+void restarted() {
+  accelerate::Accelerator accelerator({.cpu = true});
+  accelerator.wait_for_everyone();
+  const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  if (accelerator.process_index() == 1 && std::string_view(count) == "0")
+    throw std::runtime_error("the first time fails");
+  const auto sum = accelerator.reduce(torch::tensor(accelerator.process_index()));
+  accelerator.print("{} ranks, restart {}, sum {}\n", accelerator.num_processes(), count, sum.item<int64_t>());
+}
+
 // A second and a third Accelerator beside and after the first.
 void several() {
   accelerate::Accelerator first({.cpu = true});
@@ -89,6 +101,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
     if (words.at(0) == "who") who();
+    if (words.at(0) == "restarted") restarted();
     if (words.at(0) == "several") several();
     if (words.at(0) == "fail") fail(std::stoll(words.at(1)));
     if (words.at(0) == "train") {
