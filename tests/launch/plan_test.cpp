@@ -15,6 +15,7 @@ namespace {
 const Machine no_gpus{.gpus = 0, .usable_cpus = 16};
 const Machine two_gpus{.gpus = 2, .usable_cpus = 16};
 
+// Of a rank on a CPU.
 Variables rank_variables(const std::string& rank, const std::string& size) {
   return {{"RANK", rank},
           {"WORLD_SIZE", size},
@@ -23,7 +24,9 @@ Variables rank_variables(const std::string& rank, const std::string& size) {
           {"MASTER_ADDR", "127.0.0.1"},
           {"MASTER_PORT", "29500"},
           {"TORCHELASTIC_RESTART_COUNT", "0"},
-          {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+          {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+          {"MALLOC_MMAP_THRESHOLD_", "33554432"},
+          {"MALLOC_TRIM_THRESHOLD_", "1073741824"}};
 }
 
 Variables with(Variables variables, const Variables& more) {
@@ -144,6 +147,16 @@ TEST_CASE("ranks whose MPI we serve get Open MPI's hints and lose the batch syst
                                                                                {"OMPI_MCA_schizo", "^orte,ompi"},
                                                                                {"OMPI_MCA_pml", "ob1"},
                                                                                {"OMPI_MCA_btl", "vader,self"}}));
+}
+
+TEST_CASE("ranks on a CPU keep freed memory, unless the user tuned malloc; ranks on GPUs do not") {
+  const auto on_gpus = first({}, two_gpus, {});
+  CHECK_FALSE(on_gpus.contains("MALLOC_MMAP_THRESHOLD_"));
+  CHECK_FALSE(on_gpus.contains("MALLOC_TRIM_THRESHOLD_"));
+  CHECK(first({.cpu = true}, two_gpus, {}).at("MALLOC_TRIM_THRESHOLD_") == "1073741824");
+  CHECK(first({}, no_gpus, {{"MALLOC_TRIM_THRESHOLD_", "1"}}).at("MALLOC_TRIM_THRESHOLD_") == "1");
+  const Variables tuned{{"GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"}};
+  CHECK_FALSE(first({}, no_gpus, tuned).contains("MALLOC_TRIM_THRESHOLD_"));
 }
 
 TEST_CASE("what the user chose for Open MPI stays") {
