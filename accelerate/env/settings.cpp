@@ -23,7 +23,7 @@ std::optional<seconds> parse_seconds(std::string_view text) {
 std::optional<int64_t> parse_threads(std::string_view text) { return parse_integer(text.substr(0, text.find(','))); }
 
 bool any_bool(const bool&) { return true; }
-bool is_backend(const std::string& value) { return value == "mpi" || value == "gloo"; }
+bool is_backend(const std::string& value) { return value == "mpi" || value == "gloo" || value == "nccl"; }
 bool is_device(const std::string& value) { return parse_device(value).has_value(); }
 bool positive(const int64_t& value) { return value >= 1; }
 // Beyond these a deadline or a thread pool overflows what LibTorch and the clock can hold.
@@ -40,7 +40,7 @@ const auto& table() {
                        [](Settings& to, const int64_t& value) { to.gradient_accumulation_steps = value; }},
       Setting<bool>{"cpu", "ACCELERATE_USE_CPU", bool_expected, parse_bool, any_bool, &GivenSettings::cpu,
                     [](Settings& to, const bool& value) { to.cpu = value; }},
-      Setting<std::string>{"backend", "ACCELERATE_BACKEND", "mpi or gloo", parse_text, is_backend,
+      Setting<std::string>{"backend", "ACCELERATE_BACKEND", "mpi, gloo or nccl", parse_text, is_backend,
                            &GivenSettings::backend, [](Settings& to, const std::string& value) { to.backend = value; }},
       Setting<seconds>{"timeout", "ACCELERATE_TIMEOUT", "whole seconds, 1 to 1000000000", parse_seconds, is_timeout,
                        &GivenSettings::timeout, [](Settings& to, const seconds& value) { to.timeout = value; }},

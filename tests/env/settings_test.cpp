@@ -158,7 +158,8 @@ TEST_CASE("a value that cannot be is refused with where it came from") {
         Refusal{ErrorKind::usage, "settings: gradient_accumulation_steps is 0, must be an integer, at least 1"});
   CHECK(refusal({.timeout = seconds(0)}, {}) ==
         Refusal{ErrorKind::usage, "settings: timeout is 0 s, must be whole seconds, 1 to 1000000000"});
-  CHECK(refusal({.backend = ""}, {}) == Refusal{ErrorKind::usage, "settings: backend is '', must be mpi or gloo"});
+  CHECK(refusal({.backend = ""}, {}) ==
+        Refusal{ErrorKind::usage, "settings: backend is '', must be mpi, gloo or nccl"});
 }
 
 TEST_CASE("a bound is said with the value beyond it, and is itself allowed") {
@@ -180,9 +181,9 @@ TEST_CASE("a bound is said with the value beyond it, and is itself allowed") {
 TEST_CASE("a backend and a device are checked under the name that whoever gave them used") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(refusal({}, {{"ACCELERATE_BACKEND", "nonsense"}}) ==
-        Refusal{ErrorKind::environment, "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi or gloo"});
-  CHECK(refusal({.backend = "nccl"}, {}) ==
-        Refusal{ErrorKind::usage, "settings: backend is 'nccl', must be mpi or gloo"});
+        Refusal{ErrorKind::environment, "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl"});
+  CHECK(refusal({.backend = "ucx"}, {}) ==
+        Refusal{ErrorKind::usage, "settings: backend is 'ucx', must be mpi, gloo or nccl"});
   for (const std::string text : {"gpu0", "mps", "meta", "cuda:", "cuda:x", "cuda:-1", "cpu:1"}) {
     CHECK(refusal({.torch_device = text}, {}) ==
           Refusal{ErrorKind::usage, "settings: device is '" + text + "', must be cpu, cuda or cuda:N"});

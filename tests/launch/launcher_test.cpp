@@ -162,7 +162,7 @@ TEST_CASE("a setting in the environment that cannot be is refused before a rank 
   const auto ran = launch({"echo", "started"}, {{"ACCELERATE_BACKEND", "nonsense"}});
   CHECK(ran.code == 1);
   CHECK(ran.out == "");
-  CHECK(ran.err == "accelerate_launch: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi or gloo\n");
+  CHECK(ran.err == "accelerate_launch: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl\n");
 }
 
 TEST_CASE("no rank outlives a launcher that was killed") {

@@ -46,6 +46,7 @@ TEST_CASE("the CPU and the backend count the same from an option, a variable and
   CHECK_FALSE(settled({}, {{"ACCELERATE_USE_CPU", "0"}}, file("cpu", "true")).cpu);
   CHECK(settled({}, {{"ACCELERATE_BACKEND", "mpi"}}).backend == "mpi");
   CHECK(settled({}, {}, file("backend", "mpi")).backend == "mpi");
+  CHECK_FALSE(settled({}, {{"ACCELERATE_BACKEND", "nccl"}}).backend);  // GPUs use it anyway, the CPU's ranks refuse it
   CHECK(settled({.backend = "gloo"}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi")).backend == "gloo");
 }
 
@@ -78,5 +79,5 @@ TEST_CASE("a variable that loses to a different value of the command line is tol
 
 TEST_CASE("a value that the library would refuse is refused before a rank starts") {
   CHECK_THROWS_WITH_AS(settle({}, {{"ACCELERATE_BACKEND", "nonsense"}}, {}),
-                       "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi or gloo", accelerate::Error);
+                       "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl", accelerate::Error);
 }

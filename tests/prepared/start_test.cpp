@@ -48,7 +48,7 @@ struct KeepThreads {
 TEST_CASE("a backend or device that cannot be is refused on one process too, by the name its giver used") {
   {
     const Variable backend("ACCELERATE_BACKEND", "nonsense");
-    CHECK(refusal({}) == "environment: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi or gloo");
+    CHECK(refusal({}) == "environment: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl");
   }
   {
     const Variable name("ACCELERATE_TORCH_DEVICE", "mps");
