@@ -62,8 +62,8 @@ class GlooLink : public Link {
   }
 
   void give_up() noexcept override {
-    // Its destructor would wait for the operations that hang.
-    if (!left_behind_) new c10::intrusive_ptr<Gloo>(gloo_);
+    // Its destructor would wait for the operations that hang: one count more than there are owners.
+    if (!left_behind_) c10::raw::intrusive_ptr::incref(gloo_.get());
     left_behind_ = true;
   }
 

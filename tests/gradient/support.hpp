@@ -27,10 +27,12 @@ inline constexpr std::chrono::seconds kTimeout{60};
 /// Buckets of a few parameters each, so that small models have several.
 inline EngineOptions small_buckets() { return {.buckets = {.cap_bytes = 200, .first_cap_bytes = 50}}; }
 
+/// One for all models, of whatever type.
+inline std::mutex one_at_a_time;
+
 /// Models are built one after another: ranks as threads share the global generator.
 template <typename Make>
 auto built(const Make& make) {
-  static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   torch::manual_seed(11);
   return make();
