@@ -171,8 +171,8 @@ class Accelerator {
   ///
   /// Call it once per micro-batch; zero_grad() may come first or last in it. A loop that is left within a window leaves
   /// it open: the next accumulate() goes on with it, and until it ends prepared optimizers rest;
-  /// set_sync_gradients(true) or free_memory() ends it at once. An optimizer that was not prepared knows no windows: step
-  /// it where sync_gradients() is true.
+  /// set_sync_gradients(true) or free_memory() ends it at once. An optimizer that was not prepared knows no windows:
+  /// step it where sync_gradients() is true.
   template <typename... Models>
   [[nodiscard]] prepared::AccumulateGuard accumulate(const Models&... models) {
     return {shared_, optimizers_, models_of(models...)};
