@@ -9,9 +9,13 @@ jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# The presets take ninja; where there is none, make.
-generator=()
-command -v ninja >/dev/null || generator=(-G "Unix Makefiles")
+# configure <preset> [options for cmake]. The presets take ninja; where there is none, make. Asked late: set-up installs it.
+configure() {
+  local preset=$1 generator=()
+  shift
+  command -v ninja >/dev/null || generator=(-G "Unix Makefiles")
+  cmake --preset "$preset" "${generator[@]}" "$@" >&2
+}
 
 # build_all [preset] [options for cmake]
 build_all() {
@@ -39,13 +43,13 @@ configure_in() {
     release | debug | asan | tsan) ;;
     *) fail "there is no preset '$preset'; there are release, debug, asan and tsan" ;;
   esac
-  cmake --preset "$preset" "${generator[@]}" -B "$folder" -DACCELERATE_BUILD_TESTS=ON "$@" >&2
+  configure "$preset" -B "$folder" -DACCELERATE_BUILD_TESTS=ON "$@"
 }
 
 # For a part of the tree: a first configure leaves tests out, so that nothing of theirs is needed; a build folder that has
 # them keeps them.
 configure_once() {
-  [ -e build/CMakeCache.txt ] || cmake --preset release "${generator[@]}" -DACCELERATE_BUILD_TESTS=OFF >&2
+  [ -e build/CMakeCache.txt ] || configure release -DACCELERATE_BUILD_TESTS=OFF
 }
 
 # build_targets <names>: only these, in build/.

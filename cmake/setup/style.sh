@@ -15,7 +15,7 @@ format() {
 
 lint() {
   set_up "$packages_build $packages_test $packages_style"
-  cmake --preset release "${generator[@]}" -DACCELERATE_BUILD_TESTS=ON >&2
+  configure release -DACCELERATE_BUILD_TESTS=ON
   format --check
   python3 cmake/setup/tidy.py build -j "$(jobs)" "$@"
 }

@@ -103,6 +103,13 @@ class Commands(OnAMachine):
         self.assertEqual((result.returncode, result.stderr),
                          (1, "run: there is no preset 'quick'; there are release, debug, asan and tsan\n"))
 
+    def test_ninja_is_used_where_it_is_there_also_when_it_was_installed_on_the_way(self):
+        self.machine.add("cmake", 'echo "$*" >> "$RECORD"')
+        self.machine.add("not-yet-ninja", "")
+        self.machine.run("-c", "source cmake/setup/build.sh; configure release; "
+                               f"mv {self.machine.bin}/not-yet-ninja {self.machine.bin}/ninja; configure release")
+        self.assertEqual(self.machine.recorded(), ["--preset release -G Unix Makefiles", "--preset release"])
+
     def test_it_works_through_a_symbolic_link_and_without_home(self):
         del self.machine.environment["HOME"]
         (self.folder / "link").symlink_to(TOP / "run")
