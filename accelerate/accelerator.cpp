@@ -51,7 +51,7 @@ void Accelerator::free_memory() {
   forget_models([](const auto&) { return true; });
   optimizers_.clear();
   shared_->engines = false;
-  shared_->window = {.options = shared_->window.options};
+  shared_->window.forget();
 }
 
 template <typename Which>
@@ -84,7 +84,7 @@ void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
   } else {
     gradient::run_backward(engines, shared_->group, run);
   }
-  shared_->window.keeps = false;
+  shared_->window.backward_done();
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {

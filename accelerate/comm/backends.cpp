@@ -4,25 +4,23 @@
 #include <algorithm>
 #include <array>
 
+#include "accelerate/env/parse.hpp"
+
 namespace accelerate::comm {
 namespace {
 
 constexpr std::string_view kAsked = "backend (ACCELERATE_BACKEND)";
 
-const std::string* find(const env::Variables& variables, const std::string& name) {
-  const auto at = variables.find(name);
-  return at == variables.end() || at->second.empty() ? nullptr : &at->second;
-}
-
 /// Open MPI or a PMIx server started the ranks of this job. What another job around ours left does not count: torchrun
 /// inside mpirun or srun hands every rank the one MPI identity of its agent.
 bool has_mpi_wire_up(const env::Variables& variables, const Place& place) {
-  if (const std::string* size = find(variables, "OMPI_COMM_WORLD_SIZE")) {
-    const std::string* rank = find(variables, "OMPI_COMM_WORLD_RANK");
-    return *size == std::to_string(place.world_size) && rank != nullptr && *rank == std::to_string(place.rank);
+  using env::find;
+  if (const auto size = find(variables, "OMPI_COMM_WORLD_SIZE")) {
+    return size == std::to_string(place.world_size) &&
+           find(variables, "OMPI_COMM_WORLD_RANK") == std::to_string(place.rank);
   }
-  if (find(variables, "TORCHELASTIC_RUN_ID") != nullptr) return false;
-  return find(variables, "PMIX_NAMESPACE") != nullptr || find(variables, "PMIX_RANK") != nullptr;
+  if (find(variables, "TORCHELASTIC_RUN_ID")) return false;
+  return find(variables, "PMIX_NAMESPACE") || find(variables, "PMIX_RANK");
 }
 
 /// The one look-up.
@@ -40,9 +38,7 @@ const BackendRow& row_named(std::string_view name, std::span<const BackendRow* c
 }
 
 std::optional<std::string> asked_backend(const env::Variables& variables, const ConnectOptions& options) {
-  if (options.backend) return options.backend;
-  const auto* asked = find(variables, "ACCELERATE_BACKEND");
-  return asked == nullptr ? std::nullopt : std::optional(*asked);
+  return options.backend ? options.backend : env::find(variables, "ACCELERATE_BACKEND");
 }
 
 }  // namespace

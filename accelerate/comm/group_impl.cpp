@@ -14,10 +14,6 @@
 namespace accelerate::comm {
 namespace {
 
-std::string seconds_text(std::chrono::milliseconds time) {
-  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000.0);
-}
-
 /// "operation 3 ([4] float32)"; messages between two ranks have no number.
 std::string where(const Header& header) {
   if (header.sequence == 0) return fmt::format("a message ({})", describe(header));
@@ -120,7 +116,7 @@ void Group::Impl::fail_operation(const Header& header, std::chrono::milliseconds
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(header), error.what());
   } catch (const DeadlinePassed& error) {
-    text = fmt::format("waited {} in {}", seconds_text(limit), where(header));
+    text = fmt::format("waited {:g} s in {}", seconds(limit), where(header));
     std::string who = missing_text(error.missing, labels);
     if (who.empty()) who = cpu->ask_after_peers(header);
     text += who.empty() ? "." : "; " + who;
@@ -128,7 +124,7 @@ void Group::Impl::fail_operation(const Header& header, std::chrono::milliseconds
     const bool late = waited >= limit * 9 / 10;
     base::log(base::LogLevel::debug, place, "{}: the backend says: {}", name_of(header.operation), reason_of(error));
     const std::string who = cpu->ask_after_peers(header);
-    text = late ? fmt::format("waited {} in {}", seconds_text(limit), where(header))
+    text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(header))
                 : fmt::format("{} lost the connection to a peer", where(header));
     text += who.empty() ? "." : "; " + who;
   }
@@ -192,8 +188,6 @@ at::Tensor tensor_of(const Header& header) {
   std::copy(words.begin(), words.end(), tensor.mutable_data_ptr<int64_t>());
   return tensor;
 }
-
-at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
 
 std::vector<int64_t> all_ranks(int64_t size) {
   std::vector<int64_t> ranks(static_cast<size_t>(size));

@@ -105,9 +105,6 @@ constexpr int64_t kLargestTag = 32766;
 /// A header as words in memory of its own, [kWords] int64: after a wait that was given up a backend may still use it.
 at::Tensor tensor_of(const Header& header);
 
-/// A tensor's memory as one flat row of bytes; the tensor is contiguous.
-at::Tensor as_bytes(const at::Tensor& tensor);
-
 /// 0, 1 .. size-1.
 std::vector<int64_t> all_ranks(int64_t size);
 

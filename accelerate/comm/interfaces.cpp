@@ -14,8 +14,6 @@
 namespace accelerate::comm {
 namespace {
 
-bool is_v6(const Interface& each) { return each.address.find(':') != std::string::npos; }
-
 bool reaches_others(const Interface& each) { return !each.loopback && !each.address.starts_with("fe80:"); }
 
 std::string names_of(std::span<const Interface> here) {
@@ -70,7 +68,7 @@ std::string address_for_others(std::span<const std::string> of_own_name, std::sp
                "set MASTER_ADDR to the address at which they reach it",
                names_of(here));
   }
-  std::stable_partition(fit.begin(), fit.end(), [](const Interface& each) { return !is_v6(each); });
+  std::stable_partition(fit.begin(), fit.end(), [](const Interface& each) { return !is_v6(each.address); });
   const auto named = std::find_if(fit.begin(), fit.end(), [&](const Interface& each) {
     return std::find(of_own_name.begin(), of_own_name.end(), each.address) != of_own_name.end();
   });

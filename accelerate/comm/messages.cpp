@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "accelerate/comm/bytes.hpp"
 #include "accelerate/comm/group_impl.hpp"
 
 namespace accelerate::comm {

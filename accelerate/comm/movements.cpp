@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "accelerate/comm/bytes.hpp"
 #include "accelerate/comm/group_impl.hpp"
 
 namespace accelerate::comm {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "accelerate/comm/bytes.hpp"
+
 namespace accelerate::comm {
 namespace {
 
@@ -50,11 +52,9 @@ void in_slices(int64_t count, const F& f) {
   for (int64_t at = 0; at < count; at += kMostElements) f(at, static_cast<int>(std::min(kMostElements, count - at)));
 }
 
-char* bytes_at(const at::Tensor& tensor, int64_t element) {
-  return static_cast<char*>(tensor.mutable_data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
+char* at_element(const at::Tensor& tensor, int64_t element) {
+  return at_byte(tensor, element * static_cast<int64_t>(tensor.element_size()));
 }
-
-int64_t byte_count(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
 }  // namespace
 
@@ -73,7 +73,7 @@ void MpiChannel::all_reduce(const Tensors& tensors, ReduceOp op) const {
   for (const auto& tensor : tensors) {
     const auto [type, mpi_op] = runtime_->reduction(tensor.scalar_type(), op);
     in_slices(tensor.numel(), [&, type = type, mpi_op = mpi_op](int64_t at, int count) {
-      check_mpi(MPI_Allreduce(MPI_IN_PLACE, bytes_at(tensor, at), count, type, mpi_op, comm_));
+      check_mpi(MPI_Allreduce(MPI_IN_PLACE, at_element(tensor, at), count, type, mpi_op, comm_));
     });
   }
 }
@@ -81,7 +81,7 @@ void MpiChannel::all_reduce(const Tensors& tensors, ReduceOp op) const {
 void MpiChannel::reduce(const at::Tensor& tensor, ReduceOp op, int root) const {
   const auto [type, mpi_op] = runtime_->reduction(tensor.scalar_type(), op);
   in_slices(tensor.numel(), [&, type = type, mpi_op = mpi_op](int64_t at, int count) {
-    void* data = bytes_at(tensor, at);
+    void* data = at_element(tensor, at);
     check_mpi(MPI_Reduce(rank_ == root ? MPI_IN_PLACE : data, data, count, type, mpi_op, root, comm_));
   });
 }
@@ -96,7 +96,7 @@ void MpiChannel::reduce_scatter(const at::Tensor& output, const at::Tensor& inpu
   }
   for (int r = 0; r < size_; ++r) {
     in_slices(count, [&, type = type, mpi_op = mpi_op](int64_t at, int slice) {
-      check_mpi(MPI_Reduce(bytes_at(input, r * count + at), bytes_at(output, at), slice, type, mpi_op, r, comm_));
+      check_mpi(MPI_Reduce(at_element(input, r * count + at), at_element(output, at), slice, type, mpi_op, r, comm_));
     });
   }
 }
@@ -120,7 +120,7 @@ void MpiChannel::all_gather_list(const Tensors& outputs, const at::Tensor& input
   std::vector<char> buffer(part * outputs.size());
   check_mpi(MPI_Allgather(input.const_data_ptr(), bytes.count(), bytes.type(), buffer.data(), bytes.count(),
                           bytes.type(), comm_));
-  for (size_t r = 0; r < outputs.size(); ++r) std::copy_n(buffer.data() + r * part, part, bytes_at(outputs[r], 0));
+  for (size_t r = 0; r < outputs.size(); ++r) std::copy_n(buffer.data() + r * part, part, at_element(outputs[r], 0));
 }
 
 std::vector<int64_t> MpiChannel::offsets(const at::Tensor& tensor, const std::vector<int64_t>& rows) const {

@@ -28,7 +28,6 @@ std::string reason_of(const std::exception& error) {
 
 std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
                             std::chrono::milliseconds waited, std::string_view reason) {
-  const auto seconds = [](std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000.0; };
   if (waited >= timeout * 9 / 10) {
     return fmt::format("{} could not connect the {} ranks within {:g} s; a rank has not come or cannot be reached",
                        backend, ranks, seconds(timeout));

@@ -10,6 +10,9 @@
 
 namespace accelerate::comm {
 
+/// For texts.
+inline double seconds(std::chrono::duration<double> time) { return time.count(); }
+
 /// The text without backtraces, source places ("[/pytorch/.../pair.cc:534] ") and the conditions of gloo's checks.
 std::string plain(std::string_view text);
 

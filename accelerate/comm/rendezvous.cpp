@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "accelerate/comm/interfaces.hpp"
+#include "accelerate/comm/reason.hpp"
 #include "accelerate/comm/sockets.hpp"
 
 namespace accelerate::comm {
@@ -23,8 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 bool spans_machines(const env::ProcessEnv& process) { return process.local_world_size != process.world_size; }
 

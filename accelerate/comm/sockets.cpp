@@ -55,8 +55,7 @@ Socket::~Socket() {
 }
 
 std::string text(const Endpoint& endpoint) {
-  const bool v6 = endpoint.host.find(':') != std::string::npos;
-  return v6 ? fmt::format("[{}]:{}", endpoint.host, endpoint.port) : fmt::format("{}:{}", endpoint.host, endpoint.port);
+  return fmt::format(fmt::runtime(is_v6(endpoint.host) ? "[{}]:{}" : "{}:{}"), endpoint.host, endpoint.port);
 }
 
 std::string numeric_address(const sockaddr* address, socklen_t length) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "accelerate/base/error.hpp"
 
@@ -38,6 +39,8 @@ struct Endpoint {
 
 /// "10.0.0.1:29500", "[::1]:29500".
 std::string text(const Endpoint& endpoint);
+
+inline bool is_v6(std::string_view address) { return address.find(':') != std::string_view::npos; }
 
 /// "192.0.2.2", "fd00::2"; "" for what is no IP address.
 std::string numeric_address(const sockaddr* address, socklen_t length);

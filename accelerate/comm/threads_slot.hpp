@@ -10,15 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "accelerate/comm/bytes.hpp"
 #include "accelerate/comm/link.hpp"
 
 namespace accelerate::comm {
-
-inline char* at_byte(const at::Tensor& tensor, int64_t byte) {
-  return static_cast<char*>(tensor.mutable_data_ptr()) + byte;
-}
-
-inline int64_t byte_count(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
 inline void copy_bytes(const at::Tensor& to, int64_t to_byte, const at::Tensor& from, int64_t from_byte,
                        int64_t count) {

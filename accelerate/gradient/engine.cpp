@@ -60,7 +60,6 @@ void Engine::retire() { core_->unhook(); }
 
 void Engine::set_sync(bool sync) { core_->sync = sync; }
 bool Engine::sync() const { return core_->sync; }
-void Engine::set_scale(double factor) { core_->scale = factor; }
 bool Engine::touched() const { return core_->touched; }
 bool Engine::unreduced() const { return core_->unreduced() != nullptr; }
 void Engine::allow_local(bool allowed) { core_->local_allowed = allowed; }

@@ -58,8 +58,6 @@ class Engine {
   /// synchronised backward. At first true.
   void set_sync(bool sync);
   [[nodiscard]] bool sync() const;
-  /// Multiplied into the mean of the next reduction, and of no other: k/m for a short last window.
-  void set_scale(double factor);
 
   /// Takes part in a reduction of the other ranks with what this rank has accumulated, zeros where it has nothing.
   /// run_backward() calls it where this rank's graph did not touch the model.

@@ -180,8 +180,8 @@ void Engine::Core::finish() {
     divisor_ = join_link == nullptr ? group.size() : join_link->announce(join_operation).divisor;
     if (buckets.empty()) learn_layout();
     while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
-    const double factor = scale / static_cast<double>(divisor_);
-    wait_and_scale(factor);
+    const double factor = 1.0 / static_cast<double>(divisor_);
+    wait_and_divide(factor);
     settle_unused();
     settle_sparse(factor);
     if (options.static_graph) check_static_graph();

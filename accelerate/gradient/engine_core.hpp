@@ -63,7 +63,6 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   bool touched = false;
   bool local_allowed = false;
   bool broken_off = false;  ///< a reduction failed, gradients are neither local nor reduced
-  double scale = 1.0;
   /// Set while run_backward() will finish the reductions itself; gone when that backward is over or has thrown.
   std::shared_ptr<void> deferral;
   JoinLink* join_link = nullptr;
@@ -77,7 +76,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void write_counts(const at::Tensor& counts);
   void read_counts();
   void learn_layout();
-  void wait_and_scale(double factor);
+  void wait_and_divide(double factor);
   void settle_sparse(double factor);
   void settle_unused();
   void check_static_graph() const;

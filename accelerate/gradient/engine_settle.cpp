@@ -71,12 +71,11 @@ void Engine::Core::read_counts() {
   for (Slot& slot : slots) slot.uses = static_cast<int64_t>(*sum++);
 }
 
-void Engine::Core::wait_and_scale(double factor) {
+void Engine::Core::wait_and_divide(double factor) {
   for (FlatBucket& bucket : buckets) {
     bucket.work.wait();
     bucket.work = {};
-    const double left = bucket.divided_first() ? scale : factor;
-    if (left != 1.0) bucket.gradients.mul_(left);
+    if (!bucket.divided_first()) bucket.gradients.mul_(factor);
   }
 }
 
@@ -129,7 +128,6 @@ void Engine::Core::reset() {
   active_ = false;
   touched = false;
   graph_task_ = -1;
-  scale = 1.0;
   next_ = 0;
   order_.clear();
   for (FlatBucket& bucket : buckets) bucket.pending = static_cast<int64_t>(bucket.members.size());

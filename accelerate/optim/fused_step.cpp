@@ -35,8 +35,11 @@ bool kernels_know(const at::Tensor& parameter, const at::Tensor& gradient) {
          lies_like(gradient, parameter);
 }
 
-at::Tensor laid_like(const at::Tensor& parameter, const at::Tensor& companion) {
-  return at::empty_like(parameter).copy_(companion);
+// A part of the state for the kernels: made on the first step, and laid out anew where it was loaded with other
+// strides.
+at::Tensor lay_like(const at::Tensor& parameter, const at::Tensor& state) {
+  if (!state.defined()) return at::zeros_like(parameter);
+  return lies_like(state, parameter) ? state : at::empty_like(parameter).copy_(state);
 }
 
 bool all_known(Optimizer& optimizer) {
@@ -137,18 +140,9 @@ class AdamStep final : public FusedStep {
  private:
   void collect(const at::Tensor& parameter, bool amsgrad) {
     auto& state = state_of<State>(optimizer_, parameter);
-    if (state.exp_avg().defined()) {
-      // A loaded state may lie otherwise.
-      if (!lies_like(state.exp_avg(), parameter)) state.exp_avg(laid_like(parameter, state.exp_avg()));
-      if (!lies_like(state.exp_avg_sq(), parameter)) state.exp_avg_sq(laid_like(parameter, state.exp_avg_sq()));
-    } else {
-      state.exp_avg(at::zeros_like(parameter));
-      state.exp_avg_sq(at::zeros_like(parameter));
-    }
-    if (amsgrad && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(at::zeros_like(parameter));
-    if (amsgrad && !lies_like(state.max_exp_avg_sq(), parameter)) {
-      state.max_exp_avg_sq(laid_like(parameter, state.max_exp_avg_sq()));
-    }
+    state.exp_avg(lay_like(parameter, state.exp_avg()));
+    state.exp_avg_sq(lay_like(parameter, state.exp_avg_sq()));
+    if (amsgrad) state.max_exp_avg_sq(lay_like(parameter, state.max_exp_avg_sq()));
     state.step(state.step() + 1);
     Call& call = calls_.of(parameter, state.step());
     call.parameters.push_back(parameter);
@@ -194,10 +188,7 @@ class SgdStep final : public FusedStep {
     }
     auto& state = state_of<torch::optim::SGDParamState>(optimizer_, parameter);
     const bool first = !state.momentum_buffer().defined();
-    if (first) state.momentum_buffer(at::empty_like(parameter));  // the kernel writes it on the first step
-    if (!lies_like(state.momentum_buffer(), parameter)) {
-      state.momentum_buffer(laid_like(parameter, state.momentum_buffer()));
-    }
+    state.momentum_buffer(lay_like(parameter, state.momentum_buffer()));
     Call& call = calls_.of(parameter, first ? first_step : later_step);
     add(call, parameter);
     call.first.push_back(state.momentum_buffer());

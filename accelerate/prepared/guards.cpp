@@ -31,13 +31,7 @@ void scale_gradients(const Shared& shared, const OptimizerCores& optimizers, dou
 // Decides for the micro-batch that begins; the models that stay local are what is left to open.
 ModelCores begin_micro_batch(Shared& shared, const OptimizerCores& optimizers, ModelCores models) {
   const state::BatchInfo* loader = shared.active_loader();
-  Window& window = shared.window;
-  const auto decision =
-      gradient::next_micro_batch(window.state, window.options, loader != nullptr && loader->last, shared.place);
-  window.keeps = decision.sync && window.state.window > 0;
-  window.state = decision.next;
-  window.ends = decision.sync;
-  window.scale = decision.scale;
+  const auto decision = shared.window.begin(loader != nullptr && loader->last, shared.place);
   // What the window's earlier micro-batches left was divided by its full length; this one is divided rightly at once.
   if (decision.scale != 1.0) scale_gradients(shared, optimizers, decision.scale);
   if (decision.reduce) models.clear();
@@ -58,9 +52,7 @@ AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const Optimizer
     : shared_(std::move(shared)), no_sync_(begin_micro_batch(*shared_, optimizers, std::move(models))) {}
 
 AccumulateGuard::~AccumulateGuard() {
-  if (!shared_) return;
-  shared_->window.scale = 1.0;
-  shared_->window.keeps = false;
+  if (shared_) shared_->window.end_micro_batch();
 }
 
 }  // namespace accelerate::prepared

@@ -71,8 +71,7 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
 }
 
 void OptimizerCore::zero_grad(bool set_to_none) {
-  const bool rests = !shared_->window.ends || shared_->window.keeps;
-  if (rests && !spent_) return;
+  if (shared_->window.keeps_gradients() && !spent_) return;
   spent_ = false;
   if (!shared_->engines) return zero_stock(optimizer_, set_to_none);
   find_engines();

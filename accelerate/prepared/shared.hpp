@@ -18,13 +18,37 @@ class ModelCore;
 /// Where gradient accumulation stands.
 struct Window {
   gradient::SyncOptions options{};
-  gradient::SyncState state{};
   /// This micro-batch ends its window: optimizers step.
   bool ends = true;
   /// k/m in the last micro-batch of a window of m < k, else 1.
   double scale = 1.0;
-  /// In the last micro-batch of a window of several, before its backward: what the earlier ones left must stay.
-  bool keeps = false;
+
+  /// A micro-batch begins. last_batch: the active loader gives its last one.
+  gradient::SyncDecision begin(bool last_batch, const Place& place) {
+    const auto decision = gradient::next_micro_batch(state_, options, last_batch, place);
+    awaits_backward_ = decision.sync && state_.window > 0;
+    state_ = decision.next;
+    ends = decision.sync;
+    scale = decision.scale;
+    return decision;
+  }
+  void backward_done() { awaits_backward_ = false; }
+  /// As if none had begun.
+  void forget() {
+    end_micro_batch();
+    ends = true;
+    state_ = {};
+  }
+  void end_micro_batch() {
+    scale = 1.0;
+    awaits_backward_ = false;
+  }
+  /// The optimizer has yet to step on what lies in the gradients.
+  [[nodiscard]] bool keeps_gradients() const { return !ends || awaits_backward_; }
+
+ private:
+  gradient::SyncState state_{};
+  bool awaits_backward_ = false;  ///< in the last of several micro-batches, before its backward
 };
 
 struct Shared {

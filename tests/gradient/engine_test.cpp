@@ -155,24 +155,6 @@ TEST_CASE("gradients accumulated without synchronisation are reduced with the ne
   }
 }
 
-TEST_CASE("a scale multiplies the mean of the next reduction only, accumulated parts included") {
-  const Grads expected = truth(2, make_net, plain);
-  run_threads(2, [&](const Group& group) {
-    auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
-    for (int round = 0; round < 3; ++round) {
-      engine.zero_all();
-      if (round == 1) engine.set_scale(4.0);
-      plain(net, group.rank());
-      Grads seen = gradients_of(net->parameters());
-      if (round == 1) {
-        for (at::Tensor& grad : seen) grad /= 4.0;
-      }
-      CHECK(same(seen, expected));
-    }
-  });
-}
-
 TEST_CASE("bfloat16 and float32 parameters lie in buckets of their own and lose nothing") {
   const auto make = [] { return std::make_shared<Mixed>(); };
   const auto backward = [](const std::shared_ptr<Mixed>& net, int64_t rank) {

@@ -33,18 +33,28 @@ double largest_difference(const Parameters& a, const Parameters& b) {
   return largest;
 }
 
-// Stock and fused on the same recorded gradients.
-double after_steps(const Make& make, int64_t steps, at::ScalarType dtype = at::kDouble) {
-  const Parameters stock = parameters(dtype), ours = parameters(dtype);
+// Stock and fused on the same gradients; what the kernels refuse steps as stock, as in prepare(). How often that was.
+template <typename Gradients>
+int64_t refused_steps(const Make& make, int64_t steps, const Parameters& stock, const Parameters& ours,
+                      const Gradients& set) {
   auto stock_optimizer = make(stock), our_optimizer = make(ours);
   auto fused = FusedStep::recognise(*our_optimizer);
   REQUIRE(fused);
+  int64_t refused = 0;
   for (int64_t step = 0; step < steps; ++step) {
-    set_gradients(stock, step);
-    set_gradients(ours, step);
+    set(stock, step);
+    set(ours, step);
     stock_optimizer->step();
-    REQUIRE(fused->step());
+    if (fused->step()) continue;
+    ++refused;
+    our_optimizer->step();
   }
+  return refused;
+}
+
+double after_steps(const Make& make, int64_t steps, at::ScalarType dtype = at::kDouble) {
+  const Parameters stock = parameters(dtype), ours = parameters(dtype);
+  REQUIRE(refused_steps(make, steps, stock, ours, set_gradients) == 0);
   return largest_difference(stock, ours);
 }
 
@@ -81,31 +91,16 @@ TEST_CASE("what does not lie like its parameter is stepped as the stock optimize
     // A leaf that is a slice: columns of others lie between its own.
     const auto slice_of = [](const at::Tensor& whole) { return whole.narrow(1, 1, 2).detach().requires_grad_(); };
     const at::Tensor stock_whole = torch::arange(20.0, at::kDouble).view({4, 5}), our_whole = stock_whole.clone();
-    const Parameters stock{slice_of(stock_whole)}, ours{slice_of(our_whole)};
-    auto stock_optimizer = make(stock), our_optimizer = make(ours);
-    auto fused = FusedStep::recognise(*our_optimizer);
-    for (int64_t step = 0; step < 3; ++step) {
-      set_gradients(stock, step);
-      set_gradients(ours, step);
-      stock_optimizer->step();
-      if (!fused->step()) our_optimizer->step();
-    }
+    CHECK(refused_steps(make, 3, {slice_of(stock_whole)}, {slice_of(our_whole)}, set_gradients) == 3);
     CHECK(torch::equal(stock_whole, our_whole));
   }
   for (const Make& make : makes) {
     const Parameters stock = parameters(), ours = parameters();
-    auto stock_optimizer = make(stock), our_optimizer = make(ours);
-    auto fused = FusedStep::recognise(*our_optimizer);
-    for (const bool transposed : {false, true, false}) {
-      const auto gradient = [&](const at::Tensor& parameter) {
-        const at::Tensor plain = torch::arange(parameter.numel(), at::kDouble).view(parameter.sizes());
-        return transposed ? plain.t().contiguous().t() : plain;
-      };
-      stock[0].mutable_grad() = gradient(stock[0]);
-      ours[0].mutable_grad() = gradient(ours[0]);
-      stock_optimizer->step();
-      if (!fused->step()) our_optimizer->step();
-    }
+    const auto set_transposed_in_step_1 = [](const Parameters& list, int64_t step) {
+      const at::Tensor plain = torch::arange(list[0].numel(), at::kDouble).view(list[0].sizes());
+      list[0].mutable_grad() = step == 1 ? plain.t().contiguous().t() : plain;
+    };
+    CHECK(refused_steps(make, 3, stock, ours, set_transposed_in_step_1) == 1);
     CHECK(largest_difference(stock, ours) < 1e-12);
   }
 }

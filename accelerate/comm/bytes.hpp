@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tensor's memory as bytes: what moves data and does not compute. The tensor is contiguous. Private.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace accelerate::comm {
+
+inline int64_t byte_count(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+
+inline char* at_byte(const at::Tensor& tensor, int64_t byte) {
+  return static_cast<char*>(tensor.mutable_data_ptr()) + byte;
+}
+
+/// One flat row on the same memory.
+inline at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
+
+}  // namespace accelerate::comm
