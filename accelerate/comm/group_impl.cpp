@@ -111,8 +111,8 @@ void Group::Impl::fail_operation(const Header& header, std::chrono::milliseconds
   try {
     throw;
   } catch (const HeadersDiffer& error) {
-    text =
-        disagreement(error.headers, static_cast<size_t>(rank), error.agreement, labels).value_or("the ranks differ.");
+    // Where two differ, every rank differs from one of them.
+    text = disagreement(error.headers, static_cast<size_t>(rank), error.agreement, labels).value();
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(header), error.what());
   } catch (const DeadlinePassed& error) {

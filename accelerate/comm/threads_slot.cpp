@@ -19,12 +19,9 @@ void Slot::plan(std::span<const int64_t> labels) {
   for (const auto& each : ranks) {
     if (each->header) headers.push_back(*each->header);
   }
-  if (headers.size() == ranks.size()) {
-    for (size_t r = 0; r < headers.size(); ++r) {
-      if (!disagreement(headers, r, agreement, labels)) continue;
-      error = std::make_exception_ptr(HeadersDiffer(headers, agreement));
-      return;
-    }
+  if (headers.size() == ranks.size() && disagreement(headers, 0, agreement, labels)) {
+    error = std::make_exception_ptr(HeadersDiffer(headers, agreement));
+    return;
   }
   const bool chunked = type == OpType::ALLREDUCE && of(0).outputs.at(0).numel() >= kFewElements;
   const bool whole = type == OpType::REDUCE || type == OpType::ALLREDUCE;

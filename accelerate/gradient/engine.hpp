@@ -30,9 +30,9 @@ struct EngineOptions {
 /// learns the order in which gradients arrive (rank 0's counts) and which are sparse, and lays the flat buckets out;
 /// from the second on full buckets are reduced while backward goes on.
 ///
-/// Gradients are views into the buckets. A parameter that no rank used since its gradient was zeroed ends with an
-/// undefined gradient; one that some ranks used ends with the mean on all ranks, the others counting as zeros. Sparse
-/// gradients stay sparse. User code may drop or replace gradients: they are copied back into the buckets.
+/// Reduced gradients are views into the buckets. A parameter that no rank used since its gradient was zeroed ends with
+/// an undefined gradient; one that some ranks used ends with the mean on all ranks, the others counting as zeros.
+/// Sparse gradients stay sparse. User code may drop or replace gradients: they are copied back into the buckets.
 ///
 /// All ranks make the engine, run synchronised backwards and zero gradients in the same order. Errors of peers come out
 /// of backward as Error (peer).
@@ -69,12 +69,10 @@ class Engine {
   [[nodiscard]] bool unreduced() const;
   /// Steps on local gradients are wanted (local SGD).
   void allow_local(bool allowed);
-  /// To be called before an optimizer steps. Throws Error (usage) where unreduced() and not allowed; gives gradients
-  /// that nothing was added to since they were zeroed back as undefined, so that no weight decay acts on them.
+  /// To be called before an optimizer steps. Throws Error (usage) where unreduced() and not allowed.
   void before_step();
 
-  /// Zeroes gradients in place, one operation per bucket; what is then not used ends undefined again, as after the
-  /// stock zero_grad().
+  /// Gradients become undefined, as after the stock zero_grad().
   void zero_all();
   /// The same for some parameters; those that are not this engine's are left alone. set_to_none false: gradients that
   /// are there stay there, as zeros that optimizers step on (weight decay acts).

@@ -71,9 +71,9 @@ void Engine::Core::arrived(size_t index) {
   const at::NoGradGuard no_grad;
   Slot& slot = slots[index];
   touched = true;
-  if (slot.gradient().is_same(slot.view)) slot.blank = false;
   if (!sync) {
     slot.local = true;
+    if (slot.view.defined() && slot.used()) slot.attach();  // what follows is added there, and no memory is held twice
     return;
   }
   begin();
@@ -89,7 +89,6 @@ void Engine::Core::arrived(size_t index) {
     if (!again) order_.push_back(static_cast<int64_t>(index));
     return;
   }
-  if (slot.sparse_dim == 0) slot.attach();
   if (again) return;
   --(slot.sparse_dim == 0 ? buckets[static_cast<size_t>(slot.bucket)] : buckets.back()).pending;
   while (early_ && join_link == nullptr && next_ < buckets.size() && buckets[next_].pending == 0) {
@@ -141,8 +140,6 @@ void Engine::Core::join() {
 
 void Engine::Core::complete() {
   if (!active_) return;
-  // User code may have dropped what had arrived.
-  for (Slot& slot : slots) slot.arrived = slot.arrived && slot.gradient().defined();
   launch();
   finish();
 }
@@ -151,25 +148,41 @@ void Engine::Core::launch() {
   const at::NoGradGuard no_grad;
   // Ranks that have run out of batches must be told first.
   if (!active_ || join_link != nullptr) return;
-  divisor_ = group.size();
+  divide_by(group.size());
   while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
 }
 
-void Engine::Core::launch_bucket(FlatBucket& bucket) {
-  if (join_link == nullptr) divisor_ = group.size();
+void Engine::Core::divide_by(int64_t ranks) {
+  if (ranks == divisor_ && share_.defined()) return;
+  divisor_ = ranks;
+  share_ = number(1.0 / static_cast<double>(ranks));
+}
+
+// Divided before they are summed, as in PyTorch (float16 overflows later then): on their way into the bucket, which
+// costs no pass over the memory, or, when some were accumulated in it, all in one.
+void Engine::Core::fill(FlatBucket& bucket) {
+  bool accumulated = false;
   for (const int64_t i : bucket.members) {
     Slot& slot = slots[static_cast<size_t>(i)];
     slot.contributes = slot.used();
-    if (slot.arrived) continue;
-    slot.contributes ? slot.attach() : slot.blank_out();
+    accumulated |= slot.contributes && slot.inside();
   }
+  for (const int64_t i : bucket.members) {
+    Slot& slot = slots[static_cast<size_t>(i)];
+    slot.contributes ? slot.attach(accumulated ? at::Tensor() : share_) : slot.blank_out();
+  }
+  if (accumulated) bucket.gradients.mul_(share_);
+}
+
+void Engine::Core::launch_bucket(FlatBucket& bucket) {
+  if (join_link == nullptr) divide_by(group.size());
+  fill(bucket);
   if (&bucket == &buckets.back()) {
     for (Slot& slot : slots) {
       if (slot.sparse_dim > 0) slot.contributes = slot.used();
     }
     if (bucket.counts.defined()) write_counts(bucket.counts);
   }
-  if (bucket.divided_first()) bucket.gradients.mul_(1.0 / static_cast<double>(divisor_));
   bucket.work = group.all_reduce_async(bucket.flat);
 }
 
@@ -177,13 +190,15 @@ void Engine::Core::finish() {
   const at::NoGradGuard no_grad;
   if (!active_) return;
   try {
-    divisor_ = join_link == nullptr ? group.size() : join_link->announce(join_operation).divisor;
+    divide_by(join_link == nullptr ? group.size() : join_link->announce(join_operation).divisor);
     if (buckets.empty()) learn_layout();
     while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
-    const double factor = 1.0 / static_cast<double>(divisor_);
-    wait_and_divide(factor);
+    for (FlatBucket& bucket : buckets) {
+      bucket.work.wait();
+      bucket.work = {};
+    }
     settle_unused();
-    settle_sparse(factor);
+    settle_sparse(1.0 / static_cast<double>(divisor_));
     if (options.static_graph) check_static_graph();
   } catch (...) {
     broken_off = true;

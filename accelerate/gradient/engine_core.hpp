@@ -4,7 +4,7 @@
 //   begin     the first gradient of a backward arrives, or this rank joins without one
 //   arrived   gradient by gradient; full buckets are launched in order
 //   launch    backward is over: the late buckets follow
-//   finish    waits, divides, settles what unused parameters get; then everything is as before begin
+//   finish    waits, settles what unused parameters get; then everything is as before begin
 //
 // launch and finish are apart, because with several engines all of them must have launched before one waits.
 // Before the first reduction there are no buckets: finish then learns their layout and launches them.
@@ -43,7 +43,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void finish();    ///< waits and settles; throws what peers do
   void complete();  ///< ends a reduction whose backward died half-way, so that the ranks stay in step
 
-  void zero(Slot& slot);
+  void zero(Slot& slot);           ///< drops the gradient
   void zero_in_place(Slot& slot);  ///< a gradient that is there becomes zeros that count as a gradient
   void zero_all();
   void forgive();  ///< a reduction that broke off is forgotten when no gradient of it is left
@@ -73,10 +73,11 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
 
   void begin();
   void launch_bucket(FlatBucket& bucket);
+  void divide_by(int64_t ranks);
+  void fill(FlatBucket& bucket);
   void write_counts(const at::Tensor& counts);
   void read_counts();
   void learn_layout();
-  void wait_and_divide(double factor);
   void settle_sparse(double factor);
   void settle_unused();
   void check_static_graph() const;
@@ -91,6 +92,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   bool early_ = true;                   ///< buckets may be launched before backward ends
   size_t next_ = 0;                     ///< first bucket not yet launched
   int64_t divisor_ = 1;
+  at::Tensor share_;            ///< 1 / divisor_
   std::vector<int64_t> order_;  ///< of arrival, in the first reduction
 };
 

@@ -48,9 +48,6 @@ void Engine::Core::learn_layout() {
   }
   plan = plan_buckets(items, dense, options.buckets, group.place());
   buckets = lay_out(slots, plan, options.static_graph ? 0 : n);
-  for (Slot& slot : slots) {
-    if (slot.arrived && slot.sparse_dim == 0) slot.attach();
-  }
 }
 
 void Engine::Core::write_counts(const at::Tensor& counts) {
@@ -69,14 +66,6 @@ void Engine::Core::read_counts() {
   const at::Tensor sums = buckets.back().counts.to(at::kCPU, at::kFloat);
   const auto* sum = sums.const_data_ptr<float>();
   for (Slot& slot : slots) slot.uses = static_cast<int64_t>(*sum++);
-}
-
-void Engine::Core::wait_and_divide(double factor) {
-  for (FlatBucket& bucket : buckets) {
-    bucket.work.wait();
-    bucket.work = {};
-    if (!bucket.divided_first()) bucket.gradients.mul_(factor);
-  }
 }
 
 void Engine::Core::settle_unused() {
@@ -140,7 +129,7 @@ void Engine::Core::reset() {
 
 const Slot* Engine::Core::unreduced() const {
   for (const Slot& slot : slots) {
-    if ((slot.local || broken_off) && slot.there()) return &slot;
+    if ((slot.local || broken_off) && slot.used()) return &slot;
   }
   return nullptr;
 }
@@ -162,26 +151,15 @@ void Engine::Core::before_step() {
         "one synchronised backward before the step",
         slot->name, group.size());
   }
-  for (const Slot& one : slots) {
-    if (one.blank && one.gradient().is_same(one.view)) one.gradient().reset();
-  }
 }
 
 void Engine::Core::zero(Slot& slot) {
   slot.local = false;
-  at::Tensor& gradient = slot.gradient();
-  if (!slot.view.defined()) {
-    gradient.reset();
-    return;
-  }
-  slot.blank_out();
-  if (gradient.is_same(slot.view)) return;
-  // A parameter that was frozen meanwhile keeps none.
-  gradient = slot.parameter.requires_grad() ? slot.view : at::Tensor();
+  slot.gradient().reset();
 }
 
 void Engine::Core::zero_in_place(Slot& slot) {
-  if (!slot.there()) return zero(slot);
+  if (!slot.used()) return zero(slot);
   slot.local = false;
   at::Tensor& gradient = slot.gradient();
   if (slot.view.defined()) {
@@ -195,18 +173,13 @@ void Engine::Core::zero_in_place(Slot& slot) {
 }
 
 void Engine::Core::forgive() {
-  broken_off = broken_off && std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.there(); });
+  broken_off = broken_off && std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.used(); });
 }
 
 void Engine::Core::zero_all() {
   complete();
   broken_off = false;
-  const at::NoGradGuard no_grad;
-  for (const FlatBucket& bucket : buckets) bucket.gradients.zero_();
-  for (Slot& slot : slots) {
-    slot.blank = true;
-    zero(slot);
-  }
+  for (Slot& slot : slots) zero(slot);
 }
 
 std::vector<at::Tensor> Engine::Core::gradients() {

@@ -3,6 +3,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -25,26 +27,31 @@ at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& p
 
 }  // namespace
 
-bool Slot::there() const {
+bool Slot::inside() const {
   const at::Tensor& now = gradient();
-  return now.defined() && !(blank && now.is_same(view));
+  return now.is_same(view) || (now.defined() && now.layout() == at::kStrided &&
+                               now.const_data_ptr() == view.const_data_ptr() && now.strides() == view.strides());
 }
 
-void Slot::attach() {
+void Slot::attach(const at::Tensor& factor) {
   at::Tensor& now = gradient();
-  if (!now.is_same(view)) {
-    // The same memory under another handle needs no copy: user code detached the view.
-    const bool here = now.layout() == at::kStrided && now.const_data_ptr() == view.const_data_ptr() &&
-                      now.strides() == view.strides();
-    if (!here) view.copy_(now.is_sparse() ? now.to_dense() : now, true);
-    now = view;
+  if (!inside()) {
+    const at::Tensor dense = now.is_sparse() ? now.to_dense() : now;
+    factor.defined() ? at::mul_out(view, dense, factor) : view.copy_(dense, true);
   }
+  now = view;
   blank = false;
 }
 
 void Slot::blank_out() {
   if (!blank) view.zero_();
   blank = true;
+}
+
+at::Tensor number(double value) {
+  at::Tensor tensor = at::scalar_tensor(value, at::kDouble);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
 }
 
 std::string bucket_key(const at::Tensor& tensor) {

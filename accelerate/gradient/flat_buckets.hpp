@@ -13,7 +13,7 @@
 
 namespace accelerate::gradient {
 
-/// One parameter. Its gradient is "there" when the user would see a defined gradient with something added to it.
+/// One parameter.
 struct Slot {
   std::string name{};
   at::Tensor parameter{};
@@ -22,7 +22,7 @@ struct Slot {
   int64_t bucket = -1;
   /// Axes of a sparse gradient's indices; 0 is dense.
   int64_t sparse_dim = 0;
-  /// The view is zero and stands for "no gradient", attached or not.
+  /// The view is known to be zero.
   bool blank = false;
   /// Its gradient arrived in the backward under way.
   bool arrived = false;
@@ -34,12 +34,13 @@ struct Slot {
   int64_t uses = 0;
 
   [[nodiscard]] at::Tensor& gradient() const { return parameter.mutable_grad(); }
-  /// Something was added since the last zeroing.
-  [[nodiscard]] bool used() const { return arrived || there(); }
-  /// The user would see a gradient: defined, and not the view that stands for none.
-  [[nodiscard]] bool there() const;
-  /// The gradient becomes the view, with the values it has. A dense gradient outside is copied, a sparse one densified.
-  void attach();
+  /// There is a gradient. Zeroing drops it, so autograd's next one is a tensor outside the bucket.
+  [[nodiscard]] bool used() const { return gradient().defined(); }
+  /// It lies in the bucket, as the view or (detached by user code) under another handle.
+  [[nodiscard]] bool inside() const;
+  /// The gradient becomes the view, with the values it has, those from outside times factor (a number, or undefined for
+  /// 1). A sparse one is densified.
+  void attach(const at::Tensor& factor = {});
   /// Its view becomes zero unless it is known to be; the gradient is left as it is.
   void blank_out();
 };
@@ -52,10 +53,10 @@ struct FlatBucket {
   std::vector<int64_t> members{};
   int64_t pending = 0;  ///< members whose gradient has not arrived
   comm::Pending work{};
-
-  /// Sums of float16 overflow early: such buckets are divided before they are summed.
-  [[nodiscard]] bool divided_first() const { return flat.scalar_type() == at::kHalf; }
 };
+
+/// A factor for Slot::attach(); like a literal it does not widen the dtype of what it multiplies.
+at::Tensor number(double value);
 
 /// "Float cpu": tensors that may share a bucket.
 std::string bucket_key(const at::Tensor& tensor);

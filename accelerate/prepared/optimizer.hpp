@@ -23,8 +23,7 @@ class OptimizerCore {
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
 
   /// Once after every step; else nothing within an accumulation window, up to the backward of its last micro-batch. So
-  /// it may come first or last in the loop. With several ranks gradients live in the engine's buckets and are zeroed in
-  /// place; one that the next backward leaves out is undefined afterwards, as set_to_none promises.
+  /// it may come first or last in the loop.
   void zero_grad(bool set_to_none);
 
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return optimizer_; }
