@@ -165,7 +165,7 @@ class PmixServer : public MpiServer {
   [[nodiscard]] std::string map(Generate generate, const std::string& input) const {
     char* text = nullptr;
     const auto status = generate(input.c_str(), &text);
-    const std::string result = text != nullptr ? text : "";
+    std::string result = text != nullptr ? text : "";
     std::free(text);
     check("PMIx_generate_regex", status);
     if (result.starts_with("blob")) {  // compressed, with zeros inside; libpmix 4.2 does so for none of our lists

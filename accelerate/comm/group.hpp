@@ -24,6 +24,10 @@ namespace accelerate::comm {
 
 enum class ReduceOp { sum, mean, max, min, product };
 
+/// by_wait: the caller will wait at once, all ranks for their operations in one order, so that a backend may leave the
+/// work to the thread that waits.
+enum class Start { now, by_wait };
+
 /// A collective under way. Destroying it unwaited lets the collective go on; its tensors are kept alive.
 class Pending {
  public:
@@ -65,7 +69,8 @@ class Group {
 
   /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
-  [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
+                                         Start start = Start::now) const;
 
   /// tensor   changed in place to root's
   void broadcast(const at::Tensor& tensor, int64_t root = 0) const;

@@ -9,7 +9,7 @@
 namespace accelerate::comm {
 namespace {
 
-constexpr int kAllToAllTag = 32767;  // the one that send and recv leave free
+constexpr int kOwnTag = 32767;  // the one that send and recv leave free
 constexpr int64_t kMostElements = int64_t{1} << 30;
 
 /// n bytes as one element, because MPI counts in int.
@@ -63,15 +63,20 @@ MpiChannel::MpiChannel(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicato
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   check_mpi(MPI_Comm_rank(comm_, &rank_));
   check_mpi(MPI_Comm_size(comm_, &size_));
+  if (size_ <= kFewRanks) by_messages_ = std::make_unique<MpiAllReduce>(comm_, kOwnTag);
 }
 
 MpiChannel::~MpiChannel() {
   if (runtime_->usable()) MPI_Comm_free(&comm_);
 }
 
-void MpiChannel::all_reduce(const Tensors& tensors, ReduceOp op) const {
+void MpiChannel::all_reduce(const Tensors& tensors, ReduceOp op, MpiAllReduce::Deadline deadline) const {
   for (const auto& tensor : tensors) {
     const auto [type, mpi_op] = runtime_->reduction(tensor.scalar_type(), op);
+    if (by_messages_) {
+      by_messages_->run(tensor, op, deadline);
+      continue;
+    }
     in_slices(tensor.numel(), [&, type = type, mpi_op = mpi_op](int64_t at, int count) {
       check_mpi(MPI_Allreduce(MPI_IN_PLACE, at_element(tensor, at), count, type, mpi_op, comm_));
     });
@@ -150,11 +155,11 @@ void MpiChannel::all_to_all(const at::Tensor& output, const std::vector<int64_t>
     }
     const Bytes in(from[i + 1] - from[i]);
     if (in.count() > 0) {
-      check_mpi(MPI_Irecv(into + from[i], in.count(), in.type(), r, kAllToAllTag, comm_, &requests.emplace_back()));
+      check_mpi(MPI_Irecv(into + from[i], in.count(), in.type(), r, kOwnTag, comm_, &requests.emplace_back()));
     }
     const Bytes out(to[i + 1] - to[i]);
     if (out.count() > 0) {
-      check_mpi(MPI_Isend(out_of + to[i], out.count(), out.type(), r, kAllToAllTag, comm_, &requests.emplace_back()));
+      check_mpi(MPI_Isend(out_of + to[i], out.count(), out.type(), r, kOwnTag, comm_, &requests.emplace_back()));
     }
   }
   check_mpi(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI's calls on tensors, over one communicator. Each blocks; the mpi backend calls them from its worker thread.
+// MPI's calls on tensors, over one communicator. Each blocks, so the mpi backend calls them from its worker thread;
+// only an all-reduce between few ranks can be left.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "accelerate/comm/mpi_all_reduce.hpp"
 #include "accelerate/comm/mpi_runtime.hpp"
 
 namespace accelerate::comm {
@@ -21,7 +23,9 @@ class MpiChannel {
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel();
 
-  void all_reduce(const Tensors& tensors, ReduceOp op) const;
+  /// Throws DeadlinePassed where all_reduce_keeps_deadline().
+  void all_reduce(const Tensors& tensors, ReduceOp op, MpiAllReduce::Deadline deadline) const;
+  [[nodiscard]] bool all_reduce_keeps_deadline() const { return by_messages_ != nullptr; }
   void reduce(const at::Tensor& tensor, ReduceOp op, int root) const;
   /// input [P * n], output [n] elements
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const;
@@ -46,6 +50,7 @@ class MpiChannel {
   MPI_Comm comm_;
   int rank_ = 0;
   int size_ = 1;
+  std::unique_ptr<MpiAllReduce> by_messages_;  ///< between few ranks
 };
 
 }  // namespace accelerate::comm

@@ -57,7 +57,7 @@ class OwnWork : public c10d::Work {
     std::unique_lock lock(mutex_);
     if (future_) return future_;
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    const auto future = future_;
+    auto future = future_;
     const bool too_late_for_end = completed_;
     lock.unlock();
     if (too_late_for_end) complete(*future);

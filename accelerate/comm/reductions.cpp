@@ -96,8 +96,9 @@ void Group::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
   start_all_reduce(impl_, tensor, op, false).wait(impl_->timeout);
 }
 
-Pending Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op) const {
-  return Pending(std::make_shared<Pending::Impl>(start_all_reduce(impl_, tensor, op, true)));
+Pending Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op, Start start) const {
+  return Pending(
+      std::make_shared<Pending::Impl>(start_all_reduce(impl_, tensor, op, start == Start::now || tensor.is_cuda())));
 }
 
 void Group::reduce(const at::Tensor& tensor, ReduceOp op, int64_t root) const {
@@ -152,7 +153,7 @@ at::Tensor Group::reduce_scatter(const at::Tensor& input, ReduceOp op) const {
   }
   auto sizes = input.sizes().vec();
   sizes[0] /= impl_->size;
-  const at::Tensor output = at::empty(sizes, input.options());
+  at::Tensor output = at::empty(sizes, input.options());
   reduce_scatter_async(output, input, op).wait();
   return output;
 }

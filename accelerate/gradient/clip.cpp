@@ -85,7 +85,7 @@ at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_nor
   if (gradients.empty()) return at::zeros({});
   const at::NoGradGuard no_grad;
   const auto groups = by_kind(gradients);
-  const at::Tensor total = norm_of_groups(groups, norm_type);
+  at::Tensor total = norm_of_groups(groups, norm_type);
   const at::Tensor factor = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& group : groups) {
     at::_foreach_mul_(group, factor.to(group.front().device(), group.front().scalar_type(), true));

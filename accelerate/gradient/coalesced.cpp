@@ -63,7 +63,8 @@ void BufferBroadcast::unpack(const Pack& pack) {
   for (size_t i = 0; i < pack.tensors.size(); ++i) pack.tensors[i].copy_(pack.views[i], true);
 }
 
-BufferBroadcast::BufferBroadcast(comm::Group group, std::vector<NamedTensor> buffers) : group_(std::move(group)) {
+BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers)
+    : group_(std::move(group)) {
   const at::NoGradGuard no_grad;
   require_same(group_, "buffer", buffers);
   std::vector<at::Tensor> tensors;

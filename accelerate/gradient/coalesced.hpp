@@ -28,7 +28,7 @@ class BufferBroadcast {
  public:
   BufferBroadcast() = default;
   /// Compares names, shapes and dtypes across the ranks; the error names the first that differs, on every rank.
-  BufferBroadcast(comm::Group group, std::vector<NamedTensor> buffers);
+  BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers);
 
   /// Every buffer becomes root's, in place. Inside an UnevenJoin root is a rank that still has batches. Graphs that
   /// saved a buffer stay usable, as they are in one process: a second forward comes before the first one's backward.

@@ -46,7 +46,7 @@ auto locked(Engine::Core& core) { return std::unique_lock(core.mutex); }
 
 }  // namespace
 
-Engine::Engine(comm::Group group, std::vector<NamedTensor> parameters, EngineOptions options) {
+Engine::Engine(comm::Group group, const std::vector<NamedTensor>& parameters, EngineOptions options) {
   require_same(group, "parameter", parameters);
   broadcast_tensors(group, distinct(parameters), 0, options.buckets.cap_bytes);
   std::vector<Slot> slots = trainable(parameters, group.place());

@@ -46,7 +46,7 @@ class Engine {
   /// Compares names, shapes and dtypes over the ranks, then makes every value rank 0's. A gradient that a parameter has
   /// already counts as this rank's own, not yet reduced.
   /// Throws Error (usage) where another engine averages one of the parameters: two would add up each other's sums.
-  Engine(comm::Group group, std::vector<NamedTensor> parameters, EngineOptions options = {});
+  Engine(comm::Group group, const std::vector<NamedTensor>& parameters, EngineOptions options = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -183,7 +183,10 @@ void Engine::Core::launch_bucket(FlatBucket& bucket) {
     }
     if (bucket.counts.defined()) write_counts(bucket.counts);
   }
-  bucket.work = group.all_reduce_async(bucket.flat);
+  // run_backward() waits for the last one at once, and for all engines in one order.
+  const bool waits_at_once = &bucket == &buckets.back() && deferral != nullptr;
+  bucket.work =
+      group.all_reduce_async(bucket.flat, comm::ReduceOp::sum, waits_at_once ? comm::Start::by_wait : comm::Start::now);
 }
 
 void Engine::Core::finish() {

@@ -21,7 +21,6 @@ namespace accelerate::optim {
 namespace {
 
 using torch::optim::Optimizer;
-using torch::optim::OptimizerParamGroup;
 
 // The kernels walk the memory of a parameter and its companions side by side: all must lie alike and without gaps.
 bool lies_like(const at::Tensor& companion, const at::Tensor& parameter) {

@@ -99,7 +99,7 @@ std::shared_ptr<pointee_t<T>> hold(T&& object) {
     } else if constexpr (std::is_lvalue_reference_v<T>) {
       return {std::shared_ptr<void>{}, object.get()};
     } else {
-      return std::move(object);
+      return std::forward<T>(object);
     }
   } else if constexpr (std::same_as<Object, torch::jit::Module>) {
     return std::make_shared<Object>(object);  // a handle: copies share the module

@@ -37,7 +37,7 @@ ModelCore::ModelCore(std::shared_ptr<Shared> shared, const void* identity,
     if (!learns) rest.push_back(parameter.tensor);
   }
   gradient::broadcast_tensors(group, rest, 0, options.engine.buckets.cap_bytes);
-  if (learns) engine_ = std::make_unique<gradient::Engine>(group, std::move(own), options.engine);
+  if (learns) engine_ = std::make_unique<gradient::Engine>(group, own, options.engine);
   shared_->engines = shared_->engines || learns;
 }
 

@@ -130,7 +130,7 @@ at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& g
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
                "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
   if (group.size() == 1) return tensor;
-  const at::Tensor all = mine ? tensor : made_from(of_root, device);
+  at::Tensor all = mine ? tensor : made_from(of_root, device);
   group.broadcast(all.detach(), root);
   return all;
 }

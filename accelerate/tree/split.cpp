@@ -29,7 +29,7 @@ namespace detail {
 
 at::Tensor take(const at::Tensor& rows, const Part& part) {
   const at::Tensor tensor = rows.dim() == 0 ? rows.reshape({1}) : rows;
-  const at::Tensor mine = tensor.narrow(0, part.first, part.count);
+  at::Tensor mine = tensor.narrow(0, part.first, part.count);
   if (part.filling == 0) return mine;
   auto shape = tensor.sizes().vec();
   shape[0] = part.filling;

@@ -18,7 +18,7 @@ struct Options {
 };
 
 // LibTorch's own MNIST reader takes the full, unzipped set only.
-torch::Tensor read_idx(const std::string& path, size_t header, std::vector<int64_t> shape) {
+torch::Tensor read_idx(const std::string& path, size_t header, const std::vector<int64_t>& shape) {
   gzFile file = gzopen((path + (std::ifstream(path).good() ? "" : ".gz")).c_str(), "rb");
   if (file == nullptr) throw std::runtime_error("cannot open " + path);
   std::vector<unsigned char> bytes, piece(1 << 16);

@@ -74,6 +74,20 @@ TEST_CASE("a large all_reduce is the same bits on every rank") {
   });
 }
 
+TEST_CASE("an all_reduce of any length and dtype is the same bits on every rank, and right") {
+  on_every_rank([](const Group& group) {
+    // Around the lengths at which backends change their way: 8 KiB, 4 MiB; and some that no number of ranks divides.
+    for (const int64_t length : {1, 2, 2047, 2048, 2049, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 5}) {
+      for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
+        CAPTURE(length);
+        const auto tensor = input_of(group.rank(), {length}, dtype);
+        group.all_reduce(tensor, ReduceOp::sum);
+        CHECK(at::equal(tensor, reduced(group, {length}, dtype, ReduceOp::sum)));
+      }
+    }
+  });
+}
+
 TEST_CASE("a non-contiguous tensor is changed in place") {
   on_every_rank([](const Group& group) {
     const auto whole = at::zeros({4, 6});
@@ -269,6 +283,21 @@ TEST_CASE("asynchronous operations may be under way together and are waited for 
     CHECK(mean[4999].item<double>() == doctest::Approx(static_cast<double>(group.size() - 1) / 2));
     CHECK(at::equal(copy, input_of(group.size() - 1, {4}, at::kLong)));
     CHECK(at::equal(gathered, rows_of_all(group, [](int64_t r) { return input_of(r, {2, 3}, at::kFloat); })));
+  });
+}
+
+TEST_CASE("an operation that may start with its wait keeps its turn behind the others") {
+  on_every_rank([](const Group& group) {
+    for (int round = 0; round < 20; ++round) {
+      const auto first = input_of(group.rank(), {3'000}, at::kFloat);
+      const auto second = input_of(group.rank(), {5}, at::kFloat);
+      auto early = group.all_reduce_async(first);
+      auto late = group.all_reduce_async(second, ReduceOp::max, accelerate::comm::Start::by_wait);
+      late.wait();
+      early.wait();
+      CHECK(at::equal(first, reduced(group, {3'000}, at::kFloat, ReduceOp::sum)));
+      CHECK(at::equal(second, reduced(group, {5}, at::kFloat, ReduceOp::max)));
+    }
   });
 }
 

@@ -27,20 +27,29 @@ void say(const accelerate::Error& error) {
   std::fflush(stdout);
 }
 
-void late(const Group& group) {
-  if (group.rank() == 1) {
-    std::this_thread::sleep_for(8s);
-    std::puts("rank 1 slept to the end");
-    std::fflush(stdout);
-    _exit(0);
-  }
+void come_late() {
+  std::this_thread::sleep_for(8s);
+  std::puts("rank 1 slept to the end");
+  std::fflush(stdout);
+  _exit(0);
+}
+
+void late(const Group& group, int64_t elements = 4) {
+  if (group.rank() == 1) come_late();
   try {
-    group.all_reduce(at::ones({4}));
+    group.all_reduce(at::ones({elements}));
   } catch (const accelerate::Error& error) {
     say(error);
     group.barrier();
   }
 }
+
+void late_barrier(const Group& group) {
+  if (group.rank() == 1) come_late();
+  group.barrier();
+}
+
+void late_large(const Group& group) { late(group, 3'000'000); }
 
 void dies(const Group& group, int64_t who) {
   group.barrier();
@@ -67,11 +76,14 @@ void messages(const Group& group) {
 const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"connect", [](const Group&) {}},
     {"slow_connect", [](const Group&) {}},
-    {"late", late},
+    {"late", [](const Group& group) { late(group); }},
     {"rank_1_dies", [](const Group& group) { dies(group, 1); }},
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},
     {"ragged", ragged},
+    {"shapes", shapes},
     {"debug_shapes", shapes},
+    {"late_large", late_large},
+    {"late_barrier", late_barrier},
     {"debug_operations", operations},
     {"debug_messages", messages},
 };

@@ -272,13 +272,20 @@ std::vector<Ended> run_mpi(const std::string& scenario) {
 }  // namespace
 
 TEST_CASE("mpi: a rank that does not come breaks the group after the timeout, and the program ends with its own code") {
-  const auto job = run_mpi("late");
-  const std::string why = "waited 2 s in operation 1 ([4] float32); MPI does not tell which rank is missing.";
-  CHECK(job[0].out.find(at_rank(0, "all_reduce: " + why)) != std::string::npos);
-  CHECK(job[0].out.find(at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why)) !=
-        std::string::npos);
-  CHECK(job[0].code == 3);
-  CHECK(job[0].out.find("slept to the end") == std::string::npos);
+  for (const auto& [scenario, elements] : {std::pair("late", 4), std::pair("late_large", 3'000'000)}) {
+    const auto job = run_mpi(scenario);
+    CAPTURE(job[0].out);
+    const auto why = fmt::format("waited 2 s in operation 1 ([{}] float32); rank 1 has not come.", elements);
+    CHECK(job[0].out.find(at_rank(0, "all_reduce: " + why)) != std::string::npos);
+    CHECK(job[0].out.find(at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why)) !=
+          std::string::npos);
+    CHECK(job[0].code == 3);
+    CHECK(job[0].out.find("slept to the end") == std::string::npos);
+  }
+  const auto job = run_mpi("late_barrier");
+  CHECK(job[0].out.find(at_rank(0,
+                                "barrier: waited 2 s in operation 1 (no tensor); MPI does not tell which rank is "
+                                "missing.")) != std::string::npos);
 }
 
 TEST_CASE("mpi: a rank that died does not leave the others behind") {
@@ -297,6 +304,9 @@ TEST_CASE("mpi: trailing dimensions that differ are told on every rank, and shap
                                       "only the first dimension may differ.",
                                       mine, 1 - rank, theirs)) != std::string::npos);
   }
+  job = run_mpi("shapes");
+  CHECK(job[0].out.find("of the group gives another number of elements; they must be equal, ACCELERATE_DEBUG_MODE=1 "
+                        "tells both") != std::string::npos);
   job = run_mpi("debug_shapes");
   CHECK(job[0].out.find("all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal.") !=
         std::string::npos);
