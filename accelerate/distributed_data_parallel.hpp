@@ -19,8 +19,8 @@ namespace accelerate {
 template <typename Module>
 class DistributedDataParallel {
  public:
-  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): AnyModule is not a DistributedDataParallel
   template <prepared::AnyModule Model>
+  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): AnyModule is not a DistributedDataParallel
   explicit DistributedDataParallel(Model&& model, const AcceleratorOptions& options = {})
       : accelerator_(options), model_(accelerator_.prepare_model(std::forward<Model>(model))) {}
 
