@@ -113,8 +113,9 @@ void MpiAllReduce::wait(bool first) {
   statuses_.resize(requests_.size());
   int done = 0;
   int code = MPI_SUCCESS;
-  for (int64_t look = 0; done == 0 && code == MPI_SUCCESS; ++look) {
+  for (int64_t look = 0;; ++look) {
     code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
+    if (done != 0 || code != MPI_SUCCESS) break;
     if (look < kSpins) continue;
     if (std::chrono::steady_clock::now() > deadline_)
       throw DeadlinePassed(first ? silent_peers() : std::vector<int64_t>{});

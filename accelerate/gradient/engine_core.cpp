@@ -148,7 +148,6 @@ void Engine::Core::launch() {
   const at::NoGradGuard no_grad;
   // Ranks that have run out of batches must be told first.
   if (!active_ || join_link != nullptr) return;
-  divide_by(group.size());
   while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
 }
 
