@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "accelerate/gradient/clip.hpp"
-#include "accelerate/prepared/rng.hpp"
+#include "accelerate/job/random_states.hpp"
 
 namespace accelerate {
 namespace {
@@ -26,20 +26,20 @@ env::GivenSettings given(const AcceleratorOptions& options) {
 }  // namespace
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
-    : Accelerator(prepared::start(given(options), options.force_process_group), options) {}
+    : Accelerator(job::start(given(options), options.force_process_group), options) {}
 
 Accelerator::Accelerator(comm::Group group, const AcceleratorOptions& options)
-    : Accelerator(prepared::start_on(std::move(group), given(options)), options) {}
+    : Accelerator(job::start_on(std::move(group), given(options)), options) {}
 
-Accelerator::Accelerator(prepared::Start start, const AcceleratorOptions& options)
-    : options_(options), process_(start.process), shared_(std::make_shared<prepared::Shared>()) {
-  shared_->group = std::move(start.group);
-  shared_->device = start.device;
-  shared_->place = start.place;
+Accelerator::Accelerator(job::Job job, const AcceleratorOptions& options)
+    : options_(options), process_(job.process), shared_(std::make_shared<prepared::Shared>()) {
+  shared_->group = std::move(job.group);
+  shared_->device = job.device;
+  shared_->place = job.place;
   shared_->window.options = {.sync_with_dataloader = options.accumulation.sync_with_dataloader,
                              .sync_each_batch = options.accumulation.sync_each_batch,
                              .short_window = options.accumulation.short_window};
-  set_gradient_accumulation_steps(start.settings.gradient_accumulation_steps);
+  set_gradient_accumulation_steps(job.settings.gradient_accumulation_steps);
 }
 
 DistributedType Accelerator::distributed_type() const {
@@ -115,7 +115,7 @@ void Accelerator::set_seed(uint64_t seed, const SeedOptions& options) const {
   device::set_seed(seed, options, process_index());
 }
 
-void Accelerator::synchronize_rng_states() const { prepared::synchronize_rng_states(shared_->group, device()); }
+void Accelerator::synchronize_rng_states() const { job::synchronize_rng_states(shared_->group, device()); }
 
 void Accelerator::check_module(bool there) const {
   if (!there) {

@@ -18,14 +18,14 @@
 #include "accelerate/comm/group.hpp"
 #include "accelerate/device/seed.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
+#include "accelerate/job/batch_size.hpp"
+#include "accelerate/job/process_control.hpp"
+#include "accelerate/job/start.hpp"
 #include "accelerate/options.hpp"
-#include "accelerate/prepared/batch_size.hpp"
+#include "accelerate/prepared/concepts.hpp"
 #include "accelerate/prepared/guards.hpp"
-#include "accelerate/prepared/kinds.hpp"
 #include "accelerate/prepared/local_sgd.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
-#include "accelerate/prepared/process_control.hpp"
-#include "accelerate/prepared/start.hpp"
 #include "accelerate/tree/collectives.hpp"
 #include "accelerate/tree/split.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -151,7 +151,7 @@ class Accelerator {
   /// fails must leave no collective half done: memory runs out in forward or backward of its own model.
   /// Throws Error (device) when zero is reached; other exceptions pass through.
   int64_t find_executable_batch_size(const std::function<void(int64_t)>& run, int64_t starting_batch_size = 128) const {
-    return prepared::find_executable_batch_size(group(), run, starting_batch_size);
+    return job::find_executable_batch_size(group(), run, starting_batch_size);
   }
 
   /// Forgets what was prepared and where accumulation stands. Handles stay usable, but gradients are not averaged any
@@ -273,11 +273,11 @@ class Accelerator {
   /// The main process runs it before the others do (local: of this machine).
   template <std::invocable Function>
   void main_process_first(Function&& function) const {
-    prepared::first(shared_->group, is_main_process(), std::forward<Function>(function));
+    job::first(shared_->group, is_main_process(), std::forward<Function>(function));
   }
   template <std::invocable Function>
   void local_main_process_first(Function&& function) const {
-    prepared::first(shared_->group, is_local_main_process(), std::forward<Function>(function));
+    job::first(shared_->group, is_local_main_process(), std::forward<Function>(function));
   }
   template <std::invocable Function>
   void on_main_process(Function&& function) const {
@@ -313,7 +313,7 @@ class Accelerator {
   void synchronize_rng_states() const;
 
  private:
-  Accelerator(prepared::Start start, const AcceleratorOptions& options);
+  Accelerator(job::Job job, const AcceleratorOptions& options);
 
   template <typename Object>
   auto prepare_one(Object&& object) {
@@ -359,6 +359,6 @@ class Accelerator {
 
 /// Runs main on num_processes threads, each a rank of its own: `Accelerator accelerator;` made within is that rank's.
 /// A simulation of a job in one process, for tests and for trying things out. The first rank's exception is rethrown.
-using prepared::simulate;
+using job::simulate;
 
 }  // namespace accelerate

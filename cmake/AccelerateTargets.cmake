@@ -2,11 +2,14 @@
 # Helpers that keep a room's CMakeLists.txt a list.
 
 # accelerate_room(<target> SOURCES a.cpp ... HEADERS a.hpp ...): this folder's files; only listed headers are installed.
+# With CMAKE_UNITY_BUILD a room's sources are compiled as one: they parse the same LibTorch headers once.
 function(accelerate_room target)
   cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;HEADERS")
   list(TRANSFORM room_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   list(TRANSFORM room_HEADERS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   target_sources(${target} PRIVATE ${room_SOURCES})
+  file(RELATIVE_PATH room "${Accelerate_SOURCE_DIR}/accelerate" "${CMAKE_CURRENT_SOURCE_DIR}")
+  set_source_files_properties(${room_SOURCES} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "facade/${room}")
   if(room_HEADERS)
     target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${Accelerate_SOURCE_DIR}" FILES ${room_HEADERS})
   endif()

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include "accelerate/env/process_env.hpp"
-#include "launch/machine.hpp"
-#include "launch/mpi_server.hpp"
-#include "launch/plan.hpp"
-#include "launch/port.hpp"
-#include "launch/settle.hpp"
-#include "launch/supervise.hpp"
+#include "launch/plan/machine.hpp"
+#include "launch/plan/plan.hpp"
+#include "launch/plan/resolve.hpp"
+#include "launch/pmix/server.hpp"
+#include "launch/run/port.hpp"
+#include "launch/run/supervise.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -32,7 +32,7 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
-  const auto [options, conflicts] = settle(given, variables, env::read_config(variables));
+  const auto [options, conflicts] = resolve(given, variables, env::read_config(variables));
   for (const auto& conflict : conflicts) fmt::print(stderr, "accelerate_launch: {}\n", conflict);
   const auto machine = this_machine(variables);
   check_gpus(options, machine);

@@ -2,7 +2,7 @@
 // The launcher as a call: what accelerate_launch does once its command line is read.
 #pragma once
 
-#include "launch/options.hpp"
+#include "launch/plan/options.hpp"
 
 namespace accelerate::launch {
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "accelerate/device/threads.hpp"
+#include "accelerate/device/cpu_threads.hpp"
 #include "tests/world.hpp"
 
 namespace {

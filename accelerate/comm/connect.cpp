@@ -5,17 +5,19 @@
 #include <cstdlib>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/comm/backends.hpp"
-#include "accelerate/comm/group_impl.hpp"
-#include "accelerate/comm/link.hpp"
-#include "accelerate/comm/reason.hpp"
-#include "accelerate/comm/rendezvous.hpp"
+#include "accelerate/comm/core/backend_table.hpp"
+#include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/group.hpp"
+#include "accelerate/comm/rendezvous/store.hpp"
+#include "accelerate/comm/threads/run_ranks.hpp"
 
 namespace accelerate::comm {
 namespace {
 
-/// A backend's link; whatever it throws becomes an Error.
-std::shared_ptr<Link> connect_row(const BackendRow& row, const LinkContext& context) {
+/// A backend's connection; whatever it throws becomes an Error.
+std::shared_ptr<Connection> connect_row(const BackendRow& row, const ConnectionContext& context) {
   const auto begun = Clock::now();
   try {
     return row.connect(context);
@@ -35,10 +37,10 @@ std::shared_ptr<Link> connect_row(const BackendRow& row, const LinkContext& cont
 Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
   const Place place{.rank = process.rank, .world_size = process.world_size, .host = base::host_name()};
   if (process.world_size == 1 && !options.force_group) {
-    auto impl = std::make_shared<Group::Impl>();
-    impl->place = place;
-    impl->timeout = options.timeout;
-    return Group(std::move(impl));
+    auto group = std::make_shared<GroupCore>();
+    group->place = place;
+    group->timeout = options.timeout;
+    return Group(std::move(group));
   }
   const bool cuda = options.device && options.device->is_cuda();
   // c10d logs a backtrace with every lost connection; our errors say what there is to say. NCCL's watchdog, which ends
@@ -47,24 +49,29 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
   const auto variables = env::current_variables();
   const BackendRow& cpu = choose_backend(variables, options, backend_table(), place);
 
-  LinkContext context{.process = process, .options = options, .variables = variables, .place = place};
+  ConnectionContext context{.process = process, .options = options, .variables = variables, .place = place};
   if (cpu.uses_store) context.store = meet(process, place, options.timeout);
 
-  auto impl = std::make_shared<Group::Impl>();
-  impl->place = place;
-  impl->rank = process.rank;
-  impl->size = process.world_size;
-  impl->name = context.name;
-  impl->labels = all_ranks(impl->size);
-  impl->timeout = options.timeout;
-  impl->debug = options.debug;
-  impl->cpu = connect_row(cpu, context);
+  auto group = std::make_shared<GroupCore>();
+  group->place = place;
+  group->rank = process.rank;
+  group->size = process.world_size;
+  group->name = context.name;
+  group->job_ranks = all_ranks(group->size);
+  group->timeout = options.timeout;
+  group->debug = options.debug;
+  group->cpu = connect_row(cpu, context);
   if (cuda) {
-    impl->device = options.device;
-    if (!context.store) context.store = meet_over(*impl->cpu->backend, context.process, place, options.timeout);
-    impl->cuda = connect_row(gpu_backend(backend_table(), place), context);
+    group->device = options.device;
+    if (!context.store) context.store = meet_over(*group->cpu->backend, context.process, place, options.timeout);
+    group->cuda = connect_row(gpu_backend(backend_table(), place), context);
   }
-  return make_group(std::move(impl));
+  return Group(with_process_group(std::move(group)));
+}
+
+void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main, std::chrono::milliseconds timeout) {
+  run_ranks(
+      world_size, [&](GroupPtr group) { rank_main(Group(std::move(group))); }, timeout);
 }
 
 }  // namespace accelerate::comm

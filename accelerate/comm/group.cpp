@@ -1,74 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/comm/group.hpp"
 
-#include "accelerate/comm/group_impl.hpp"
+#include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/operations/messages.hpp"
+#include "accelerate/comm/operations/movements.hpp"
+#include "accelerate/comm/operations/objects_as_bytes.hpp"
+#include "accelerate/comm/operations/reductions.hpp"
+#include "accelerate/comm/operations/subgroups.hpp"
 
 namespace accelerate::comm {
 
-Group::Group() : impl_(std::make_shared<Impl>()) {}
-Group::Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Group::Group() : core_(std::make_shared<GroupCore>()) {}
+Group::Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
 
-int64_t Group::rank() const { return impl_->rank; }
-int64_t Group::size() const { return impl_->size; }
-const std::string& Group::backend() const { return impl_->backend_name; }
-const Place& Group::place() const { return impl_->place; }
-std::chrono::milliseconds Group::timeout() const { return impl_->timeout; }
-c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() const { return impl_->process_group; }
+int64_t Group::rank() const { return core_->rank; }
+int64_t Group::size() const { return core_->size; }
+const std::string& Group::backend() const { return core_->backend_name; }
+const Place& Group::place() const { return core_->place; }
+std::chrono::milliseconds Group::timeout() const { return core_->timeout; }
+c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() const { return core_->process_group; }
 
-void Group::barrier() const {
-  if (impl_->single()) return;
-  Header header{.operation = Operation::barrier};
-  impl_->begin(header, Agreement::operation_only, *impl_->cpu);
-  c10d::BarrierOptions options;
-  options.timeout = impl_->timeout;
-  options.asyncOp = false;
-  impl_->run(*impl_->cpu, header, false, [&](c10d::Backend& backend) { return backend.barrier(options); });
+void Group::all_reduce(const at::Tensor& tensor, ReduceOp op) const { comm::all_reduce(core_, tensor, op); }
+Pending Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op, Execution execution) const {
+  return Pending(comm::all_reduce_async(core_, tensor, op, execution));
+}
+void Group::reduce(const at::Tensor& tensor, ReduceOp op, int64_t root) const { comm::reduce(core_, tensor, op, root); }
+at::Tensor Group::reduce_scatter(const at::Tensor& input, ReduceOp op) const {
+  return comm::reduce_scatter(core_, input, op);
+}
+Pending Group::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const {
+  return Pending(comm::reduce_scatter_async(core_, output, input, op));
 }
 
-Group Group::split(int64_t color) const {
-  if (impl_->single()) return *this;
-  auto header = Header{.operation = Operation::split};
-  impl_->number(header);
-  header.root = color;
-  const auto headers = impl_->exchange(header);
-  Subgroup part{.name = fmt::format("{}/{}.{}", impl_->name, header.sequence, color)};
-  for (int64_t r = 0; r < impl_->size; ++r) {
-    const auto& theirs = headers[static_cast<size_t>(r)];
-    if (theirs.operation != Operation::split) impl_->compare(headers, Agreement::operation_only);
-    if (theirs.root != color) continue;
-    if (r == impl_->rank) part.rank = static_cast<int64_t>(part.ranks.size());
-    part.ranks.push_back(r);
-  }
-  return impl_->make_part(header, part);
+void Group::broadcast(const at::Tensor& tensor, int64_t root) const { comm::broadcast(core_, tensor, root); }
+Pending Group::broadcast_async(const at::Tensor& tensor, int64_t root) const {
+  return Pending(comm::broadcast_async(core_, tensor, root));
+}
+at::Tensor Group::all_gather(const at::Tensor& tensor) const { return comm::all_gather(core_, tensor); }
+std::vector<at::Tensor> Group::all_gather_list(const at::Tensor& tensor) const {
+  return comm::all_gather_list(core_, tensor);
+}
+Pending Group::all_gather_async(const at::Tensor& output, const at::Tensor& input) const {
+  return Pending(comm::all_gather_async(core_, output, input));
+}
+std::vector<at::Tensor> Group::gather(const at::Tensor& tensor, int64_t root) const {
+  return comm::gather(core_, tensor, root);
+}
+at::Tensor Group::scatter(const std::vector<at::Tensor>& tensors, int64_t root) const {
+  return comm::scatter(core_, tensors, root);
+}
+std::vector<at::Tensor> Group::all_to_all(const std::vector<at::Tensor>& tensors) const {
+  return comm::all_to_all(core_, tensors);
 }
 
-Group Group::duplicate() const {
-  if (impl_->single()) return *this;
-  Header header{.operation = Operation::duplicate};
-  impl_->begin(header, Agreement::operation_only, *impl_->cpu);
-  Subgroup part{.name = fmt::format("{}/{}", impl_->name, header.sequence), .rank = impl_->rank};
-  for (int64_t r = 0; r < impl_->size; ++r) part.ranks.push_back(r);
-  return impl_->make_part(header, part);
+void Group::send(const at::Tensor& tensor, int64_t to, int64_t tag) const { comm::send(core_, tensor, to, tag); }
+void Group::recv(const at::Tensor& tensor, int64_t from, int64_t tag) const { comm::recv(core_, tensor, from, tag); }
+void Group::barrier() const { comm::barrier(core_); }
+
+std::vector<std::string> Group::all_gather_bytes(std::string_view bytes) const {
+  return comm::all_gather_bytes(core_, bytes);
+}
+std::vector<std::string> Group::gather_bytes(std::string_view bytes, int64_t root) const {
+  return comm::gather_bytes(core_, bytes, root);
+}
+std::string Group::broadcast_bytes(std::string_view bytes, int64_t root) const {
+  return comm::broadcast_bytes(core_, bytes, root);
 }
 
-bool Pending::done() const { return !impl_ || impl_->finished || impl_->work->isCompleted(); }
+Group Group::split(int64_t color) const { return Group(comm::split(core_, color)); }
+Group Group::duplicate() const { return Group(comm::duplicate(core_)); }
+
+bool Pending::done() const { return !operation_ || operation_->finished || operation_->work->isCompleted(); }
 
 void Pending::wait() {
-  if (impl_ && !impl_->finished) impl_->wait(impl_->group->timeout);
+  if (operation_ && !operation_->finished) operation_->wait(operation_->group->timeout);
 }
 
 void Pending::wait(std::chrono::milliseconds timeout) {
-  if (impl_) impl_->wait(timeout);
-}
-
-void Pending::Impl::wait(std::chrono::milliseconds limit) {
-  if (finished) return;
-  if (work) group->wait(*work, header, limit, wire.is_cuda());
-  finished = true;
-  work.reset();
-  const at::NoGradGuard no_grad;
-  if (copy_back) target.copy_(dense);
-  if (divide_by > 1) target.div_(divide_by);
+  if (operation_) operation_->wait(timeout);
 }
 
 }  // namespace accelerate::comm

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/comm/core/connect_options.hpp"
+#include "accelerate/comm/core/reduce_op.hpp"
 #include "accelerate/env/process_env.hpp"
 
 namespace c10d {
@@ -22,18 +24,14 @@ class ProcessGroup;
 
 namespace accelerate::comm {
 
-enum class ReduceOp { sum, mean, max, min, product };
-
-/// by_wait: the caller will wait at once, all ranks for their operations in one order, so that a backend may leave the
-/// work to the thread that waits.
-enum class Start { now, by_wait };
+struct GroupCore;
+struct PendingOperation;
 
 /// A collective under way. Destroying it unwaited lets the collective go on; its tensors are kept alive.
 class Pending {
  public:
-  struct Impl;
   Pending() = default;  ///< nothing to wait for
-  explicit Pending(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  explicit Pending(std::shared_ptr<PendingOperation> operation) : operation_(std::move(operation)) {}
 
   /// Until the result is there (CUDA: until the current stream will see it), at most the group's timeout.
   /// Throws Error (peer) on a lost peer, a mismatch or the deadline; the group is broken afterwards.
@@ -43,7 +41,7 @@ class Pending {
   [[nodiscard]] bool done() const;
 
  private:
-  std::shared_ptr<Impl> impl_;
+  std::shared_ptr<PendingOperation> operation_;
 };
 
 /// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-made group has one rank, no connection, and
@@ -53,9 +51,8 @@ class Pending {
 /// GPU; non-contiguous, empty, bool and bfloat16 are fine. Names ending in _async return at once.
 class Group {
  public:
-  struct Impl;
   Group();
-  explicit Group(std::shared_ptr<Impl> impl);
+  explicit Group(std::shared_ptr<GroupCore> core);
 
   [[nodiscard]] int64_t rank() const;
   [[nodiscard]] int64_t size() const;
@@ -70,7 +67,7 @@ class Group {
   /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
-                                         Start start = Start::now) const;
+                                         Execution execution = Execution::eager) const;
 
   /// tensor   changed in place to root's
   void broadcast(const at::Tensor& tensor, int64_t root = 0) const;
@@ -121,22 +118,7 @@ class Group {
   [[nodiscard]] Group duplicate() const;
 
  private:
-  std::shared_ptr<Impl> impl_;
-};
-
-/// How a job's ranks find one another.
-struct ConnectOptions {
-  /// CPU backend: "mpi", "gloo". Unset: mpi where the ranks were started with MPI's wire-up, else gloo. "nccl" counts
-  /// as unset with a GPU, which gets it anyway, and is refused without one.
-  std::optional<std::string> backend{};
-  /// Longest wait for a peer before an operation fails and names it.
-  std::chrono::milliseconds timeout = std::chrono::seconds(600);
-  /// The GPU of this rank, for nccl; unset: CPU tensors only.
-  std::optional<at::Device> device{};
-  /// Compares operation, shape and dtype of every collective across the ranks first.
-  bool debug = false;
-  /// Makes a real group for a job of one process too (tests: nccl on a machine with one GPU).
-  bool force_group = false;
+  std::shared_ptr<GroupCore> core_;
 };
 
 /// The group of all ranks of the job. A job of one process is a default-made Group.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nlohmann::json values between ranks; there when the program has nlohmann's header.
+// nlohmann::json values between ranks; there when the program has nlohmann's signature.
 #pragma once
 
 #if __has_include(<nlohmann/json.hpp>)

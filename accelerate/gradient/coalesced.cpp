@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "accelerate/gradient/join_link.hpp"
+#include "accelerate/gradient/join_coordinator.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
 
 namespace accelerate::gradient {

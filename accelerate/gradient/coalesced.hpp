@@ -20,7 +20,7 @@ void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& 
 /// the parameters every so many steps. Integer tensors are left alone: a mean of counts is no count.
 void average_parameters(const comm::Group& group, const std::vector<at::Tensor>& tensors);
 
-struct JoinLink;
+struct JoinCoordinator;
 
 /// Buffers (BatchNorm's running statistics) made equal on all ranks before a synchronised forward, as PyTorch does:
 /// one broadcast per device whatever the dtypes, from memory that is kept. Without buffers it does nothing.
@@ -51,7 +51,7 @@ class BufferBroadcast {
 
   comm::Group group_{};
   std::vector<Pack> packs_{};
-  JoinLink* join_link_ = nullptr;
+  JoinCoordinator* join_link_ = nullptr;
   int64_t join_operation_ = 0;
 };
 

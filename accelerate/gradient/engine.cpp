@@ -24,9 +24,9 @@ std::vector<at::Tensor> distinct(const std::vector<NamedTensor>& parameters) {
   return tensors;
 }
 
-std::vector<Slot> trainable(const std::vector<NamedTensor>& parameters, const Place& place) {
+std::vector<ParameterState> trainable(const std::vector<NamedTensor>& parameters, const Place& place) {
   std::unordered_set<const void*> seen;
-  std::vector<Slot> slots;
+  std::vector<ParameterState> states;
   for (const NamedTensor& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
@@ -36,9 +36,9 @@ std::vector<Slot> trainable(const std::vector<NamedTensor>& parameters, const Pl
                  "the tensor it was computed from",
                  parameter.name);
     }
-    slots.push_back({.name = parameter.name, .parameter = tensor, .local = tensor.grad().defined()});
+    states.push_back({.name = parameter.name, .parameter = tensor, .local = tensor.grad().defined()});
   }
-  return slots;
+  return states;
 }
 
 // One place for "locked, in the engine's state".
@@ -49,8 +49,8 @@ auto locked(Engine::Core& core) { return std::unique_lock(core.mutex); }
 Engine::Engine(comm::Group group, const std::vector<NamedTensor>& parameters, EngineOptions options) {
   require_same(group, "parameter", parameters);
   broadcast_tensors(group, distinct(parameters), 0, options.buckets.cap_bytes);
-  std::vector<Slot> slots = trainable(parameters, group.place());
-  core_ = std::make_shared<Core>(std::move(group), std::move(slots), options);
+  std::vector<ParameterState> states = trainable(parameters, group.place());
+  core_ = std::make_shared<Core>(std::move(group), std::move(states), options);
   core_->hook_up();
 }
 
@@ -86,7 +86,7 @@ void Engine::zero(const std::vector<at::Tensor>& parameters, bool set_to_none) {
   const auto lock = locked(*core_);
   size_t ours = 0;
   for (const at::Tensor& parameter : parameters) ours += core_->index_of.count(parameter.unsafeGetTensorImpl());
-  if (set_to_none && ours == core_->slots.size()) {
+  if (set_to_none && ours == core_->states.size()) {
     core_->zero_all();
     return;
   }
@@ -95,8 +95,8 @@ void Engine::zero(const std::vector<at::Tensor>& parameters, bool set_to_none) {
   for (const at::Tensor& parameter : parameters) {
     const auto found = core_->index_of.find(parameter.unsafeGetTensorImpl());
     if (found == core_->index_of.end()) continue;
-    Slot& slot = core_->slots[found->second];
-    set_to_none ? core_->zero(slot) : core_->zero_in_place(slot);
+    ParameterState& state = core_->states[found->second];
+    set_to_none ? core_->zero(state) : core_->zero_in_place(state);
   }
   core_->forgive();
 }
@@ -106,7 +106,7 @@ bool Engine::manages(const at::Tensor& parameter) const {
 }
 
 bool Engine::manages_exactly(const std::vector<at::Tensor>& parameters) const {
-  std::vector<bool> listed(core_->slots.size());
+  std::vector<bool> listed(core_->states.size());
   size_t ours = 0;
   for (const at::Tensor& parameter : parameters) {
     const auto found = core_->index_of.find(parameter.unsafeGetTensorImpl());
@@ -118,7 +118,7 @@ bool Engine::manages_exactly(const std::vector<at::Tensor>& parameters) const {
     listed[found->second] = true;
     ++ours;
   }
-  return ours == core_->slots.size();
+  return ours == core_->states.size();
 }
 
 std::vector<at::Tensor> Engine::gradients() {
@@ -146,7 +146,7 @@ void run_backward(std::span<Engine* const> engines, const comm::Group& group, co
     backward();
   }
   const bool alone = cores.size() == 1;
-  const bool uneven = std::any_of(cores.begin(), cores.end(), [](const auto* core) { return core->join_link; });
+  const bool uneven = std::any_of(cores.begin(), cores.end(), [](const auto* core) { return core->join_coordinator; });
   at::Tensor reached;
   if (cores.size() > 1 && !uneven) {
     reached = at::zeros({static_cast<int64_t>(cores.size())}, at::kInt);

@@ -35,27 +35,27 @@ bool averaged_elsewhere(const std::vector<std::unique_ptr<torch::autograd::Funct
 
 }  // namespace
 
-Engine::Core::Core(comm::Group the_group, std::vector<Slot> the_slots, EngineOptions the_options)
-    : group(std::move(the_group)), options(the_options), slots(std::move(the_slots)) {
-  for (size_t i = 0; i < slots.size(); ++i) index_of.emplace(slots[i].parameter.unsafeGetTensorImpl(), i);
+Engine::Core::Core(comm::Group the_group, std::vector<ParameterState> the_slots, EngineOptions the_options)
+    : group(std::move(the_group)), options(the_options), states(std::move(the_slots)) {
+  for (size_t i = 0; i < states.size(); ++i) index_of.emplace(states[i].parameter.unsafeGetTensorImpl(), i);
 }
 
 Engine::Core::~Core() = default;
 
 void Engine::Core::hook_up() {
   std::vector<Accumulator> accumulators;
-  for (const Slot& slot : slots) {
-    accumulators.push_back(torch::autograd::impl::grad_accumulator(slot.parameter));
+  for (const ParameterState& state : states) {
+    accumulators.push_back(torch::autograd::impl::grad_accumulator(state.parameter));
     if (!averaged_elsewhere(accumulators.back()->post_hooks())) continue;
     base::fail(ErrorKind::usage, group.place(), "prepare",
                "the gradient of parameter {} is averaged already, through another Accelerator or "
                "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or let "
                "its prepared model go)",
-               slot.name);
+               state.name);
   }
   // A tensor holds its accumulator weakly; ours keeps it, and the hook with it, alive.
   accumulators_ = std::move(accumulators);
-  for (size_t i = 0; i < slots.size(); ++i) {
+  for (size_t i = 0; i < states.size(); ++i) {
     hook_keys_.push_back(accumulators_[i]->add_post_hook(std::make_unique<ArrivalHook>(weak_from_this(), i)));
   }
 }
@@ -69,29 +69,30 @@ void Engine::Core::unhook() {
 void Engine::Core::arrived(size_t index) {
   const std::lock_guard lock(mutex);
   const at::NoGradGuard no_grad;
-  Slot& slot = slots[index];
+  ParameterState& state = states[index];
   touched = true;
   if (!sync) {
-    slot.local = true;
-    if (slot.view.defined() && slot.used()) slot.attach();  // what follows is added there, and no memory is held twice
+    state.local = true;
+    if (state.view.defined() && state.used())
+      state.attach();  // what follows is added there, and no memory is held twice
     return;
   }
   begin();
-  const bool launched = slot.bucket >= 0 && static_cast<size_t>(slot.bucket) < next_;
-  if (slot.arrived && launched) {
+  const bool launched = state.bucket >= 0 && static_cast<size_t>(state.bucket) < next_;
+  if (state.arrived && launched) {
     base::fail(ErrorKind::usage, group.place(), "backward",
                "parameter {} got a second gradient in one reduction, while the first is on its way to {} ranks; call "
                "backward once per reduction, or all but the last under no_sync",
-               slot.name, group.size());
+               state.name, group.size());
   }
-  const bool again = std::exchange(slot.arrived, true);
+  const bool again = std::exchange(state.arrived, true);
   if (buckets.empty()) {
     if (!again) order_.push_back(static_cast<int64_t>(index));
     return;
   }
   if (again) return;
-  --(slot.sparse_dim == 0 ? buckets[static_cast<size_t>(slot.bucket)] : buckets.back()).pending;
-  while (early_ && join_link == nullptr && next_ < buckets.size() && buckets[next_].pending == 0) {
+  --(state.sparse_dim == 0 ? buckets[static_cast<size_t>(state.bucket)] : buckets.back()).pending;
+  while (early_ && join_coordinator == nullptr && next_ < buckets.size() && buckets[next_].pending == 0) {
     launch_bucket(buckets[next_++]);
   }
 }
@@ -147,7 +148,7 @@ void Engine::Core::complete() {
 void Engine::Core::launch() {
   const at::NoGradGuard no_grad;
   // Ranks that have run out of batches must be told first.
-  if (!active_ || join_link != nullptr) return;
+  if (!active_ || join_coordinator != nullptr) return;
   while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
 }
 
@@ -162,37 +163,37 @@ void Engine::Core::divide_by(int64_t ranks) {
 void Engine::Core::fill(FlatBucket& bucket) {
   bool accumulated = false;
   for (const int64_t i : bucket.members) {
-    Slot& slot = slots[static_cast<size_t>(i)];
-    slot.contributes = slot.used();
-    accumulated |= slot.contributes && slot.inside();
+    ParameterState& state = states[static_cast<size_t>(i)];
+    state.contributes = state.used();
+    accumulated |= state.contributes && state.inside();
   }
   for (const int64_t i : bucket.members) {
-    Slot& slot = slots[static_cast<size_t>(i)];
-    slot.contributes ? slot.attach(accumulated ? at::Tensor() : share_) : slot.blank_out();
+    ParameterState& state = states[static_cast<size_t>(i)];
+    state.contributes ? state.attach(accumulated ? at::Tensor() : share_) : state.blank_out();
   }
   if (accumulated) bucket.gradients.mul_(share_);
 }
 
 void Engine::Core::launch_bucket(FlatBucket& bucket) {
-  if (join_link == nullptr) divide_by(group.size());
+  if (join_coordinator == nullptr) divide_by(group.size());
   fill(bucket);
   if (&bucket == &buckets.back()) {
-    for (Slot& slot : slots) {
-      if (slot.sparse_dim > 0) slot.contributes = slot.used();
+    for (ParameterState& state : states) {
+      if (state.sparse_dim > 0) state.contributes = state.used();
     }
     if (bucket.counts.defined()) write_counts(bucket.counts);
   }
   // run_backward() waits for the last one at once, and for all engines in one order.
   const bool waits_at_once = &bucket == &buckets.back() && deferral != nullptr;
-  bucket.work =
-      group.all_reduce_async(bucket.flat, comm::ReduceOp::sum, waits_at_once ? comm::Start::by_wait : comm::Start::now);
+  bucket.work = group.all_reduce_async(bucket.flat, comm::ReduceOp::sum,
+                                       waits_at_once ? comm::Execution::deferred : comm::Execution::eager);
 }
 
 void Engine::Core::finish() {
   const at::NoGradGuard no_grad;
   if (!active_) return;
   try {
-    divide_by(join_link == nullptr ? group.size() : join_link->announce(join_operation).divisor);
+    divide_by(join_coordinator == nullptr ? group.size() : join_coordinator->announce(join_operation).divisor);
     if (buckets.empty()) learn_layout();
     while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
     for (FlatBucket& bucket : buckets) {
@@ -207,7 +208,7 @@ void Engine::Core::finish() {
     reset();
     throw;
   }
-  for (Slot& slot : slots) slot.local = false;
+  for (ParameterState& state : states) state.local = false;
   reset();
 }
 

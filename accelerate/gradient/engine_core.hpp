@@ -19,12 +19,12 @@
 
 #include "accelerate/gradient/engine.hpp"
 #include "accelerate/gradient/flat_buckets.hpp"
-#include "accelerate/gradient/join_link.hpp"
+#include "accelerate/gradient/join_coordinator.hpp"
 
 namespace accelerate::gradient {
 
 struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
-  Core(comm::Group the_group, std::vector<Slot> the_slots, EngineOptions the_options);
+  Core(comm::Group the_group, std::vector<ParameterState> the_slots, EngineOptions the_options);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -43,18 +43,18 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void finish();    ///< waits and settles; throws what peers do
   void complete();  ///< ends a reduction whose backward died half-way, so that the ranks stay in step
 
-  void zero(Slot& slot);           ///< drops the gradient
-  void zero_in_place(Slot& slot);  ///< a gradient that is there becomes zeros that count as a gradient
+  void zero(ParameterState& state);           ///< drops the gradient
+  void zero_in_place(ParameterState& state);  ///< a gradient that is there becomes zeros that count as a gradient
   void zero_all();
   void forgive();  ///< a reduction that broke off is forgotten when no gradient of it is left
   void before_step();
-  [[nodiscard]] const Slot* unreduced() const;  ///< a slot with a gradient that no reduction has seen
+  [[nodiscard]] const ParameterState* unreduced() const;  ///< a state with a gradient that no reduction has seen
   [[nodiscard]] std::vector<at::Tensor> gradients();
 
   comm::Group group;
   EngineOptions options;
   std::mutex mutex;
-  std::vector<Slot> slots;
+  std::vector<ParameterState> states;
   std::unordered_map<const void*, size_t> index_of;  ///< by TensorImpl
   BucketPlan plan;
   std::vector<FlatBucket> buckets;  ///< empty before the first reduction
@@ -65,7 +65,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   bool broken_off = false;  ///< a reduction failed, gradients are neither local nor reduced
   /// Set while run_backward() will finish the reductions itself; gone when that backward is over or has thrown.
   std::shared_ptr<void> deferral;
-  JoinLink* join_link = nullptr;
+  JoinCoordinator* join_coordinator = nullptr;
   int64_t join_operation = 0;
 
  private:

@@ -27,13 +27,13 @@ at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& p
 
 }  // namespace
 
-bool Slot::inside() const {
+bool ParameterState::inside() const {
   const at::Tensor& now = gradient();
   return now.is_same(view) || (now.defined() && now.layout() == at::kStrided &&
                                now.const_data_ptr() == view.const_data_ptr() && now.strides() == view.strides());
 }
 
-void Slot::attach(const at::Tensor& factor) {
+void ParameterState::attach(const at::Tensor& factor) {
   at::Tensor& now = gradient();
   if (!inside()) {
     const at::Tensor dense = now.is_sparse() ? now.to_dense() : now;
@@ -43,7 +43,7 @@ void Slot::attach(const at::Tensor& factor) {
   blank = false;
 }
 
-void Slot::blank_out() {
+void ParameterState::blank_out() {
   if (!blank) view.zero_();
   blank = true;
 }
@@ -58,26 +58,26 @@ std::string bucket_key(const at::Tensor& tensor) {
   return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.device().str());
 }
 
-std::vector<FlatBucket> lay_out(std::vector<Slot>& slots, const BucketPlan& plan, int64_t n_counts) {
+std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts) {
   const at::AutoDispatchBelowADInplaceOrView untracked;
   std::vector<FlatBucket> buckets(std::max<size_t>(plan.buckets.size(), 1));
   for (size_t b = 0; b < buckets.size(); ++b) {
     FlatBucket& bucket = buckets[b];
     if (b < plan.buckets.size()) bucket.members = plan.buckets[b].items;
-    const Slot& any = slots[static_cast<size_t>(bucket.members.empty() ? 0 : bucket.members.front())];
+    const ParameterState& any = states[static_cast<size_t>(bucket.members.empty() ? 0 : bucket.members.front())];
     int64_t total = 0;
-    for (const int64_t i : bucket.members) total += padded(slots[static_cast<size_t>(i)].parameter);
+    for (const int64_t i : bucket.members) total += padded(states[static_cast<size_t>(i)].parameter);
     const int64_t counts = b + 1 == buckets.size() ? n_counts : 0;
     bucket.flat = at::zeros({total + counts}, any.parameter.options().requires_grad(false));
     bucket.gradients = bucket.flat.narrow(0, 0, total);
     if (counts > 0) bucket.counts = bucket.flat.narrow(0, total, counts);
     int64_t offset = 0;
     for (const int64_t i : bucket.members) {
-      Slot& slot = slots[static_cast<size_t>(i)];
-      slot.view = view_into(bucket.flat, offset, slot.parameter);
-      slot.bucket = static_cast<int64_t>(b);
-      slot.blank = true;
-      offset += padded(slot.parameter);
+      ParameterState& state = states[static_cast<size_t>(i)];
+      state.view = view_into(bucket.flat, offset, state.parameter);
+      state.bucket = static_cast<int64_t>(b);
+      state.blank = true;
+      offset += padded(state.parameter);
     }
   }
   return buckets;

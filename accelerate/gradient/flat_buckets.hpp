@@ -14,7 +14,7 @@
 namespace accelerate::gradient {
 
 /// One parameter.
-struct Slot {
+struct ParameterState {
   std::string name{};
   at::Tensor parameter{};
   /// Of a dense parameter, into its bucket; undefined for sparse ones and before the buckets are laid out.
@@ -45,24 +45,24 @@ struct Slot {
   void blank_out();
 };
 
-/// One flat tensor and the slots that lie in it.
+/// One flat tensor and the states that lie in it.
 struct FlatBucket {
   at::Tensor flat{};       ///< what is reduced: gradients, in the last bucket also the counts of use
   at::Tensor gradients{};  ///< the gradients' part of flat
-  at::Tensor counts{};     ///< [slots] in the last bucket, else undefined
+  at::Tensor counts{};     ///< [states] in the last bucket, else undefined
   std::vector<int64_t> members{};
   int64_t pending = 0;  ///< members whose gradient has not arrived
   comm::Pending work{};
 };
 
-/// A factor for Slot::attach(); like a literal it does not widen the dtype of what it multiplies.
+/// A factor for ParameterState::attach(); like a literal it does not widen the dtype of what it multiplies.
 at::Tensor number(double value);
 
 /// "Float cpu": tensors that may share a bucket.
 std::string bucket_key(const at::Tensor& tensor);
 
-/// Makes zeroed buckets for the dense slots by plan and gives each slot its view, unattached. The last bucket gets
-/// n_counts more elements. Without a dense slot there is one bucket that holds only the counts.
-std::vector<FlatBucket> lay_out(std::vector<Slot>& slots, const BucketPlan& plan, int64_t n_counts);
+/// Makes zeroed buckets for the dense states by plan and gives each state its view, unattached. The last bucket gets
+/// n_counts more elements. Without a dense state there is one bucket that holds only the counts.
+std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts);
 
 }  // namespace accelerate::gradient

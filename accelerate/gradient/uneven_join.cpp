@@ -20,7 +20,7 @@ constexpr int64_t kNone = -1;
 
 }  // namespace
 
-struct UnevenJoin::Link : JoinLink {
+struct UnevenJoin::Link : JoinCoordinator {
   Link(const comm::Group& the_group, size_t models, JoinOptions the_options)
       : group(the_group), operations(static_cast<int64_t>(2 * models)), options(the_options) {}
 
@@ -73,16 +73,16 @@ struct UnevenJoin::Link : JoinLink {
 UnevenJoin::UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options)
     : group_(std::move(group)),
       models_(std::move(models)),
-      link_(std::make_unique<Link>(group_, models_.size(), options)),
+      coordinator_(std::make_unique<Link>(group_, models_.size(), options)),
       exceptions_(std::uncaught_exceptions()) {
   if (group_.size() == 1) return;
   for (const JoinModel& model : models_) {
-    if (model.engine != nullptr && model.engine->core_->join_link != nullptr) {
+    if (model.engine != nullptr && model.engine->core_->join_coordinator != nullptr) {
       base::fail(ErrorKind::usage, group_.place(), "join_uneven_inputs",
                  "a model is in another join_uneven_inputs already; end that one first");
     }
   }
-  attach(link_.get());
+  attach(coordinator_.get());
 }
 
 UnevenJoin::~UnevenJoin() {
@@ -97,10 +97,10 @@ UnevenJoin::~UnevenJoin() {
   attach(nullptr);
 }
 
-void UnevenJoin::attach(JoinLink* link) {
+void UnevenJoin::attach(JoinCoordinator* link) {
   for (size_t i = 0; i < models_.size(); ++i) {
     if (models_[i].engine != nullptr) {
-      models_[i].engine->core_->join_link = link;
+      models_[i].engine->core_->join_coordinator = link;
       models_[i].engine->core_->join_operation = reduction_of(i);
     }
     if (models_[i].buffers == nullptr) continue;
@@ -111,34 +111,35 @@ void UnevenJoin::attach(JoinLink* link) {
 
 void UnevenJoin::shadow(int64_t operation) {
   const JoinModel& model = models_[static_cast<size_t>(operation / 2)];
-  link_->shadowing = true;
+  coordinator_->shadowing = true;
   if (operation % 2 == 0) {
     model.engine->zero_all();  // of the last step here, which the others have zeroed too
     model.engine->join_backward();
   } else {
     model.buffers->run();
   }
-  link_->shadowing = false;
+  coordinator_->shadowing = false;
 }
 
 void UnevenJoin::finish() {
   if (std::exchange(finished_, true) || group_.size() == 1) return;
   try {
-    for (int64_t next = link_->exchange(kNone); next != kNone; next = link_->exchange(kNone)) shadow(next);
+    for (int64_t next = coordinator_->exchange(kNone); next != kNone; next = coordinator_->exchange(kNone))
+      shadow(next);
   } catch (...) {
     attach(nullptr);
     throw;
   }
   attach(nullptr);
-  std::vector<at::Tensor> state;
+  std::vector<at::Tensor> tensors;
   for (const JoinModel& model : models_) {
     if (model.engine != nullptr) {
-      for (const Slot& slot : model.engine->core_->slots) state.push_back(slot.parameter);
+      for (const ParameterState& state : model.engine->core_->states) tensors.push_back(state.parameter);
     }
     if (model.buffers == nullptr) continue;
-    for (const at::Tensor& buffer : model.buffers->tensors()) state.push_back(buffer);
+    for (const at::Tensor& buffer : model.buffers->tensors()) tensors.push_back(buffer);
   }
-  broadcast_tensors(group_, state, link_->root);
+  broadcast_tensors(group_, tensors, coordinator_->root);
 }
 
 }  // namespace accelerate::gradient

@@ -47,12 +47,12 @@ class UnevenJoin {
 
  private:
   struct Link;
-  void attach(JoinLink* link);
+  void attach(JoinCoordinator* link);
   void shadow(int64_t operation);
 
   comm::Group group_;
   std::vector<JoinModel> models_;
-  std::unique_ptr<Link> link_;
+  std::unique_ptr<Link> coordinator_;
   int exceptions_;
   bool finished_ = false;
 };

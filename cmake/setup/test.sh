@@ -57,7 +57,7 @@ test_asan() {
 }
 
 # Where threads of ours meet; not what runs inside autograd or MPI, which are not instrumented, so no ranks as processes.
-tsan_tests='^(base|env|launch)/|^data/|threads|worker|own_work'
+tsan_tests='^(base|env|launch)/|^data/|threads|worker|completable_work'
 tsan_not='\.(mpi|gloo)\.'
 
 test_tsan() {

@@ -292,7 +292,7 @@ TEST_CASE("an operation that may start with its wait keeps its turn behind the o
       const auto first = input_of(group.rank(), {3'000}, at::kFloat);
       const auto second = input_of(group.rank(), {5}, at::kFloat);
       auto early = group.all_reduce_async(first);
-      auto late = group.all_reduce_async(second, ReduceOp::max, accelerate::comm::Start::by_wait);
+      auto late = group.all_reduce_async(second, ReduceOp::max, accelerate::comm::Execution::deferred);
       late.wait();
       early.wait();
       CHECK(at::equal(first, reduced(group, {3'000}, at::kFloat, ReduceOp::sum)));

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "accelerate/comm/group.hpp"
-#include "accelerate/comm/rendezvous.hpp"
-#include "accelerate/prepared/start.hpp"
+#include "accelerate/comm/rendezvous/store.hpp"
+#include "accelerate/job/start.hpp"
 #include "fault_threads.hpp"
 #if ACCELERATE_HAS_MPI
 #include "fault_mpi.hpp"
@@ -102,7 +102,7 @@ void run_more_threads_than_allowed() {
 }
 
 /// As a prepared program starts.
-void start() { static_cast<void>(accelerate::prepared::start({.timeout = 2s}, false)); }
+void start() { static_cast<void>(accelerate::job::start({.timeout = 2s}, false)); }
 
 /// Those that have no group, or none yet.
 const std::map<std::string, void (*)()> kWithoutGroup{

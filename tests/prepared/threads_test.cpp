@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "accelerate/accelerate.hpp"
-#include "accelerate/device/threads.hpp"
+#include "accelerate/device/cpu_threads.hpp"
 #include "tests/world.hpp"
 
 namespace device = accelerate::device;

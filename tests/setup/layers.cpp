@@ -15,7 +15,12 @@ Names operator+(Names left, const Names& right) {
 }
 
 // Plain C++: nothing of LibTorch may be included.
-const Names without_libtorch{"base", "env", "launch"};
+bool is_plain(const std::string& place) {
+  return place == "base" || place == "env" || place == "launch" || place.starts_with("launch/");
+}
+
+// Rooms so large that their folders are places of their own; a file directly in one of them is its face.
+const Names with_wings{"comm", "launch"};
 
 bool is_libtorch(const std::string& header) {
   static const std::regex folders("(torch|ATen|c10|caffe2)/.*");
@@ -27,7 +32,7 @@ std::string check(const std::string& path, const std::string& header) {
   const auto row = table().find(from);
   if (row == table().end()) return path + ": the room '" + from + "' is not in the table of layers";
   if (is_libtorch(header)) {
-    return without_libtorch.contains(from) ? path + ": " + from + " may not include LibTorch (" + header + ")" : "";
+    return is_plain(from) ? path + ": " + from + " may not include LibTorch (" + header + ")" : "";
   }
   const auto to = room_of(header);
   if (to.empty() || to == from || row->second.contains(to)) return "";
@@ -52,18 +57,30 @@ const std::map<std::string, Names>& table() {
     const Names ground{"base", "env"};
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree"};
-    const Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile"};
-    std::map<std::string, Names> rows{{"base", {}},
-                                      {"env", {"base"}},
-                                      {"comm", ground},
-                                      {"device", ground},
-                                      {"launch", ground},
-                                      {"state", doors},
-                                      {"precision", doors},
-                                      {"tree", doors},
-                                      {"prepared", values + rooms + Names{"facade"}},
-                                      {"facade", values + rooms + Names{"prepared", "launch"}},
-                                      {"trainer", {"facade"}}};
+    const Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile", "job"};
+    std::map<std::string, Names> rows{
+        {"base", {}},
+        {"env", {"base"}},
+        {"comm", ground + Names{"comm/core", "comm/operations", "comm/rendezvous", "comm/threads"}},
+        {"comm/core", ground},
+        {"comm/operations", ground + Names{"comm/core"}},
+        {"comm/rendezvous", ground + Names{"comm/core"}},
+        {"comm/mpi", ground + Names{"comm/core"}},
+        {"comm/threads", ground + Names{"comm/core"}},
+        {"comm/gloo", ground + Names{"comm/core", "comm/rendezvous"}},
+        {"comm/nccl", ground + Names{"comm/core", "comm/rendezvous"}},
+        {"device", ground},
+        {"launch", ground + Names{"launch/plan", "launch/run", "launch/pmix"}},
+        {"launch/plan", ground},
+        {"launch/pmix", ground + Names{"launch/plan"}},
+        {"launch/run", ground + Names{"launch/plan", "launch/pmix"}},
+        {"launch/programs", ground + Names{"launch", "launch/plan"}},
+        {"state", doors},
+        {"precision", doors},
+        {"tree", doors},
+        {"prepared", values + rooms},
+        {"facade", values + rooms + Names{"prepared"}},
+        {"trainer", {"facade"}}};
     for (const auto& room : rooms) rows[room] = values;
     // Two integers are all that these know of other ranks.
     rows["data"].erase("comm");
@@ -74,12 +91,19 @@ const std::map<std::string, Names>& table() {
 }
 
 std::string room_of(const std::string& path) {
-  const auto first = path.substr(0, path.find('/'));
-  if (first == "launch") return first;
-  if (first != "accelerate") return "";
-  const auto rest = path.substr(first.size() + 1);
-  const auto slash = rest.find('/');
-  return slash == std::string::npos ? "facade" : rest.substr(0, slash);
+  auto next_folder = [rest = path]() mutable {  // "" when only the file is left
+    const auto slash = rest.find('/');
+    if (slash == std::string::npos) return std::string();
+    const auto name = rest.substr(0, slash);
+    rest = rest.substr(slash + 1);
+    return name;
+  };
+  const auto top = next_folder();
+  if (top != "launch" && top != "accelerate") return "";
+  const auto room = top == "launch" ? top : next_folder();
+  if (room.empty()) return "facade";
+  const auto wing = with_wings.contains(room) ? next_folder() : "";
+  return wing.empty() ? room : room + "/" + wing;
 }
 
 std::vector<std::string> violations(const fs::path& repository) {

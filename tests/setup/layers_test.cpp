@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
+#include <string>
 
 namespace fs = std::filesystem;
 using Lines = std::vector<std::string>;
@@ -45,15 +48,22 @@ TEST_CASE("includes that the table forbids are named with file, both rooms and h
   tree.write("accelerate/accelerator.hpp",
              "#include \"accelerate/prepared/model.hpp\"\n#include \"launch/spawn.hpp\"\n");
   tree.write("accelerate/data/facade.cpp", "#include \"accelerate/accelerator.hpp\"\n");
-  tree.write("launch/plan.cpp", "#include \"accelerate/comm/group.hpp\"\n#include <c10/util/Exception.h>\n");
+  tree.write("accelerate/comm/mpi/channel.cpp", "#include \"accelerate/comm/threads/backend.hpp\"\n");
+  tree.write("accelerate/comm/core/worker.hpp", "#include \"accelerate/comm/group.hpp\"\n");
+  tree.write("accelerate/tree/tree.cpp", "#include \"accelerate/comm/core/reduce_op.hpp\"\n");
+  tree.write("launch/plan/plan.cpp", "#include \"accelerate/comm/group.hpp\"\n#include <c10/util/Exception.h>\n");
   CHECK(layers::violations(tree.root) ==
         Lines{"accelerate/base/log.cpp: base may not include LibTorch (torch/types.h)",
+              "accelerate/comm/core/worker.hpp: comm/core may not include comm (accelerate/comm/group.hpp)",
+              "accelerate/comm/mpi/channel.cpp: comm/mpi may not include comm/threads "
+              "(accelerate/comm/threads/backend.hpp)",
               "accelerate/data/facade.cpp: data may not include facade (accelerate/accelerator.hpp)",
               "accelerate/data/loader.cpp: data may not include comm (accelerate/comm/group.hpp)",
               "accelerate/env/deep/er.hpp: env may not include comm (accelerate/comm/group.hpp)",
               "accelerate/gradient/engine.cpp: gradient may not include optim (accelerate/optim/fused_step.hpp)",
-              "launch/plan.cpp: launch may not include LibTorch (c10/util/Exception.h)",
-              "launch/plan.cpp: launch may not include comm (accelerate/comm/group.hpp)"});
+              "accelerate/tree/tree.cpp: tree may not include comm/core (accelerate/comm/core/reduce_op.hpp)",
+              "launch/plan/plan.cpp: launch/plan may not include LibTorch (c10/util/Exception.h)",
+              "launch/plan/plan.cpp: launch/plan may not include comm (accelerate/comm/group.hpp)"});
 }
 
 TEST_CASE("a room that the table does not know is refused") {
@@ -64,8 +74,21 @@ TEST_CASE("a room that the table does not know is refused") {
 }
 
 TEST_CASE("rooms never include one another") {
-  const layers::Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile"};
+  const layers::Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile", "job"};
   for (const auto& from : rooms) {
     for (const auto& to : rooms) CHECK_FALSE(layers::table().at(from).contains(to));
+  }
+}
+
+TEST_CASE("the table has no circle: whoever includes another place is not included by it") {
+  std::map<std::string, int> height;  // a place stands above all that it may include
+  for (size_t round = 0; round < layers::table().size(); ++round) {
+    for (const auto& [place, allowed] : layers::table()) {
+      for (const auto& below : allowed) height[place] = std::max(height[place], height[below] + 1);
+    }
+  }
+  for (const auto& [place, allowed] : layers::table()) {
+    for (const auto& below : allowed) CHECK_MESSAGE(height[place] > height[below], place, " and ", below);
+    CHECK_MESSAGE(height[place] < static_cast<int>(layers::table().size()), place);
   }
 }

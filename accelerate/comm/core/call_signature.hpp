@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank is about to do, as a value: compared across ranks, and shown in messages.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace accelerate::comm {
+
+enum class Operation : int64_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  gather,
+  scatter,
+  reduce,
+  reduce_scatter,
+  all_to_all,
+  send,
+  recv,
+  barrier,
+  split,
+  duplicate
+};
+
+std::string_view name(Operation operation);
+
+/// "float32", "bfloat16", "bool": the names that Python and NumPy use.
+std::string_view dtype_name(at::ScalarType dtype);
+
+/// One operation of one rank.
+struct CallSignature {
+  static constexpr size_t kMaxDims = 16;
+  static constexpr size_t kWords = 8 + kMaxDims;
+
+  Operation operation = Operation::barrier;
+  int64_t sequence = 0;  ///< counts the operations of the group from 1
+  int64_t root = -1;     ///< -1: none
+  int64_t reduce = -1;   ///< ReduceOp, -1: none
+  std::optional<at::ScalarType> dtype{};
+  bool cuda = false;
+  at::DimVector shape{};
+
+  bool operator==(const CallSignature&) const = default;
+};
+
+CallSignature signature_of(Operation operation, const at::Tensor& tensor);
+
+/// "[64, 12] float32", or "no tensor".
+std::string describe(const CallSignature& signature);
+
+/// As fixed-size words, so that one all-gather of equal parts exchanges them.
+std::array<int64_t, CallSignature::kWords> encode(const CallSignature& signature);
+CallSignature decode(std::span<const int64_t> words);
+
+/// How much of two ranks' shapes must agree.
+enum class Agreement { whole_shape, all_but_first, dtype_only, operation_only };
+
+/// What `rank` tells its user when the signatures (one per rank) do not fit together; nothing when they do.
+/// The first rank that differs from this one is named, with both values. job_ranks: the ranks' numbers in the job.
+std::optional<std::string> disagreement(std::span<const CallSignature> signatures, size_t rank, Agreement agreement,
+                                        std::span<const int64_t> job_ranks);
+
+}  // namespace accelerate::comm

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What our own backends share: the handle of an operation, and c10d's reductions in our words.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/core/reduce_op.hpp"
+
+namespace accelerate::comm {
+
+/// backend   named where it does not know the reduction
+inline ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::sum;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::product;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::min;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::max;
+    default:
+      throw std::invalid_argument(fmt::format("the {} backend reduces by sum, product, min and max", backend));
+  }
+}
+
+/// Finished by whoever carries the operation out; keeps its tensors alive until then.
+class CompletableWork : public c10d::Work {
+ public:
+  CompletableWork(c10d::OpType type, std::vector<at::Tensor> kept) : Work(-1, type), tensors_(std::move(kept)) {}
+
+  /// Throws DeadlinePassed, or what the operation failed with.
+  bool wait(std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    const auto over = [this] { return completed_; };
+    if (timeout <= std::chrono::milliseconds(0)) {
+      cv_.wait(lock, over);
+    } else if (!cv_.wait_for(lock, timeout, over)) {
+      throw DeadlinePassed();
+    }
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
+  }
+
+  std::vector<at::Tensor> result() override { return tensors_; }
+  [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+  /// Made when it is first asked for: most operations are only waited for.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    std::unique_lock lock(mutex_);
+    if (future_) return future_;
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    auto future = future_;
+    const bool too_late_for_end = completed_;
+    lock.unlock();
+    if (too_late_for_end) complete(*future);
+    return future;
+  }
+
+  /// Once; a second call changes nothing.
+  void end(std::exception_ptr error = nullptr) {
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    {
+      const std::lock_guard lock(mutex_);
+      if (completed_) return;
+      exception_ = std::move(error);
+      completed_ = true;
+      future = future_;
+    }
+    cv_.notify_all();
+    if (future) complete(*future);
+  }
+
+ private:
+  /// By the one who comes second, the end or the future's maker, and unlocked: the callbacks may ask this work.
+  void complete(c10::ivalue::Future& future) const {
+    if (exception_) {
+      future.setError(exception_);
+    } else {
+      future.markCompleted(c10::IValue(tensors_));
+    }
+  }
+
+  std::vector<at::Tensor> tensors_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace accelerate::comm

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a backend is to a group. Private.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/connect_options.hpp"
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::comm {
+
+/// A wait reached its deadline. Who is missing: the ranks that had not come, where the backend knows.
+struct DeadlinePassed : std::runtime_error {
+  explicit DeadlinePassed(std::vector<int64_t> missing_ranks = {})
+      : std::runtime_error("deadline passed"), missing(std::move(missing_ranks)) {}
+  std::vector<int64_t> missing;
+};
+
+/// A peer is gone, with a sentence for the user ("rank 2 ended: ...").
+struct PeerLost : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The ranks announced operations that do not fit together.
+struct SignaturesDiffer : std::runtime_error {
+  SignaturesDiffer(std::vector<CallSignature> all_signatures, Agreement needed)
+      : std::runtime_error("signatures differ"), signatures(std::move(all_signatures)), agreement(needed) {}
+  std::vector<CallSignature> signatures;
+  Agreement agreement;
+};
+
+/// The part of a group that becomes a group of its own.
+struct Subgroup {
+  std::string name{};                ///< of the new group, unique in the job; keys of a store start with it
+  std::vector<int64_t> ranks{};      ///< members, as ranks of the parent, in their new order
+  std::vector<int64_t> job_ranks{};  ///< the same as ranks of the job, for messages
+  int64_t rank = 0;                  ///< this rank's place in it
+};
+
+/// One backend's connection between the ranks of one group.
+class Connection {
+ public:
+  Connection(std::string_view connection_name, c10d::ProcessGroup::BackendType connection_tag,
+             c10::intrusive_ptr<c10d::Backend> c10d_backend)
+      : name(connection_name), tag(connection_tag), backend(std::move(c10d_backend)) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  virtual ~Connection() = default;
+
+  /// All ranks of the parent call it at the same point, each with its own part.
+  virtual std::shared_ptr<Connection> split(const Subgroup& part) = 0;
+
+  /// Gives the fingerprint of the next operation to a backend that compares it on the way; false: it does not.
+  virtual bool announce(const CallSignature&, Agreement) { return false; }
+
+  /// After a failed operation: what can be said about the others ("nothing was heard from rank 1."), or "".
+  virtual std::string ask_after_peers(const CallSignature&) { return ""; }
+
+  /// The group is broken: nothing may wait for peers any more.
+  virtual void give_up() noexcept {}
+
+  const std::string name;
+  const c10d::ProcessGroup::BackendType tag;
+  const c10::intrusive_ptr<c10d::Backend> backend;
+};
+
+/// What a backend may use to connect.
+struct ConnectionContext {
+  const env::ProcessEnv& process;
+  const ConnectOptions& options;
+  const env::Variables& variables;
+  Place place{};
+  std::string name = "world";
+  c10::intrusive_ptr<c10d::Store> store{};  ///< null unless the row says uses_store
+};
+
+}  // namespace accelerate::comm

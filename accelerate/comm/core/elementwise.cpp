@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/core/elementwise.hpp"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "accelerate/comm/core/call_signature.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+template <typename T>
+void reduce_typed(T* into, const T* from, int64_t count, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::mean:
+      for (int64_t i = 0; i < count; ++i) into[i] = static_cast<T>(into[i] + from[i]);
+      return;
+    case ReduceOp::product:
+      for (int64_t i = 0; i < count; ++i) into[i] = static_cast<T>(into[i] * from[i]);
+      return;
+    case ReduceOp::max:  // a NaN on either side stays
+      for (int64_t i = 0; i < count; ++i) into[i] = into[i] >= from[i] || into[i] != into[i] ? into[i] : from[i];
+      return;
+    case ReduceOp::min:
+      for (int64_t i = 0; i < count; ++i) into[i] = into[i] <= from[i] || into[i] != into[i] ? into[i] : from[i];
+      return;
+  }
+}
+
+template <typename T>
+void reduce_as(void* into, const void* from, int64_t count, ReduceOp op) {
+  reduce_typed(static_cast<T*>(into), static_cast<const T*>(from), count, op);
+}
+
+}  // namespace
+
+void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op) {
+  switch (dtype) {
+    case at::kByte:
+      return reduce_as<uint8_t>(into, from, count, op);
+    case at::kChar:
+      return reduce_as<int8_t>(into, from, count, op);
+    case at::kInt:
+      return reduce_as<int32_t>(into, from, count, op);
+    case at::kLong:
+      return reduce_as<int64_t>(into, from, count, op);
+    case at::kHalf:
+      return reduce_as<c10::Half>(into, from, count, op);
+    case at::kBFloat16:
+      return reduce_as<c10::BFloat16>(into, from, count, op);
+    case at::kFloat:
+      return reduce_as<float>(into, from, count, op);
+    case at::kDouble:
+      return reduce_as<double>(into, from, count, op);
+    default:
+      throw std::invalid_argument(fmt::format("no kernel reduces {}", dtype_name(dtype)));
+  }
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/core/failure_report.hpp"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <regex>
+
+namespace accelerate::comm {
+
+std::string plain(std::string_view text) {
+  // "[enforce fail at device.cc:84] ifa != nullptr. Unable to find address": gloo's checks.
+  static const std::regex check(R"(\[enforce fail at [^\]]*\] (.*?\. )?)");
+  static const std::regex place(R"(\[[^\] ]*\.(cc|cpp|h|hpp):\d+\] ?)");
+  static const std::regex rest(R"(\n(Exception raised from|frame #)[\s\S]*)");
+  const auto without = [](const std::string& from, const std::regex& what) {
+    return std::regex_replace(from, what, "", std::regex_constants::format_default);
+  };
+  std::string result = without(without(without(std::string(text), check), place), rest);
+  while (!result.empty() && (result.back() == '\n' || result.back() == ' ')) result.pop_back();
+  return result;
+}
+
+std::string reason_of(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  return plain(c10_error != nullptr ? c10_error->what_without_backtrace() : error.what());
+}
+
+std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
+                            std::chrono::milliseconds waited, std::string_view reason) {
+  if (waited >= timeout * 9 / 10) {
+    return fmt::format("{} could not connect the {} ranks within {:g} s; a rank has not come or cannot be reached",
+                       backend, ranks, seconds(timeout));
+  }
+  return fmt::format("{} could not connect the {} ranks, it failed after {:.1f} s: {}", backend, ranks, seconds(waited),
+                     reason);
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/core/group_core.hpp"
+
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/comm/core/failure_report.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+/// "operation 3 ([4] float32)"; messages between two ranks have no number.
+std::string where(const CallSignature& signature) {
+  if (signature.sequence == 0) return fmt::format("a message ({})", describe(signature));
+  return fmt::format("operation {} ({})", signature.sequence, describe(signature));
+}
+
+std::string missing_text(std::vector<int64_t> missing, const std::vector<int64_t>& job_ranks) {
+  if (missing.empty()) return "";
+  for (auto& rank : missing) rank = job_ranks.at(static_cast<size_t>(rank));
+  return fmt::format("{} {} {} not come.", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
+                     missing.size() == 1 ? "has" : "have");
+}
+
+}  // namespace
+
+std::string_view name_of(Operation operation) { return name(operation); }
+
+Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operation) const {
+  if (tensor.is_cpu()) return *cpu;
+  if (tensor.is_cuda() && cuda) return *cuda;
+  base::fail(ErrorKind::usage, place, name_of(operation), "the tensor is on {}, this group ({}) carries {} tensors",
+             tensor.device().str(), backend_name, cuda ? "CPU and CUDA" : "CPU");
+}
+
+void GroupCore::refuse_broken(const CallSignature& signature) {
+  if (broken_) {
+    const std::lock_guard lock(why_mutex_);
+    base::fail(ErrorKind::peer, place, name_of(signature.operation), "this group is broken since {}", why_);
+  }
+}
+
+void GroupCore::number(CallSignature& signature) {
+  refuse_broken(signature);
+  signature.sequence = ++sequence_;
+}
+
+void GroupCore::begin(CallSignature& signature, Agreement agreement, Connection& connection) {
+  number(signature);
+  bool compared = false;
+  try {
+    compared = connection.announce(signature, agreement);
+  } catch (const std::exception&) {
+    fail_operation(signature, timeout, {});
+  }
+  if (compared || !debug) return;
+  compare(exchange(signature), agreement);
+}
+
+std::vector<CallSignature> GroupCore::begin_with_signatures(CallSignature& signature, Agreement agreement) {
+  number(signature);
+  cpu->announce(signature, agreement);
+  auto signatures = exchange(signature);
+  compare(signatures, agreement);
+  return signatures;
+}
+
+std::vector<CallSignature> GroupCore::exchange(const CallSignature& mine) {
+  at::Tensor input = tensor_of(mine);
+  at::Tensor output = at::empty({size * input.numel()}, at::kLong);
+  run(*cpu, mine, false, [&](c10d::Backend& backend) {
+    return backend._allgather_base(output, input, {.timeout = timeout, .asyncOp = false});
+  });
+  std::vector<CallSignature> signatures;
+  signatures.reserve(static_cast<size_t>(size));
+  const std::span all(output.const_data_ptr<int64_t>(), static_cast<size_t>(output.numel()));
+  for (size_t r = 0; r < static_cast<size_t>(size); ++r)
+    signatures.push_back(decode(all.subspan(r * CallSignature::kWords)));
+  return signatures;
+}
+
+void GroupCore::compare(const std::vector<CallSignature>& signatures, Agreement agreement) {
+  const auto& mine = signatures.at(static_cast<size_t>(rank));
+  if (auto text = disagreement(signatures, static_cast<size_t>(rank), agreement, job_ranks)) {
+    break_with(fmt::format("operation {} ({}): {}", mine.sequence, name_of(mine.operation), *text));
+    throw Error(ErrorKind::peer, place, name_of(mine.operation), *text);
+  }
+}
+
+void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit, bool on_cuda) {
+  if (broken_ && !work.isCompleted()) refuse_broken(signature);  // it may never end: what breaks a group drops the rest
+  const auto begun = Clock::now();
+  try {
+    // With a deadline NCCL's wait blocks the host; without one it only makes the stream wait, and its watchdog watches.
+    if (on_cuda) {
+      work.wait();
+    } else {
+      work.wait(limit);
+    }
+  } catch (const std::exception&) {
+    fail_operation(signature, limit, Clock::now() - begun);
+  }
+}
+
+void GroupCore::fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
+                               Clock::duration waited) {
+  std::string text;
+  try {
+    throw;
+  } catch (const SignaturesDiffer& error) {
+    // Where two differ, every rank differs from one of them.
+    text = disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value();
+  } catch (const PeerLost& error) {
+    text = fmt::format("{} cannot end: {}", where(signature), error.what());
+  } catch (const DeadlinePassed& error) {
+    text = fmt::format("waited {:g} s in {}", seconds(limit), where(signature));
+    std::string who = missing_text(error.missing, job_ranks);
+    if (who.empty()) who = cpu->ask_after_peers(signature);
+    text += who.empty() ? "." : "; " + who;
+  } catch (const std::exception& error) {
+    const bool late = waited >= limit * 9 / 10;
+    base::log(base::LogLevel::debug, place, "{}: the backend says: {}", name_of(signature.operation), reason_of(error));
+    const std::string who = cpu->ask_after_peers(signature);
+    text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(signature))
+                : fmt::format("{} lost the connection to a peer", where(signature));
+    text += who.empty() ? "." : "; " + who;
+  }
+  const auto number =
+      signature.sequence == 0 ? std::string("a message") : fmt::format("operation {}", signature.sequence);
+  break_with(fmt::format("{} ({}): {}", number, name_of(signature.operation), text));
+  throw Error(ErrorKind::peer, place, name_of(signature.operation), text);
+}
+
+void GroupCore::break_with(const std::string& why) {
+  {
+    const std::lock_guard lock(why_mutex_);
+    if (!broken_) why_ = why;
+    broken_ = true;
+  }
+  cpu->give_up();
+  if (cuda) cuda->give_up();
+}
+
+void PendingOperation::wait(std::chrono::milliseconds limit) {
+  if (finished) return;
+  if (work) group->wait(*work, signature, limit, wire.is_cuda());
+  finished = true;
+  work.reset();
+  const at::NoGradGuard no_grad;
+  if (copy_back) target.copy_(dense);
+  if (divide_by > 1) target.div_(divide_by);
+}
+
+GroupPtr GroupCore::make_part(const CallSignature& signature, Subgroup part) {
+  for (const int64_t member : part.ranks) part.job_ranks.push_back(job_ranks.at(static_cast<size_t>(member)));
+  auto child = std::make_shared<GroupCore>();
+  child->place = place;
+  child->rank = part.rank;
+  child->size = static_cast<int64_t>(part.ranks.size());
+  child->name = part.name;
+  child->job_ranks = part.job_ranks;
+  child->timeout = timeout;
+  child->debug = debug;
+  child->device = device;
+  const auto begun = Clock::now();
+  try {
+    child->cpu = cpu->split(part);
+    if (cuda) child->cuda = cuda->split(part);
+  } catch (const std::exception&) {
+    fail_operation(signature, timeout, Clock::now() - begun);
+  }
+  return with_process_group(std::move(child));
+}
+
+void GroupCore::check_rank(Operation operation, std::string_view what, int64_t value) const {
+  if (value >= 0 && value < size) return;
+  refuse(operation, fmt::format("{} is {}, must be 0 to {}", what, value, size - 1));
+}
+
+void GroupCore::check_rows(Operation operation, const at::Tensor& whole, const at::Tensor& part) const {
+  const bool fits = whole.dim() > 0 && whole.dim() == part.dim() && whole.size(0) == part.size(0) * size &&
+                    whole.sizes().slice(1) == part.sizes().slice(1) && whole.dtype() == part.dtype() &&
+                    whole.device() == part.device();
+  if (fits) return;
+  refuse(operation, fmt::format("{} does not hold {} parts of {}", describe(signature_of(operation, whole)), size,
+                                describe(signature_of(operation, part))));
+}
+
+void GroupCore::refuse(Operation operation, std::string_view message) const {
+  throw Error(ErrorKind::usage, place, name_of(operation), message);
+}
+
+at::Tensor tensor_of(const CallSignature& signature) {
+  const auto words = encode(signature);
+  at::Tensor tensor = at::empty({static_cast<int64_t>(words.size())}, at::kLong);
+  std::copy(words.begin(), words.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+std::vector<int64_t> all_ranks(int64_t size) {
+  std::vector<int64_t> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+GroupPtr with_process_group(GroupPtr group) {
+  if (group->cpu) {
+    const auto process_group = c10::make_intrusive<c10d::ProcessGroup>(
+        c10::make_intrusive<c10d::HashStore>(), static_cast<int>(group->rank), static_cast<int>(group->size));
+    if (group->device) process_group->setBoundDeviceId(group->device);  // setBackend copies it
+    process_group->setBackend(c10::DeviceType::CPU, group->cpu->tag, group->cpu->backend);
+    process_group->setDefaultBackend(group->cpu->tag);
+    if (group->cuda) process_group->setBackend(c10::DeviceType::CUDA, group->cuda->tag, group->cuda->backend);
+    process_group->setGroupName(group->name);
+    group->process_group = process_group;
+    group->backend_name = group->cuda ? fmt::format("{}+{}", group->cuda->name, group->cpu->name) : group->cpu->name;
+  }
+  return group;
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gloo backend: LibTorch's ProcessGroupGloo. The one file that sees gloo's signatures; it passes gloo's objects
+// through and never calls them, because the headers come from elsewhere than the library.
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "accelerate/comm/core/backend_table.hpp"
+#include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/rendezvous/interfaces.hpp"
+#include "accelerate/comm/rendezvous/peer_inquiry.hpp"
+#include "accelerate/comm/rendezvous/sockets.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+using Gloo = c10d::ProcessGroupGloo;
+using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
+
+/// The interfaces that GLOO_SOCKET_IFNAME names, else the one that leads to rank 0.
+Devices devices_for(const ConnectionContext& context) {
+  Devices devices;
+  if (const auto named = context.variables.find("GLOO_SOCKET_IFNAME"); named != context.variables.end()) {
+    for (const auto& name : interfaces_named(named->second, interfaces(), context.place)) {
+      devices.push_back(Gloo::createDeviceForInterface(name));
+    }
+    if (!devices.empty()) return devices;
+  }
+  const Endpoint rank_0{context.process.master_addr.value_or("127.0.0.1"), context.process.master_port.value_or(1)};
+  devices.push_back(Gloo::createDeviceForHostname(local_address_towards(rank_0, context.place)));
+  return devices;
+}
+
+c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
+                                   int64_t size, std::chrono::milliseconds timeout, const Devices& devices) {
+  const auto options = Gloo::Options::create(timeout);
+  options->devices = devices;
+  return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
+                                   static_cast<int>(size), options);
+}
+
+class GlooConnection : public Connection {
+ public:
+  GlooConnection(c10::intrusive_ptr<Gloo> gloo, c10::intrusive_ptr<c10d::Store> store, std::string prefix, int64_t rank,
+                 std::vector<int64_t> job_ranks)
+      : Connection("gloo", c10d::ProcessGroup::BackendType::GLOO, gloo),
+        gloo_(std::move(gloo)),
+        store_(std::move(store)),
+        prefix_(std::move(prefix)),
+        rank_(rank),
+        job_ranks_(std::move(job_ranks)) {}
+
+  std::shared_ptr<Connection> split(const Subgroup& part) override {
+    const auto options = gloo_->getOptions();
+    const auto size = static_cast<int64_t>(part.ranks.size());
+    return std::make_shared<GlooConnection>(
+        make_gloo(store_, part.name, part.rank, size, options->timeout, options->devices), store_, part.name, part.rank,
+        part.job_ranks);
+  }
+
+  std::string ask_after_peers(const CallSignature& signature) override {
+    return ask_peers(*store_, prefix_, signature, rank_, job_ranks_);
+  }
+
+  void give_up() noexcept override {
+    // Its destructor would wait for the operations that hang: one count more than there are owners.
+    if (!left_behind_) c10::raw::intrusive_ptr::incref(gloo_.get());
+    left_behind_ = true;
+  }
+
+ private:
+  c10::intrusive_ptr<Gloo> gloo_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string prefix_;
+  int64_t rank_;
+  std::vector<int64_t> job_ranks_;
+  bool left_behind_ = false;
+};
+
+std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
+  const auto& process = context.process;
+  auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
+                        devices_for(context));
+  return std::make_shared<GlooConnection>(std::move(gloo), context.store, context.name, process.rank,
+                                          all_ranks(process.world_size));
+}
+
+}  // namespace
+
+const BackendRow& gloo_row() {
+  static constexpr BackendRow row{.name = "gloo", .connect = connect_gloo, .missing = "", .uses_store = true};
+  return row;
+}
+
+}  // namespace accelerate::comm

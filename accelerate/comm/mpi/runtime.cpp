@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/mpi/runtime.hpp"
+
+#include <cstdlib>
+#include <string>
+
+#include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/core/elementwise.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+constexpr std::string_view kOperation = "connect";
+
+/// Started by the job's launcher on this one machine: shared memory is all that MPI needs, and not probing for networks
+/// cuts its start to a third. What the user has set stays.
+void prefer_shared_memory(const env::ProcessEnv& process) {
+  if (process.local_world_size != process.world_size) return;
+  if (std::getenv("OMPI_MCA_pml") != nullptr || std::getenv("OMPI_MCA_btl") != nullptr) return;
+  ::setenv("OMPI_MCA_pml", "ob1", 0);
+  ::setenv("OMPI_MCA_btl", "vader,self", 0);
+}
+
+void initialise(const env::ProcessEnv& process, const Place& place) {
+  prefer_shared_memory(process);
+  int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+  if (provided == MPI_THREAD_MULTIPLE) return;
+  base::fail(ErrorKind::environment, place, kOperation,
+             "this MPI gives thread level {}, must give MPI_THREAD_MULTIPLE ({}); use another MPI, or backend gloo",
+             provided, static_cast<int>(MPI_THREAD_MULTIPLE));
+}
+
+void check_thread_level(const Place& place) {
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  if (level == MPI_THREAD_MULTIPLE) return;
+  base::fail(ErrorKind::environment, place, kOperation,
+             "the program initialised MPI at thread level {}, must be MPI_THREAD_MULTIPLE ({}); "
+             "call MPI_Init_thread with it, or leave MPI to Accelerate",
+             level, static_cast<int>(MPI_THREAD_MULTIPLE));
+}
+
+void check_job(const env::ProcessEnv& process, const Place& place) {
+  int size = 0;
+  int rank = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (size == process.world_size && rank == process.rank) return;
+  base::fail(ErrorKind::environment, place, kOperation,
+             "MPI says rank {} of {}, the environment says rank {} of {}; start the program with mpirun or "
+             "accelerate_launch, or use backend gloo",
+             rank, size, process.rank, process.world_size);
+}
+
+template <typename Dtype, ReduceOp op>
+void reduce_halves(void* from, void* into, int* count, MPI_Datatype*) {
+  reduce_into(into, from, *count, c10::CppTypeToScalarType<Dtype>::value, op);
+}
+
+template <typename Dtype>
+void make_ops(std::array<MPI_Op, 5>& ops) {
+  const auto make = [&](MPI_User_function* function, ReduceOp op) {
+    check_mpi(MPI_Op_create(function, /*commute=*/1, &ops.at(static_cast<size_t>(op))));
+  };
+  make(reduce_halves<Dtype, ReduceOp::sum>, ReduceOp::sum);
+  make(reduce_halves<Dtype, ReduceOp::product>, ReduceOp::product);
+  make(reduce_halves<Dtype, ReduceOp::min>, ReduceOp::min);
+  make(reduce_halves<Dtype, ReduceOp::max>, ReduceOp::max);
+}
+
+MPI_Datatype mpi_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kByte:
+      return MPI_UINT8_T;
+    case at::kChar:
+      return MPI_INT8_T;
+    case at::kInt:
+      return MPI_INT32_T;
+    case at::kLong:
+      return MPI_INT64_T;
+    case at::kFloat:
+      return MPI_FLOAT;
+    case at::kDouble:
+      return MPI_DOUBLE;
+    case at::kHalf:
+    case at::kBFloat16:
+      return MPI_UINT16_T;
+    default:
+      throw std::invalid_argument(std::string("the mpi backend does not reduce ") + std::string(dtype_name(dtype)));
+  }
+}
+
+MPI_Op mpi_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::mean:
+      return MPI_SUM;
+    case ReduceOp::product:
+      return MPI_PROD;
+    case ReduceOp::min:
+      return MPI_MIN;
+    case ReduceOp::max:
+      return MPI_MAX;
+  }
+  return MPI_SUM;
+}
+
+}  // namespace
+
+void check_mpi(int code) {
+  if (code == MPI_SUCCESS) return;
+  std::string text(MPI_MAX_ERROR_STRING, '\0');
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  text.resize(static_cast<size_t>(length));
+  throw PeerLost("MPI says " + text);
+}
+
+std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, const Place& place) {
+  static std::mutex mutex;
+  // Leaked on purpose: it is read while the program ends.
+  static auto* const keeper = new std::shared_ptr<MpiRuntime>(new MpiRuntime);
+  const std::lock_guard lock(mutex);
+  int done = 0;
+  MPI_Finalized(&done);
+  if (done != 0) base::fail(ErrorKind::environment, place, kOperation, "MPI was finalized already in this process");
+  int initialised = 0;
+  MPI_Initialized(&initialised);
+  if (initialised == 0) {
+    initialise(process, place);
+    // on_exit tells the exit code: after a failure the other ranks may never come to MPI_Finalize.
+    ::on_exit(at_exit, keeper->get());
+  } else {
+    check_thread_level(place);
+  }
+  check_job(process, place);
+  return *keeper;
+}
+
+void MpiRuntime::at_exit(int status, void* runtime) {
+  if (status == 0) static_cast<MpiRuntime*>(runtime)->finalize();
+}
+
+void MpiRuntime::finalize() noexcept {
+  if (!skip_ && usable()) MPI_Finalize();
+}
+
+bool MpiRuntime::usable() const noexcept {
+  int done = 0;
+  MPI_Finalized(&done);
+  return done == 0 && !skip_;
+}
+
+std::pair<MPI_Datatype, MPI_Op> MpiRuntime::reduction(at::ScalarType dtype, ReduceOp op) {
+  if (dtype != at::kHalf && dtype != at::kBFloat16) return {mpi_type(dtype), mpi_op(op)};
+  std::call_once(own_ops_made_, [this] {
+    make_ops<c10::Half>(own_ops_[0]);
+    make_ops<c10::BFloat16>(own_ops_[1]);
+  });
+  return {mpi_type(dtype), own_ops_[dtype == at::kHalf ? 0 : 1].at(static_cast<size_t>(op))};
+}
+
+}  // namespace accelerate::comm

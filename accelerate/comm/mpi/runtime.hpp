@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI's start and end, which a process has once. Private to the mpi backend.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#define OMPI_SKIP_MPICXX 1  // the C interface is all we use; the C++ one would want to be linked
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/comm/core/reduce_op.hpp"
+#include "accelerate/env/process_env.hpp"
+
+namespace accelerate::comm {
+
+/// Throws PeerLost with MPI's own text.
+void check_mpi(int code);
+
+class MpiRuntime {
+ public:
+  /// Initialises MPI at MPI_THREAD_MULTIPLE unless the program did, and compares its size and rank with the job's.
+  /// The process has one; it finalizes MPI at the end of the program when it initialised it and all went well.
+  /// Throws Error (environment) naming both values.
+  static std::shared_ptr<MpiRuntime> start(const env::ProcessEnv& process, const Place& place);
+
+  MpiRuntime(const MpiRuntime&) = delete;
+  MpiRuntime& operator=(const MpiRuntime&) = delete;
+
+  /// A call may hang in MPI for ever: MPI_Finalize would too.
+  void skip_finalize() noexcept { skip_ = true; }
+  /// MPI can still be called.
+  [[nodiscard]] bool usable() const noexcept;
+  /// MPI's type and operation for a dtype that plan_reduction gives; our own for float16 and bfloat16.
+  [[nodiscard]] std::pair<MPI_Datatype, MPI_Op> reduction(at::ScalarType dtype, ReduceOp op);
+
+ private:
+  MpiRuntime() = default;
+  void finalize() noexcept;
+  static void at_exit(int status, void* runtime);
+
+  std::atomic<bool> skip_ = false;
+  std::once_flag own_ops_made_;
+  std::array<std::array<MPI_Op, 5>, 2> own_ops_{};
+};
+
+}  // namespace accelerate::comm

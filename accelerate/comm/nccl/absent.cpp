@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes the place of nccl.cpp where LibTorch has no NCCL.
+#include "accelerate/comm/core/backend_table.hpp"
+
+namespace accelerate::comm {
+
+const BackendRow& nccl_row() {
+  static constexpr BackendRow row{
+      .name = "nccl",
+      .connect = nullptr,
+      .missing = "build with a LibTorch that has CUDA, the PyPI package torch for example (ACCELERATE_WITH_NCCL=ON)",
+      .uses_store = true};
+  return row;
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The nccl backend: LibTorch's ProcessGroupNCCL. Compiled and linked, not yet run: no GPU was there.
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "accelerate/comm/core/backend_table.hpp"
+#include "accelerate/comm/core/connection.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+using Nccl = c10d::ProcessGroupNCCL;
+
+/// By default a timeout ends the process without an exception (3). With 2 the communicators are aborted, so that no
+/// kernel hangs, and we throw at the group's next operation. What the user has set stays.
+void keep_process_after_timeout() { ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", 0); }
+
+c10::intrusive_ptr<Nccl> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
+                                   int64_t size, std::chrono::milliseconds timeout, at::Device device) {
+  const auto options = Nccl::Options::create();
+  options->timeout = timeout;
+  options->group_name = name;
+  auto nccl = c10::make_intrusive<Nccl>(c10::make_intrusive<c10d::PrefixStore>("nccl/" + name, store),
+                                        static_cast<int>(rank), static_cast<int>(size), options);
+  nccl->setBoundDeviceId(device);
+  return nccl;
+}
+
+class NcclConnection : public Connection {
+ public:
+  NcclConnection(c10::intrusive_ptr<Nccl> nccl, c10::intrusive_ptr<c10d::Store> store,
+                 std::chrono::milliseconds timeout, at::Device device)
+      : Connection("nccl", c10d::ProcessGroup::BackendType::NCCL, nccl),
+        nccl_(std::move(nccl)),
+        store_(std::move(store)),
+        timeout_(timeout),
+        device_(device) {}
+
+  ~NcclConnection() override {
+    try {
+      if (broken_) {
+        nccl_->abort();
+      } else {
+        nccl_->shutdown();
+      }
+    } catch (const std::exception&) {  // destructors never throw
+    }
+  }
+
+  std::shared_ptr<Connection> split(const Subgroup& part) override {
+    return std::make_shared<NcclConnection>(
+        make_nccl(store_, part.name, part.rank, static_cast<int64_t>(part.ranks.size()), timeout_, device_), store_,
+        timeout_, device_);
+  }
+
+  /// Operations on the GPU are asynchronous to the host: what failed shows at the next one.
+  bool announce(const CallSignature&, Agreement) override {
+    switch (nccl_->getError()) {
+      case c10d::ErrorType::SUCCESS:
+        return false;
+      case c10d::ErrorType::TIMEOUT:
+        throw PeerLost("an earlier operation on the GPU reached its timeout");
+      case c10d::ErrorType::COMM_ERROR:
+        throw PeerLost("an earlier operation on the GPU failed, NCCL_DEBUG=WARN tells why");
+      case c10d::ErrorType::REMOTE_ERROR:
+        throw PeerLost("another rank's operation on the GPU failed");
+    }
+    return false;
+  }
+
+  void give_up() noexcept override { broken_ = true; }
+
+ private:
+  c10::intrusive_ptr<Nccl> nccl_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::chrono::milliseconds timeout_;
+  at::Device device_;
+  bool broken_ = false;
+};
+
+std::shared_ptr<Connection> connect_nccl(const ConnectionContext& context) {
+  keep_process_after_timeout();
+  const auto& [process, options] = std::tie(context.process, context.options);
+  auto nccl =
+      make_nccl(context.store, context.name, process.rank, process.world_size, options.timeout, *options.device);
+  return std::make_shared<NcclConnection>(std::move(nccl), context.store, options.timeout, *options.device);
+}
+
+}  // namespace
+
+const BackendRow& nccl_row() {
+  static constexpr BackendRow row{.name = "nccl", .connect = connect_nccl, .missing = "", .uses_store = true};
+  return row;
+}
+
+}  // namespace accelerate::comm

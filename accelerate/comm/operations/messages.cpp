@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/operations/messages.hpp"
+
+#include "accelerate/comm/core/bytes.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+void check_message(const GroupCore& group, Operation operation, std::string_view what, int64_t peer, int64_t tag) {
+  group.check_rank(operation, what, peer);
+  if (peer == group.rank) group.refuse(operation, fmt::format("{} is {}, this rank itself", what, peer));
+  if (tag < 0 || tag > kLargestTag) {
+    group.refuse(operation, fmt::format("tag is {}, must be 0 to {}", tag, kLargestTag));
+  }
+}
+
+/// Debug: the receiver compares what is sent before it comes.
+void send_signature(GroupCore& group, const CallSignature& signature, int64_t to, int64_t tag) {
+  std::vector<at::Tensor> wires{tensor_of(signature)};
+  group.run(*group.cpu, signature, false,
+            [&](c10d::Backend& backend) { return backend.send(wires, static_cast<int>(to), static_cast<int>(tag)); });
+}
+
+void check_signature(GroupCore& group, const CallSignature& mine, int64_t from, int64_t tag) {
+  std::vector<at::Tensor> wires{tensor_of(mine)};
+  group.run(*group.cpu, mine, false,
+            [&](c10d::Backend& backend) { return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag)); });
+  const CallSignature theirs = decode({wires[0].const_data_ptr<int64_t>(), CallSignature::kWords});
+  if (theirs.dtype == mine.dtype && theirs.shape == mine.shape) return;
+  throw Error(ErrorKind::peer, group.place, name_of(mine.operation),
+              fmt::format("this rank expects {}, rank {} sends {}; they must be equal.", describe(mine),
+                          group.job_ranks.at(static_cast<size_t>(from)), describe(theirs)));
+}
+
+}  // namespace
+
+void send(const GroupPtr& group, const at::Tensor& tensor, int64_t to, int64_t tag) {
+  const at::NoGradGuard no_grad;
+  check_message(*group, Operation::send, "to", to, tag);
+  Connection& connection = group->connection_of(tensor, Operation::send);
+  CallSignature signature = signature_of(Operation::send, tensor);
+  group->refuse_broken(signature);
+  if (group->debug) send_signature(*group, signature, to, tag);
+  std::vector<at::Tensor> wires{as_bytes(tensor.contiguous())};
+  group->run(connection, signature, tensor.is_cuda(),
+             [&](c10d::Backend& backend) { return backend.send(wires, static_cast<int>(to), static_cast<int>(tag)); });
+}
+
+void recv(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t tag) {
+  const at::NoGradGuard no_grad;
+  check_message(*group, Operation::recv, "from", from, tag);
+  Connection& connection = group->connection_of(tensor, Operation::recv);
+  CallSignature signature = signature_of(Operation::recv, tensor);
+  group->refuse_broken(signature);
+  if (group->debug) check_signature(*group, signature, from, tag);
+  const at::Tensor dense = tensor.contiguous();
+  std::vector<at::Tensor> wires{as_bytes(dense)};
+  group->run(connection, signature, tensor.is_cuda(), [&](c10d::Backend& backend) {
+    return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag));
+  });
+  if (dense.const_data_ptr() != tensor.const_data_ptr()) tensor.copy_(dense);
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/operations/reductions.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+
+#include "accelerate/comm/core/reduction_plan.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+using Passage = ReductionPlan::Passage;
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::mean:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::product:
+      return c10d::ReduceOp::PRODUCT;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+ReductionPlan plan_or_refuse(const GroupCore& group, Operation operation, const at::Tensor& tensor, ReduceOp op) {
+  if (tensor.layout() != at::kStrided) {
+    group.refuse(operation, fmt::format("the tensor is {}, only dense tensors are reduced", c10::str(tensor.layout())));
+  }
+  const auto plan = plan_reduction(tensor.scalar_type(), op);
+  if (!plan) {
+    group.refuse(operation, fmt::format("the {} of {} is not defined; convert the tensor, to float32 for example",
+                                        name(op), dtype_name(tensor.scalar_type())));
+  }
+  return *plan;
+}
+
+/// A contiguous tensor as the backend gets it; shares memory where it can.
+at::Tensor to_wire(const at::Tensor& dense, const ReductionPlan& plan) {
+  if (plan.passage == Passage::same) return dense;
+  if (plan.passage == Passage::convert) return dense.to(plan.dtype);
+  return dense.is_complex() ? at::view_as_real(dense) : dense.view(plan.dtype);
+}
+
+CallSignature reduction_signature(Operation operation, const at::Tensor& tensor, ReduceOp op, int64_t root = -1) {
+  CallSignature signature = signature_of(operation, tensor);
+  signature.reduce = static_cast<int64_t>(op);
+  signature.root = root;
+  return signature;
+}
+
+/// Starts the reduction of a tensor into itself.
+template <typename Begin>
+PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, const at::Tensor& tensor,
+                                const ReductionPlan& plan, const Begin& begin_operation) {
+  Connection& connection = group->connection_of(tensor, signature.operation);
+  PendingOperation pending{
+      .group = group, .signature = std::move(signature), .target = tensor, .dense = tensor.contiguous()};
+  pending.wire = to_wire(pending.dense, plan);
+  pending.copy_back = pending.wire.const_data_ptr() != tensor.const_data_ptr();
+  if (plan.passage == Passage::convert) pending.dense = pending.wire;
+  pending.divide_by = plan.divide ? group->size : 1;
+  group->begin(pending.signature, Agreement::whole_shape, connection);
+  if (tensor.numel() == 0) {
+    pending.finished = true;
+    return pending;
+  }
+  const auto begun = Clock::now();
+  try {
+    std::vector<at::Tensor> wires{pending.wire};
+    pending.work = begin_operation(*connection.backend, wires, to_c10d(plan.op));
+  } catch (const std::exception&) {
+    group->fail_operation(pending.signature, group->timeout, Clock::now() - begun);
+  }
+  return pending;
+}
+
+PendingOperation start_all_reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, bool asynchronous) {
+  const at::NoGradGuard no_grad;
+  const ReductionPlan plan = plan_or_refuse(*group, Operation::all_reduce, tensor, op);
+  if (group->single()) return {.finished = true};
+  return start_in_place(group, reduction_signature(Operation::all_reduce, tensor, op), tensor, plan,
+                        [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
+                          return backend.allreduce(
+                              wires, {.reduceOp = wire_op, .timeout = group->timeout, .asyncOp = asynchronous});
+                        });
+}
+
+}  // namespace
+
+void all_reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op) {
+  start_all_reduce(group, tensor, op, false).wait(group->timeout);
+}
+
+PendingPtr all_reduce_async(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, Execution execution) {
+  return std::make_shared<PendingOperation>(
+      start_all_reduce(group, tensor, op, execution == Execution::eager || tensor.is_cuda()));
+}
+
+void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_t root) {
+  const at::NoGradGuard no_grad;
+  group->check_rank(Operation::reduce, "root", root);
+  const ReductionPlan plan = plan_or_refuse(*group, Operation::reduce, tensor, op);
+  if (group->single()) return;
+  start_in_place(group, reduction_signature(Operation::reduce, tensor, op, root), tensor, plan,
+                 [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
+                   return backend.reduce(
+                       wires, {.reduceOp = wire_op, .rootRank = root, .timeout = group->timeout, .asyncOp = false});
+                 })
+      .wait(group->timeout);
+}
+
+PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
+  const at::NoGradGuard no_grad;
+  const ReductionPlan plan = plan_or_refuse(*group, Operation::reduce_scatter, input, op);
+  group->check_rows(Operation::reduce_scatter, input, output);
+  if (group->single()) {
+    output.copy_(input);
+    return {};
+  }
+  Connection& connection = group->connection_of(input, Operation::reduce_scatter);
+  auto pending = std::make_shared<PendingOperation>(PendingOperation{
+      .group = group, .signature = reduction_signature(Operation::reduce_scatter, input, op), .target = output});
+  pending->divide_by = plan.divide ? group->size : 1;
+  group->begin(pending->signature, Agreement::whole_shape, connection);
+  if (input.numel() == 0) return {};
+  at::Tensor from = to_wire(input.contiguous(), plan);
+  const bool convert = plan.passage == Passage::convert;
+  pending->dense = convert ? at::empty(output.sizes(), output.options().dtype(plan.dtype)) : output.contiguous();
+  pending->wire = convert ? pending->dense : to_wire(pending->dense, plan);
+  pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
+  const auto begun = Clock::now();
+  try {
+    pending->work = connection.backend->_reduce_scatter_base(pending->wire, from,
+                                                             {.reduceOp = to_c10d(plan.op), .timeout = group->timeout});
+  } catch (const std::exception&) {
+    group->fail_operation(pending->signature, group->timeout, Clock::now() - begun);
+  }
+  pending->input = std::move(from);
+  return pending;
+}
+
+at::Tensor reduce_scatter(const GroupPtr& group, const at::Tensor& input, ReduceOp op) {
+  if (input.dim() == 0 || input.size(0) % group->size != 0) {
+    group->refuse(Operation::reduce_scatter,
+                  fmt::format("the input is {}; its first dimension must be a multiple of the "
+                              "group's size, {}",
+                              describe(signature_of(Operation::reduce_scatter, input)), group->size));
+  }
+  auto sizes = input.sizes().vec();
+  sizes[0] /= group->size;
+  at::Tensor output = at::empty(sizes, input.options());
+  if (const auto pending = reduce_scatter_async(group, output, input, op)) pending->wait(group->timeout);
+  return output;
+}
+
+}  // namespace accelerate::comm

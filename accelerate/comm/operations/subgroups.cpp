@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/operations/subgroups.hpp"
+
+namespace accelerate::comm {
+
+GroupPtr split(const GroupPtr& group, int64_t color) {
+  if (group->single()) return group;
+  auto signature = CallSignature{.operation = Operation::split};
+  group->number(signature);
+  signature.root = color;
+  const auto signatures = group->exchange(signature);
+  Subgroup part{.name = fmt::format("{}/{}.{}", group->name, signature.sequence, color)};
+  for (int64_t r = 0; r < group->size; ++r) {
+    const auto& theirs = signatures[static_cast<size_t>(r)];
+    if (theirs.operation != Operation::split) group->compare(signatures, Agreement::operation_only);
+    if (theirs.root != color) continue;
+    if (r == group->rank) part.rank = static_cast<int64_t>(part.ranks.size());
+    part.ranks.push_back(r);
+  }
+  return group->make_part(signature, part);
+}
+
+GroupPtr duplicate(const GroupPtr& group) {
+  if (group->single()) return group;
+  CallSignature signature{.operation = Operation::duplicate};
+  group->begin(signature, Agreement::operation_only, *group->cpu);
+  Subgroup part{.name = fmt::format("{}/{}", group->name, signature.sequence), .rank = group->rank};
+  for (int64_t r = 0; r < group->size; ++r) part.ranks.push_back(r);
+  return group->make_part(signature, part);
+}
+
+void barrier(const GroupPtr& group) {
+  if (group->single()) return;
+  CallSignature signature{.operation = Operation::barrier};
+  group->begin(signature, Agreement::operation_only, *group->cpu);
+  c10d::BarrierOptions options;
+  options.timeout = group->timeout;
+  options.asyncOp = false;
+  group->run(*group->cpu, signature, false, [&](c10d::Backend& backend) { return backend.barrier(options); });
+}
+
+}  // namespace accelerate::comm

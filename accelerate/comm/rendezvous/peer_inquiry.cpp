@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/rendezvous/peer_inquiry.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace accelerate::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 2s;
+
+std::string key(const std::string& group, int64_t rank) { return fmt::format("{}/failed/{}", group, rank); }
+
+struct Answers {
+  std::vector<int64_t> silent;
+  std::string elsewhere;  ///< sentences about ranks that are in another operation
+};
+
+std::string text_of(const CallSignature& signature) {
+  if (signature.sequence == 0) return fmt::format("a {}", name(signature.operation));
+  return fmt::format("operation {} ({})", signature.sequence, name(signature.operation));
+}
+
+Answers read_answers(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
+                     const std::vector<int64_t>& job_ranks) {
+  Answers answers;
+  for (int64_t r = 0; r < static_cast<int64_t>(job_ranks.size()); ++r) {
+    if (r == rank) continue;
+    const int64_t label = job_ranks[static_cast<size_t>(r)];
+    if (!store.check({key(group, r)})) {
+      answers.silent.push_back(label);
+      continue;
+    }
+    const std::string theirs = store.get_to_str(key(group, r));
+    if (theirs != text_of(mine)) answers.elsewhere += fmt::format("rank {} is in {}. ", label, theirs);
+  }
+  return answers;
+}
+
+}  // namespace
+
+std::string ask_peers(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
+                      const std::vector<int64_t>& job_ranks) noexcept {
+  try {
+    store.set(key(group, rank), text_of(mine));
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    Answers answers;
+    do {
+      answers = read_answers(store, group, mine, rank, job_ranks);
+      if (answers.silent.empty()) break;
+      std::this_thread::sleep_for(50ms);
+    } while (std::chrono::steady_clock::now() < until);
+    std::string text = answers.elsewhere;
+    if (!answers.silent.empty()) {
+      text += fmt::format("nothing was heard from {} {}.", answers.silent.size() == 1 ? "rank" : "ranks",
+                          fmt::join(answers.silent, ", "));
+    } else if (!text.empty()) {
+      text.pop_back();
+    }
+    return text;
+  } catch (const std::exception&) {
+    return "the job's store at rank 0 does not answer.";
+  }
+}
+
+}  // namespace accelerate::comm

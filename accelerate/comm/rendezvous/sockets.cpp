@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/rendezvous/sockets.hpp"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace accelerate::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Socket open_socket(const addrinfo& address, int type) {
+  return Socket(::socket(address.ai_family, type | SOCK_CLOEXEC, 0));
+}
+
+/// Of family 0 where the socket has none.
+sockaddr_storage own_address(const Socket& socket) {
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length);
+  return own;
+}
+
+int connection_error(int fd) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+/// A blocking connect would wait minutes for a machine that drops what it gets.
+bool connects(const addrinfo& address, Clock::time_point deadline) {
+  const Socket socket = open_socket(address, SOCK_STREAM | SOCK_NONBLOCK);
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return true;
+  if (errno != EINPROGRESS) return false;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd connected{.fd = socket.get(), .events = POLLOUT, .revents = 0};
+    const int ready = ::poll(&connected, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
+    if (ready > 0) return connection_error(socket.get()) == 0;
+    if (left <= 0 || (ready < 0 && errno != EINTR)) return false;
+  }
+}
+
+}  // namespace
+
+Socket::~Socket() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::string text(const Endpoint& endpoint) {
+  return fmt::format(fmt::runtime(is_v6(endpoint.host) ? "[{}]:{}" : "{}:{}"), endpoint.host, endpoint.port);
+}
+
+std::string numeric_address(const sockaddr* address, socklen_t length) {
+  std::array<char, NI_MAXHOST> name{};
+  const bool ip = address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
+  if (!ip || getnameinfo(address, length, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  return name.data();
+}
+
+Addresses resolve(const Endpoint& endpoint, const Place& place) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int code = getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  if (code != 0) {
+    base::fail(ErrorKind::environment, place, "connect", "MASTER_ADDR is '{}', which cannot be resolved: {}",
+               endpoint.host, gai_strerror(code));
+  }
+  return {found, &freeaddrinfo};
+}
+
+void fail_to_listen(const Endpoint& endpoint, const Place& place, int error) {
+  if (error == EADDRINUSE) {
+    base::fail(ErrorKind::environment, place, "connect",
+               "{} is taken, by another job perhaps; give each job a port of its own (MASTER_PORT, "
+               "--main_process_port)",
+               text(endpoint));
+  }
+  if (error == EADDRNOTAVAIL) {
+    base::fail(ErrorKind::environment, place, "connect",
+               "MASTER_ADDR is {}, which is not an address of this machine; it must name the machine of rank 0",
+               endpoint.host);
+  }
+  base::fail(ErrorKind::io, place, "connect", "cannot listen on {}: {}", text(endpoint), std::strerror(error));
+}
+
+Socket listen_on(const Endpoint& endpoint, const Place& place) {
+  const Addresses addresses = resolve(endpoint, place);
+  int error = 0;
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    Socket socket = open_socket(*each, SOCK_STREAM);
+    const int on = 1;  // a port whose last job just ended is free
+    const bool listens =
+        socket.get() >= 0 && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+        ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 && ::listen(socket.get(), 4096) == 0;
+    if (listens) return socket;
+    error = errno;
+  }
+  fail_to_listen(endpoint, place, error);
+}
+
+int64_t port_of(const Socket& socket) {
+  const sockaddr_storage own = own_address(socket);
+  return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(own).sin6_port
+                                         : reinterpret_cast<const sockaddr_in&>(own).sin_port);
+}
+
+std::string host_of(const Socket& socket) {
+  const sockaddr_storage own = own_address(socket);
+  return numeric_address(reinterpret_cast<const sockaddr*>(&own), sizeof(own));
+}
+
+bool somebody_listens(const Addresses& addresses, Clock::time_point deadline) {
+  int64_t untried = 0;
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) ++untried;
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next, --untried) {
+    // An address that swallows everything leaves the others their part of the time.
+    const auto now = Clock::now();
+    if (connects(*each, now + (deadline - now) / untried)) return true;
+  }
+  return false;
+}
+
+std::string local_address_towards(const Endpoint& endpoint, const Place& place) {
+  const Addresses addresses = resolve(endpoint, place);
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    // A datagram socket's connect sends nothing; it only asks the routing table.
+    const Socket socket = open_socket(*each, SOCK_DGRAM);
+    if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0) continue;
+    if (auto name = host_of(socket); !name.empty()) return name;
+  }
+  base::fail(ErrorKind::environment, place, "connect", "no network interface of this machine reaches {}",
+             endpoint.host);
+}
+
+}  // namespace accelerate::comm

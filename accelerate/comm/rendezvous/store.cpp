@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/rendezvous/store.hpp"
+
+#include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/rendezvous/interfaces.hpp"
+#include "accelerate/comm/rendezvous/sockets.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+bool spans_machines(const env::ProcessEnv& process) { return process.local_world_size != process.world_size; }
+
+/// TCPStore's own retry sleeps a second and logs a backtrace each time.
+void wait_for_server(const Endpoint& endpoint, const Place& place, Milliseconds timeout) {
+  const Addresses addresses = resolve(endpoint, place);
+  const auto deadline = Clock::now() + timeout;
+  for (Milliseconds pause{5}; !somebody_listens(addresses, deadline); pause = std::min(pause * 2, Milliseconds(250))) {
+    if (Clock::now() + pause > deadline) {
+      base::fail(ErrorKind::peer, place, "connect",
+                 "waited {:g} s for rank 0 at {}, it has not come; start it, or check MASTER_ADDR and MASTER_PORT",
+                 seconds(timeout), text(endpoint));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+Endpoint endpoint_of(const env::ProcessEnv& process, const Place& place) {
+  // A job on one machine needs no name for it.
+  if (!process.master_addr && spans_machines(process)) {
+    base::fail(ErrorKind::environment, place, "connect",
+               "MASTER_ADDR is not set, and the job spans machines; set it to the address of rank 0's");
+  }
+  if (!process.master_port || *process.master_port == 0) {
+    base::fail(ErrorKind::environment, place, "connect",
+               "MASTER_PORT is {}, must be a free port of rank 0's machine, the same on all ranks",
+               process.master_port ? "0" : "not set");
+  }
+  return {process.master_addr.value_or("127.0.0.1"), *process.master_port};
+}
+
+/// The server's with a socket that listens, else a client's.
+StorePtr open_store(const Endpoint& endpoint, std::optional<Socket> listening, const Place& place,
+                    Milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(endpoint.port);
+  options.isServer = listening.has_value();
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  if (listening) {
+    options.masterListenFd = listening->release();
+  } else {
+    wait_for_server(endpoint, place, timeout);
+  }
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(endpoint.host, options);
+  } catch (const std::exception&) {
+    base::fail(ErrorKind::peer, place, "connect", "what answers at {} is not the store of rank 0 of this job",
+               text(endpoint));
+  }
+}
+
+std::string here_key(int64_t rank) { return fmt::format("here/{}", rank); }
+
+/// Throws what the store throws when it is gone.
+std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    if (!store.check({here_key(rank)})) missing.push_back(rank);
+  }
+  return missing;
+}
+
+[[noreturn]] void fail_without_store(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+                                     Clock::duration waited) {
+  const bool agent = process.agent_store;
+  base::fail(ErrorKind::peer, place, "connect",
+             "the connection to the job's store at {} was lost after {:.1f} s: {} probably ended; look at its output",
+             text(endpoint), seconds(waited), agent ? "torchrun's agent" : "rank 0");
+}
+
+/// So that a rank that never comes is named before a backend fails in its own words.
+void wait_for_all(c10d::Store& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+                  Milliseconds timeout) {
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < process.world_size; ++rank) keys.push_back(here_key(rank));
+  const auto begun = Clock::now();
+  std::vector<int64_t> missing;
+  try {
+    store.set(here_key(process.rank), "");
+    store.wait(keys, timeout);
+    return;
+  } catch (const std::exception&) {  // late ranks, or a store that is gone: asking it tells which
+    try {
+      missing = ranks_not_here(store, process.world_size);
+    } catch (const std::exception&) {
+      fail_without_store(process, endpoint, place, Clock::now() - begun);
+    }
+  }
+  if (missing.empty()) return;  // the last one came just now
+  base::fail(ErrorKind::peer, place, "connect", "waited {:g} s for {} {}, {} not come", seconds(timeout),
+             missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
+             missing.size() == 1 ? "it has" : "they have");
+}
+
+/// A machine's own name may stand for a loopback address on it (Debian's 127.0.1.1), and for another one elsewhere.
+void refuse_loopback(const Endpoint& endpoint, const Socket& listening, const Place& place) {
+  const std::string bound = host_of(listening);
+  const bool loopback = bound.starts_with("127.") || bound == "::1";
+  if (!loopback || endpoint.host == bound || endpoint.host == "localhost") return;
+  base::fail(ErrorKind::environment, place, "connect",
+             "MASTER_ADDR is '{}', which is {} on rank 0's machine, where other machines cannot come; set it to the "
+             "address at which they reach it",
+             endpoint.host, bound);
+}
+
+Socket listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place) {
+  Socket socket = listen_on(endpoint, place);
+  if (spans_machines(process)) refuse_loopback(endpoint, socket, place);
+  return socket;
+}
+
+// The port of a job is one, its connections (Accelerators) may be several: the first opens the store, and it stays open
+// to the end of the process, so that a later connection never meets a server that is going away.
+struct JobStore {
+  StorePtr store;
+  int64_t connections = 0;
+};
+
+StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+                         Milliseconds timeout) {
+  static std::mutex mutex;
+  static std::map<std::string, JobStore> jobs;
+  const std::lock_guard lock(mutex);
+  JobStore& job = jobs[fmt::format("{} {} {}", endpoint.host, endpoint.port, process.rank)];
+  if (!job.store) {
+    std::optional<Socket> listening;
+    if (process.rank == 0 && !process.agent_store) listening.emplace(listen_for(process, endpoint, place));
+    job.store = open_store(endpoint, std::move(listening), place, timeout);
+  }
+  // Every rank makes its connections in one order, so they count alike.
+  return c10::make_intrusive<c10d::PrefixStore>(
+      fmt::format("accelerate/{}/{}", process.restart_count, job.connections++), job.store);
+}
+
+Endpoint free_endpoint(const env::ProcessEnv& process, const Place& place) {
+  if (process.master_addr) return {*process.master_addr, 0};
+  if (!spans_machines(process)) return {"127.0.0.1", 0};
+  return {address_for_others(addresses_of_own_name(), interfaces(), place), 0};
+}
+
+}  // namespace
+
+StorePtr meet(const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
+  if (process.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
+  const Endpoint endpoint = endpoint_of(process, place);
+  auto store = next_connection(process, endpoint, place, timeout);
+  wait_for_all(*store, process, endpoint, place, timeout);
+  return store;
+}
+
+StorePtr meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
+  if (process.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
+  const bool serve = process.rank == 0;
+  Endpoint endpoint{"", 0};
+  std::vector<at::Tensor> told{at::zeros({NI_MAXHOST + 1}, at::kLong)};
+  auto* const words = told[0].mutable_data_ptr<int64_t>();
+  StorePtr store;
+  if (serve) {
+    endpoint = free_endpoint(process, place);
+    Socket socket = listen_for(process, endpoint, place);
+    endpoint.port = port_of(socket);
+    std::copy(endpoint.host.begin(), endpoint.host.end(), words + 1);
+    words[0] = endpoint.port;
+    store = open_store(endpoint, std::move(socket), place, timeout);
+  }
+  backend.broadcast(told, {.rootRank = 0, .timeout = timeout})->wait(timeout);
+  if (serve) return store;
+  endpoint.port = words[0];
+  endpoint.host.assign(words + 1, std::find(words + 1, words + NI_MAXHOST, 0));
+  return open_store(endpoint, std::nullopt, place, timeout);
+}
+
+}  // namespace accelerate::comm

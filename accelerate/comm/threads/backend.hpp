@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The meeting point of ranks that are threads of one process. Private; run_threads is the public way in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "accelerate/comm/core/connection.hpp"
+
+namespace accelerate::comm {
+
+struct ThreadsGroup;
+
+class ThreadsWorld {
+ public:
+  explicit ThreadsWorld(int64_t size);
+  [[nodiscard]] std::shared_ptr<Connection> connection(int64_t rank) const;
+  /// The rank comes to no operation any more; ranks that wait for it, now or later, fail with "rank 2 <why>".
+  void leave(int64_t rank, const std::string& why) const;
+
+ private:
+  std::shared_ptr<ThreadsGroup> group_;
+};
+
+}  // namespace accelerate::comm

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/threads/shared_operation.hpp"
+
+#include "accelerate/comm/core/elementwise.hpp"
+
+namespace accelerate::comm {
+
+using c10d::OpType;
+
+namespace {
+
+/// Below this many elements one task is quicker than one per rank.
+constexpr int64_t kFewElements = 4096;
+
+}  // namespace
+
+void SharedOperation::plan(std::span<const int64_t> job_ranks) {
+  std::vector<CallSignature> signatures;
+  for (const auto& each : ranks) {
+    if (each->signature) signatures.push_back(*each->signature);
+  }
+  if (signatures.size() == ranks.size() && disagreement(signatures, 0, agreement, job_ranks)) {
+    error = std::make_exception_ptr(SignaturesDiffer(signatures, agreement));
+    return;
+  }
+  const bool chunked = type == OpType::ALLREDUCE && of(0).outputs.at(0).numel() >= kFewElements;
+  const bool whole = type == OpType::REDUCE || type == OpType::ALLREDUCE;
+  tasks = type == OpType::BARRIER ? 0 : whole && !chunked ? 1 : ranks.size();
+}
+
+void SharedOperation::let_go() {
+  for (auto& each : ranks) {
+    each->inputs.clear();
+    each->outputs.clear();
+  }
+}
+
+void SharedOperation::carry_out(size_t task) {
+  switch (type) {
+    case OpType::ALLREDUCE:
+    case OpType::REDUCE:
+      return reduce_chunk(task);
+    case OpType::_REDUCE_SCATTER_BASE:
+      return reduce_rows(task);
+    case OpType::BROADCAST:
+      for (size_t i = 0; task != root && i < of(task).outputs.size(); ++i) {
+        copy_bytes(of(task).outputs[i], 0, of(root).outputs[i], 0, byte_count(of(task).outputs[i]));
+      }
+      return;
+    case OpType::_ALLGATHER_BASE:
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        const auto& input = of(r).inputs[0];
+        copy_bytes(of(task).outputs[0], static_cast<int64_t>(r) * byte_count(input), input, 0, byte_count(input));
+      }
+      return;
+    case OpType::ALLGATHER:
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        copy_bytes(of(task).outputs[r], 0, of(r).inputs[0], 0, byte_count(of(r).inputs[0]));
+      }
+      return;
+    case OpType::ALLTOALL_BASE:
+      return exchange(task);
+    default:
+      return;
+  }
+}
+
+/// Chunk r of all tensors, summed in rank order whoever does it, so that every run gives the same bits.
+void SharedOperation::reduce_chunk(size_t task) {
+  for (size_t i = 0; i < of(0).outputs.size(); ++i) {
+    const auto& first = of(0).outputs[i];
+    const auto item = static_cast<int64_t>(first.element_size());
+    const int64_t begin = first.numel() * static_cast<int64_t>(task) / static_cast<int64_t>(tasks);
+    const int64_t end = first.numel() * static_cast<int64_t>(task + 1) / static_cast<int64_t>(tasks);
+    const int64_t bytes = (end - begin) * item;
+    if (bytes == 0) continue;
+    std::vector<char> sum(static_cast<size_t>(bytes));
+    std::memcpy(sum.data(), at_byte(first, begin * item), sum.size());
+    for (size_t r = 1; r < ranks.size(); ++r) {
+      reduce_into(sum.data(), at_byte(of(r).outputs[i], begin * item), end - begin, first.scalar_type(), op);
+    }
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      if (type == OpType::REDUCE && r != root) continue;
+      std::memcpy(at_byte(of(r).outputs[i], begin * item), sum.data(), sum.size());
+    }
+  }
+}
+
+void SharedOperation::reduce_rows(size_t rank) {
+  const auto& output = of(rank).outputs[0];
+  const int64_t begin = static_cast<int64_t>(rank) * byte_count(output);
+  copy_bytes(output, 0, of(0).inputs[0], begin, byte_count(output));
+  for (size_t r = 1; r < ranks.size(); ++r) {
+    reduce_into(at_byte(output, 0), at_byte(of(r).inputs[0], begin), output.numel(), output.scalar_type(), op);
+  }
+}
+
+void SharedOperation::exchange(size_t rank) {
+  const auto row_bytes = [](const at::Tensor& tensor) {
+    return tensor.dim() == 0 || tensor.size(0) == 0 ? int64_t{0} : byte_count(tensor) / tensor.size(0);
+  };
+  const auto rows_for = [this](const Contribution& from, size_t to) {
+    return from.input_rows.empty() ? from.inputs[0].size(0) / static_cast<int64_t>(ranks.size()) : from.input_rows[to];
+  };
+  int64_t into = 0;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const auto& from = of(r);
+    int64_t begin = 0;
+    for (size_t before = 0; before < rank; ++before) begin += rows_for(from, before);
+    const int64_t bytes = rows_for(from, rank) * row_bytes(from.inputs[0]);
+    copy_bytes(of(rank).outputs[0], into, from.inputs[0], begin * row_bytes(from.inputs[0]), bytes);
+    into += bytes;
+  }
+}
+
+}  // namespace accelerate::comm

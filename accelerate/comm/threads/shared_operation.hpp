@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads backend: one operation. All ranks put their tensors in; it is carried out in tasks whose result does not
+// depend on who does them. Private.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "accelerate/comm/core/bytes.hpp"
+#include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/core/reduce_op.hpp"
+
+namespace accelerate::comm {
+
+inline void copy_bytes(const at::Tensor& to, int64_t to_byte, const at::Tensor& from, int64_t from_byte,
+                       int64_t count) {
+  if (count > 0) std::memmove(at_byte(to, to_byte), at_byte(from, from_byte), static_cast<size_t>(count));
+}
+
+/// What one rank brings to an operation.
+struct Contribution {
+  std::vector<at::Tensor> outputs{};
+  std::vector<at::Tensor> inputs{};
+  std::vector<int64_t> output_rows{};  ///< all-to-all
+  std::vector<int64_t> input_rows{};
+  std::optional<CallSignature> signature{};
+};
+
+struct SharedOperation {
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  ReduceOp op = ReduceOp::sum;
+  size_t root = 0;
+  Agreement agreement = Agreement::operation_only;
+  std::vector<std::optional<Contribution>> ranks;
+  size_t arrived = 0;
+  size_t tasks = 0;
+  size_t begun = 0;
+  size_t ended = 0;
+  std::exception_ptr error;
+
+  [[nodiscard]] bool complete() const { return arrived == ranks.size(); }
+  [[nodiscard]] bool over() const { return error || (complete() && ended == tasks); }
+  Contribution& of(size_t rank) { return *ranks[rank]; }
+
+  /// All ranks came: do they fit together, and how many tasks is it?
+  void plan(std::span<const int64_t> job_ranks);
+  void carry_out(size_t task);
+  /// All is done: each tensor is its rank's alone again, before that rank goes on.
+  void let_go();
+
+ private:
+  void reduce_chunk(size_t task);
+  void reduce_rows(size_t rank);
+  void exchange(size_t rank);
+};
+
+}  // namespace accelerate::comm

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/threads/threads_group.hpp"
+
+#include <algorithm>
+
+namespace accelerate::comm {
+
+void ThreadsGroup::leave(size_t rank, const std::string& why) {
+  std::vector<std::pair<std::shared_ptr<ThreadsGroup>, size_t>> below;
+  {
+    const std::lock_guard lock(mutex);
+    if (!left[rank]) left[rank] = why;
+    for (const auto& [name, part] : parts) {
+      const auto& members = members_of_parts[name];
+      const auto at = std::find(members.begin(), members.end(), static_cast<int64_t>(rank));
+      if (at != members.end()) below.emplace_back(part, static_cast<size_t>(at - members.begin()));
+    }
+    changed.notify_all();
+  }
+  for (const auto& [part, part_rank] : below) part->leave(part_rank, why);
+}
+
+std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType type, ReduceOp op, size_t root,
+                                                   Agreement agreement, Contribution mine) {
+  const std::lock_guard lock(mutex);
+  const uint64_t number = next[rank]++;
+  auto& operation = operations[number];
+  if (!operation) {
+    operation = std::make_shared<SharedOperation>();
+    operation->type = type;
+    operation->op = op;
+    operation->root = root;
+    operation->agreement = agreement;
+    operation->ranks.resize(size);
+  }
+  if (operation->type != type && !operation->error) {
+    operation->error = std::make_exception_ptr(PeerLost(fmt::format(
+        "another rank calls {} here, this one {}", c10d::opTypeToString(operation->type), c10d::opTypeToString(type))));
+  }
+  operation->ranks[rank] = std::move(mine);
+  auto kept = operation;
+  if (++operation->arrived == size) {
+    kept->plan(job_ranks);
+    operations.erase(number);
+  }
+  changed.notify_all();
+  return kept;
+}
+
+bool ThreadsGroup::help(SharedOperation& operation) {
+  std::unique_lock lock(mutex);
+  while (operation.complete() && !operation.error && operation.begun < operation.tasks) {
+    const size_t task = operation.begun++;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      operation.carry_out(task);
+    } catch (...) {
+      error = std::current_exception();  // the others wait for this task too
+    }
+    lock.lock();
+    if (!operation.error) operation.error = std::move(error);
+    if (++operation.ended == operation.tasks) operation.let_go();
+    if (operation.over()) changed.notify_all();
+  }
+  return operation.over();
+}
+
+void ThreadsGroup::give_up_when_someone_left(SharedOperation& operation, size_t rank) const {
+  for (size_t r = 0; r < size; ++r) {
+    if (r == rank || operation.ranks[r] || !left[r]) continue;
+    throw PeerLost(fmt::format("rank {} {}", job_ranks[r], *left[r]));
+  }
+}
+
+void ThreadsGroup::finish(SharedOperation& operation, size_t rank, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  {
+    std::unique_lock lock(mutex);
+    while (!operation.complete() && !operation.error) {
+      give_up_when_someone_left(operation, rank);
+      const bool bounded = timeout > std::chrono::milliseconds(0);
+      if (!bounded) {
+        changed.wait(lock);
+      } else if (changed.wait_until(lock, deadline) == std::cv_status::timeout && !operation.complete() &&
+                 !operation.error) {
+        std::vector<int64_t> missing;
+        for (size_t r = 0; r < size; ++r) {
+          if (!operation.ranks[r]) missing.push_back(static_cast<int64_t>(r));
+        }
+        throw DeadlinePassed(std::move(missing));
+      }
+    }
+  }
+  help(operation);
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return operation.over(); });
+  if (operation.error) std::rethrow_exception(operation.error);
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads backend: where the ranks of one group meet. Whoever waits for an operation helps to carry it out.
+// Private.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "accelerate/comm/threads/shared_operation.hpp"
+
+namespace accelerate::comm {
+
+/// What the ranks of one group share.
+struct ThreadsGroup {
+  explicit ThreadsGroup(std::vector<int64_t> job_ranks)
+      : size(job_ranks.size()), job_ranks(std::move(job_ranks)), left(size), next(size, 0) {}
+
+  const size_t size;
+  const std::vector<int64_t> job_ranks;  ///< the ranks' numbers in the job, for messages
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::optional<std::string>> left;  ///< why a rank will come to no operation any more
+  std::vector<uint64_t> next;                    ///< the operation that each rank begins next
+  std::map<uint64_t, std::shared_ptr<SharedOperation>> operations;
+  std::map<std::tuple<size_t, size_t, int>, std::deque<at::Tensor>> mail;  ///< from, to, tag
+  std::map<std::string, std::shared_ptr<ThreadsGroup>> parts;
+  std::map<std::string, std::vector<int64_t>> members_of_parts;
+
+  void leave(size_t rank, const std::string& why);
+  std::shared_ptr<SharedOperation> put(size_t rank, c10d::OpType type, ReduceOp op, size_t root, Agreement agreement,
+                                       Contribution mine);
+  /// Until the operation is over, helping. Throws as c10d::Work does.
+  void finish(SharedOperation& operation, size_t rank, std::chrono::milliseconds timeout);
+  bool help(SharedOperation& operation);
+
+ private:
+  void give_up_when_someone_left(SharedOperation& operation, size_t rank) const;
+};
+
+}  // namespace accelerate::comm

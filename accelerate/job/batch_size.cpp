@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/job/batch_size.hpp"
+
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace accelerate::job {
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  // LibTorch gives these no type of their own; the texts are those Hugging Face Accelerate looks for.
+  constexpr std::array<std::string_view, 4> texts{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+                                                  "CUDNN_STATUS_NOT_SUPPORTED",
+                                                  "DefaultCPUAllocator: can't allocate memory"};
+  const std::string_view said = error.what();
+  return std::any_of(texts.begin(), texts.end(),
+                     [&](std::string_view text) { return said.find(text) != std::string_view::npos; });
+}
+
+int64_t find_executable_batch_size(const comm::Group& group, const std::function<void(int64_t)>& run,
+                                   int64_t starting_batch_size) {
+  for (int64_t size = starting_batch_size; size > 0; size = size * 9 / 10) {
+    bool fitted = true;
+    try {
+      run(size);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      fitted = false;
+    }
+    // One rank's failure is everybody's, or they would go on with different batches.
+    const auto all_fitted = at::full({1}, fitted ? 1 : 0, at::kLong);
+    group.all_reduce(all_fitted, comm::ReduceOp::min);
+    if (all_fitted.item<int64_t>() == 1) return size;
+  }
+  base::fail(ErrorKind::device, group.place(), "find_executable_batch_size",
+             "no batch size from {} down fitted into memory, zero was reached; a smaller model is needed",
+             starting_batch_size);
+}
+
+}  // namespace accelerate::job

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The largest batch that fits into memory, found by trying.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+
+#include "accelerate/comm/group.hpp"
+
+namespace accelerate::job {
+
+/// Whether an error says that memory ran out: CUDA's allocator, cuBLAS and cuDNN without workspace, the CPU's
+/// allocator.
+bool is_out_of_memory(const std::exception& error);
+
+/// Calls run(batch_size) with a tenth less each time (rounded down) until it does not run out of memory on any rank.
+///
+/// returns   the size that fitted, the same on all ranks
+/// Other exceptions pass through. Throws Error (device) when size 0 is reached.
+int64_t find_executable_batch_size(const comm::Group& group, const std::function<void(int64_t)>& run,
+                                   int64_t starting_batch_size);
+
+}  // namespace accelerate::job

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/job/random_states.hpp"
+
+#include "accelerate/device/seed.hpp"
+
+namespace accelerate::job {
+
+void synchronize_rng_states(const comm::Group& group, at::Device device_of_rank) {
+  std::vector<at::Device> devices{at::kCPU};
+  if (device_of_rank.is_cuda()) devices.push_back(device_of_rank);
+  for (const at::Device one : devices) {
+    const at::Tensor state = device::rng_state(one);
+    group.broadcast(state);
+    device::set_rng_state(one, state, group.place());
+  }
+}
+
+}  // namespace accelerate::job

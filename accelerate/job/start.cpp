@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/job/start.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/device/choose.hpp"
+#include "accelerate/device/cpu_threads.hpp"
+
+namespace accelerate::job {
+namespace {
+
+// The rank that this thread plays in simulate().
+thread_local std::optional<comm::Group> simulated;  // NOLINT: a thread's identity is what thread_local is for
+
+env::Settings settings_of(const env::GivenSettings& given, const env::Variables& variables, const Place& place) {
+  return env::resolve_settings(given, variables, env::read_config(variables), place);
+}
+
+// Ranks of a machine share its cores. What the program told LibTorch itself is not raised.
+void set_threads(const env::ProcessEnv& process, const env::Settings& settings) {
+  const int64_t share =
+      device::threads_per_rank(device::physical_cores(), process.local_world_size, settings.threads_per_rank);
+  device::set_threads(settings.threads_per_rank ? share : std::min(share, device::threads()));
+}
+
+// One process, its ranks count as on one machine, and their tensors are the CPU's.
+env::ProcessEnv process_of_thread(const comm::Group& group) {
+  return {
+      .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
+}
+
+void check_thread_device(const env::Settings& settings, const Place& place) {
+  if (!settings.torch_device || !settings.torch_device->cuda) return;
+  base::fail(ErrorKind::usage, place, "device",
+             "a GPU is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), but "
+             "ranks that are threads compute on the CPU; ask for cpu, or start processes with accelerate_launch");
+}
+
+}  // namespace
+
+Job start(const env::GivenSettings& given, bool force_process_group) {
+  if (simulated) return start_on(*simulated, given);
+  const env::Variables variables = env::current_variables();
+  Job start;
+  start.process = env::read(variables);
+  start.place = {start.process.rank, start.process.world_size, base::host_name()};
+  start.settings = settings_of(given, variables, start.place);
+  start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
+  set_threads(start.process, start.settings);
+  base::log(base::LogLevel::debug, start.place, "start: {}, {} thread(s)", start.device.str(), device::threads());
+  std::optional<at::Device> gpu;
+  if (start.device.is_cuda()) gpu = start.device;
+  start.group = comm::connect(start.process, {.backend = start.settings.backend,
+                                              .timeout = start.settings.timeout,
+                                              .device = gpu,
+                                              .debug = start.settings.debug,
+                                              .force_group = force_process_group});
+  return start;
+}
+
+Job start_on(comm::Group group, const env::GivenSettings& given) {
+  const env::Variables variables = env::current_variables();
+  Job start;
+  start.place = group.place();
+  start.settings = settings_of(given, variables, start.place);
+  if (group.backend() == "threads") {
+    start.process = process_of_thread(group);
+    check_thread_device(start.settings, start.place);
+    if (start.settings.threads_per_rank) device::set_threads(*start.settings.threads_per_rank);
+  } else {
+    start.process = env::read(variables);
+    start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
+    set_threads(start.process, start.settings);
+  }
+  start.group = std::move(group);
+  return start;
+}
+
+void simulate(int64_t num_processes, const std::function<void()>& main) {
+  comm::run_threads(num_processes, [&](const comm::Group& group) {
+    simulated = group;
+    try {
+      main();
+    } catch (...) {
+      simulated.reset();
+      throw;
+    }
+    simulated.reset();
+  });
+}
+
+}  // namespace accelerate::job

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What will be started, decided without starting anything.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/env/process_env.hpp"
+#include "launch/plan/machine.hpp"
+#include "launch/plan/options.hpp"
+
+namespace accelerate::launch {
+
+struct WorkerPlan {
+  int64_t rank = 0;
+  std::vector<std::string> command{};  ///< program and arguments
+  env::Variables environment{};        ///< all of it, not an addition to ours
+
+  bool operator==(const WorkerPlan&) const = default;
+};
+
+struct LaunchPlan {
+  std::vector<WorkerPlan> workers{};
+  bool serve_mpi = false;  ///< the launcher is the workers' PMIx server
+
+  bool operator==(const LaunchPlan&) const = default;
+};
+
+/// What only a doer can find out.
+struct Wiring {
+  int64_t port = 0;        ///< where rank 0 will listen on 127.0.0.1
+  bool serve_mpi = false;  ///< wants_mpi(), and a server can be had
+};
+
+/// options     settled (settle.hpp)
+/// inherited   the launcher's own environment; what other launchers left in it does not reach the workers
+LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
+                const Wiring& wiring);
+
+/// Throws LaunchError (2) when nccl is asked for and no GPU is visible, or the CPU is asked for elsewhere.
+void check_gpus(const LaunchOptions& options, const Machine& machine);
+
+/// Ranks that options ask for on this machine.
+int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
+
+/// MPI is asked for (by option, variable or config file: options are settled), or is the default: several ranks on a
+/// CPU.
+bool wants_mpi(const LaunchOptions& options, const Machine& machine);
+
+/// A variable that tells a process its place in a job of torchrun, MPI or PMIx. Half of that would contradict ours.
+///
+/// serve_mpi   the batch system's too (Slurm, PBS, ...), because MPI takes its wire-up from there; tuning that a user
+///             gave MPI (OMPI_MCA_btl and the like) always stays
+bool belongs_to_another_launcher(std::string_view name, bool serve_mpi);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of accelerate_launch beside the other places where the library's settings may stand.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accelerate/env/settings.hpp"
+#include "launch/plan/options.hpp"
+
+namespace accelerate::launch {
+
+struct Resolved {
+  /// With --cpu and --backend where the environment or the config file asks for the same.
+  LaunchOptions options{};
+  /// One sentence for every variable that lost to a different value of the command line.
+  std::vector<std::string> conflicts{};
+};
+
+/// Command line > environment > config file, as the ranks will see them. Pure.
+///
+/// Throws Error (environment) for a value that the library would refuse, with where it came from.
+Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What libpmix's own thread tells us.
+#pragma once
+
+#include <pmix_server.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "launch/pmix/server.hpp"
+
+namespace accelerate::launch {
+
+/// What the ranks told the server. Written by libpmix's thread.
+class PmixEvents {
+ public:
+  PmixEvents() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~PmixEvents() { close(wake_); }
+  PmixEvents(const PmixEvents&) = delete;
+  PmixEvents& operator=(const PmixEvents&) = delete;
+
+  void connected(int64_t rank) {
+    const std::lock_guard lock(mutex_);
+    open_.insert(rank);
+  }
+  void finalized(int64_t rank) {
+    const std::lock_guard lock(mutex_);
+    open_.erase(rank);
+  }
+  void abort(int64_t rank, int code) {
+    const std::lock_guard lock(mutex_);
+    if (!abort_) abort_ = MpiAbort{.rank = rank, .code = code};
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+  }
+  [[nodiscard]] int wake_fd() const { return wake_; }
+  [[nodiscard]] bool is_open(int64_t rank) const {
+    const std::lock_guard lock(mutex_);
+    return open_.contains(rank);
+  }
+  [[nodiscard]] std::optional<MpiAbort> aborted() const {
+    const std::lock_guard lock(mutex_);
+    return abort_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<int64_t> open_;
+  std::optional<MpiAbort> abort_;
+  int wake_;
+};
+
+// libpmix hands no context of ours to these, except what was registered for a client: our PmixEvents.
+inline pmix_status_t on_connected(const pmix_proc_t* rank, void* events, pmix_info_t*, size_t, pmix_op_cbfunc_t,
+                                  void*) {
+  static_cast<PmixEvents*>(events)->connected(rank->rank);
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+inline pmix_status_t on_finalized(const pmix_proc_t* rank, void* events, pmix_op_cbfunc_t, void*) {
+  static_cast<PmixEvents*>(events)->finalized(rank->rank);
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+inline pmix_status_t on_abort(const pmix_proc_t* rank, void* events, int code, const char*, pmix_proc_t*, size_t,
+                              pmix_op_cbfunc_t, void*) {
+  static_cast<PmixEvents*>(events)->abort(rank->rank, code);
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+/// Does nothing, but must be there: only then does libpmix itself remove what a crashed rank left behind.
+inline pmix_status_t on_job_control(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
+                                    pmix_info_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+
+/// The callbacks above; on one machine libpmix answers everything else (fences, keys of other ranks) itself.
+inline pmix_server_module_t callbacks() {
+  pmix_server_module_t module{};
+  module.client_connected2 = on_connected;
+  module.client_finalized = on_finalized;
+  module.abort = on_abort;
+  module.job_control = on_job_control;
+  return module;
+}
+
+/// Waits until libpmix's thread has carried a request out.
+class PmixAnswer {
+ public:
+  static void set(pmix_status_t status, void* answer) {
+    auto& self = *static_cast<PmixAnswer*>(answer);
+    const std::lock_guard lock(self.mutex_);
+    self.status_ = status;
+    self.condition_.notify_all();
+  }
+  pmix_status_t wait(pmix_status_t started) {
+    if (started != PMIX_SUCCESS) return started == PMIX_OPERATION_SUCCEEDED ? PMIX_SUCCESS : started;
+    std::unique_lock lock(mutex_);
+    condition_.wait(lock, [this] { return status_.has_value(); });
+    return *status_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  std::optional<pmix_status_t> status_;
+};
+
+}  // namespace accelerate::launch

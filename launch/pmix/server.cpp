@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/pmix/server.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "accelerate/base/error.hpp"
+#include "launch/plan/options.hpp"
+#include "launch/plan/plan.hpp"
+#include "launch/pmix/events.hpp"
+#include "launch/pmix/info.hpp"
+#include "launch/pmix/library.hpp"
+#include "launch/pmix/private_folder.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+/// libpmix 4.2 trusts whoever knows the job's name, so nobody may guess it.
+std::string unpredictable_name() {
+  std::random_device random;
+  return fmt::format("accelerate-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+std::string temporary_parent() {
+  const char* given = std::getenv("TMPDIR");
+  return given != nullptr && *given != '\0' ? given : "/tmp";
+}
+
+bool writable(const char* folder) { return access(folder, W_OK | X_OK) == 0; }
+
+/// A later libpmix may read more entries of the module than these headers know: zeros follow ours.
+struct PaddedModule {
+  pmix_server_module_t module{};
+  void* more[64]{};
+};
+
+class PmixServer : public MpiServer {
+ public:
+  explicit PmixServer(int64_t ranks)
+      : ranks_(ranks),
+        pmix_(load_pmix()),
+        host_(base::host_name()),
+        job_(unpredictable_name()),
+        folder_(temporary_parent()),
+        shared_memory_(writable("/dev/shm") ? "/dev/shm" : temporary_parent()) {
+    if (!pmix_.why_not.empty()) throw LaunchError(1, fmt::format("accelerate_launch: {}", pmix_.why_not));
+    start();
+    try {
+      register_job();
+    } catch (...) {
+      pmix_.server_finalize();
+      throw;
+    }
+  }
+  ~PmixServer() override { pmix_.server_finalize(); }
+
+  env::Variables variables(int64_t rank) override {
+    const pmix_proc_t process = name_of(rank);
+    PmixAnswer answer;
+    check("PMIx_server_register_client",
+          answer.wait(pmix_.register_client(&process, geteuid(), getegid(), &events_, &PmixAnswer::set, &answer)));
+    auto** list = static_cast<char**>(std::calloc(1, sizeof(char*)));
+    const auto status = pmix_.setup_fork(&process, &list);
+    env::Variables result;
+    for (char** entry = list; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      const auto equals = text.find('=');
+      result[text.substr(0, equals)] = text.substr(equals + 1);
+      std::free(*entry);
+    }
+    std::free(list);
+    check("PMIx_server_setup_fork", status);
+    result["OMPI_MCA_btl_vader_backing_directory"] = shared_memory_.path();
+    result["OMPI_MCA_btl_sm_backing_directory"] = shared_memory_.path();  // its name in Open MPI 5
+    return result;
+  }
+
+  [[nodiscard]] int wake_fd() const override { return events_.wake_fd(); }
+  [[nodiscard]] std::optional<MpiAbort> aborted() const override { return events_.aborted(); }
+  [[nodiscard]] bool not_finalized(int64_t rank) const override { return events_.is_open(rank); }
+
+ private:
+  void check(const char* what, pmix_status_t status) const {
+    if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED) return;
+    throw LaunchError(1, fmt::format("accelerate_launch: {} failed: {}; --backend gloo needs no PMIx", what,
+                                     pmix_.error_string(status)));
+  }
+
+  [[nodiscard]] pmix_proc_t name_of(int64_t rank) const {
+    pmix_proc_t process{};
+    job_.copy(process.nspace, PMIX_MAX_NSLEN);
+    process.rank = static_cast<pmix_rank_t>(rank);
+    return process;
+  }
+
+  void start() {
+    static PaddedModule padded{.module = callbacks(), .more = {}};  // libpmix may read it until the process ends
+    PmixInfos infos;
+    infos.string(PMIX_SERVER_TMPDIR, folder_.path());
+    infos.string(PMIX_SYSTEM_TMPDIR, folder_.path());
+    infos.flag(PMIX_SERVER_TOOL_SUPPORT, false);
+    infos.flag(PMIX_SERVER_REMOTE_CONNECTIONS, false);
+    infos.flag(PMIX_SERVER_SESSION_SUPPORT, false);
+    infos.flag(PMIX_SERVER_SYSTEM_SUPPORT, false);
+    infos.string(PMIX_SERVER_NSPACE, fmt::format("{}-server", job_));
+    infos.rank(PMIX_SERVER_RANK, 0);
+    infos.string(PMIX_HOSTNAME, host_);
+    check("PMIx_server_init", pmix_.server_init(&padded.module, infos.data(), infos.size()));
+  }
+
+  /// Open MPI dies in its start-up without the local and node ranks and the maps; the rest spares it guesses.
+  void register_job() {
+    const auto count = static_cast<uint32_t>(ranks_);
+    const std::string session = fmt::format("{}/{}", folder_.path(), job_);
+    make_folder(session);
+    make_folder(fmt::format("{}/job", session));
+    PmixInfos infos;
+    for (const char* key :
+         {PMIX_UNIV_SIZE, PMIX_JOB_SIZE, PMIX_MAX_PROCS, PMIX_LOCAL_SIZE, PMIX_NODE_SIZE, PMIX_APP_SIZE}) {
+      infos.uint32(key, count);
+    }
+    infos.uint32(PMIX_NUM_NODES, 1);
+    infos.uint32(PMIX_JOB_NUM_APPS, 1);
+    infos.string(PMIX_JOBID, job_);
+    const std::string all = comma_separated_ranks();
+    infos.string(PMIX_LOCAL_PEERS, all);
+    infos.rank(PMIX_LOCALLDR, 0);
+    infos.regex(PMIX_NODE_MAP, map(pmix_.generate_regex, host_));
+    infos.regex(PMIX_PROC_MAP, map(pmix_.generate_ppn, all));
+    infos.string(PMIX_TMPDIR, session);
+    infos.string(PMIX_NSDIR, fmt::format("{}/job", session));
+    for (int64_t rank = 0; rank < ranks_; ++rank) describe_rank(infos.array(PMIX_PROC_DATA), rank, session);
+    PmixAnswer answer;
+    check("PMIx_server_register_nspace",
+          answer.wait(pmix_.register_nspace(job_.c_str(), static_cast<int>(ranks_), infos.data(), infos.size(),
+                                            &PmixAnswer::set, &answer)));
+  }
+
+  void describe_rank(PmixInfos& infos, int64_t rank, const std::string& session) const {
+    const std::string own = fmt::format("{}/job/{}", session, rank);
+    make_folder(own);
+    const auto global = static_cast<uint32_t>(rank);
+    infos.rank(PMIX_RANK, global);
+    infos.rank(PMIX_GLOBAL_RANK, global);
+    infos.uint16(PMIX_LOCAL_RANK, static_cast<uint16_t>(rank));
+    infos.uint16(PMIX_NODE_RANK, static_cast<uint16_t>(rank));
+    infos.uint32(PMIX_NODEID, 0);
+    infos.uint32(PMIX_APPNUM, 0);
+    infos.string(PMIX_HOSTNAME, host_);
+    infos.string(PMIX_PROCDIR, own);
+  }
+
+  [[nodiscard]] std::string comma_separated_ranks() const {
+    std::string list = "0";
+    for (int64_t rank = 1; rank < ranks_; ++rank) list += fmt::format(",{}", rank);
+    return list;
+  }
+
+  template <typename Generate>
+  [[nodiscard]] std::string map(Generate generate, const std::string& input) const {
+    char* text = nullptr;
+    const auto status = generate(input.c_str(), &text);
+    std::string result = text != nullptr ? text : "";
+    std::free(text);
+    check("PMIx_generate_regex", status);
+    if (result.starts_with("blob")) {  // compressed, with zeros inside; libpmix 4.2 does so for none of our lists
+      throw LaunchError(1, fmt::format("accelerate_launch: --num_processes {} is too many for --backend mpi on one "
+                                       "machine; use gloo",
+                                       ranks_));
+    }
+    return result;
+  }
+
+  static void make_folder(const std::string& path) {
+    if (mkdir(path.c_str(), 0700) != 0) {
+      throw LaunchError(1, fmt::format("accelerate_launch: {} cannot be made: {}", path, std::strerror(errno)));
+    }
+  }
+
+  int64_t ranks_;
+  PmixLibrary pmix_;
+  std::string host_;
+  std::string job_;
+  PrivateFolder folder_;         // session folders of PMIx and Open MPI
+  PrivateFolder shared_memory_;  // what the ranks share with one another
+  PmixEvents events_;
+};
+
+/// libpmix reads another launcher's variables too: two launchers inside one mpirun crashed.
+void scrub_own_environment() {
+  for (const auto& [name, value] : env::current_variables()) {
+    if (belongs_to_another_launcher(name, true)) unsetenv(name.c_str());
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> why_no_mpi_server() {
+  const std::string why_not = load_pmix().why_not;
+  return why_not.empty() ? std::nullopt : std::optional(why_not);
+}
+
+std::unique_ptr<MpiServer> serve_mpi(int64_t ranks) {
+  scrub_own_environment();
+  return std::make_unique<PmixServer>(ranks);
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks, as threads, that meet at a store, and what they are told when they cannot.
+#include "accelerate/comm/rendezvous/store.hpp"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "accelerate/comm/rendezvous/interfaces.hpp"
+#include "accelerate/comm/rendezvous/sockets.hpp"
+#include "accelerate/comm/threads/backend.hpp"
+#include "tests/testing.hpp"
+
+namespace {
+
+using namespace accelerate::comm;
+using namespace std::chrono_literals;
+using accelerate::Place;
+using accelerate::env::ProcessEnv;
+
+ProcessEnv process_of(int64_t rank, int64_t world_size, int64_t port, const std::string& address = "127.0.0.1") {
+  return {.rank = rank,
+          .world_size = world_size,
+          .local_rank = rank,
+          .local_world_size = world_size,
+          .master_addr = address,
+          .master_port = port};
+}
+
+Place place_of(const ProcessEnv& process) { return {process.rank, process.world_size, "gpu-a"}; }
+
+/// What the rank is told, "" where it met the others.
+std::string refusal(const ProcessEnv& process, std::chrono::milliseconds timeout = 300ms) {
+  try {
+    static_cast<void>(meet(process, place_of(process), timeout));
+  } catch (const accelerate::Error& error) {
+    return fmt::format("{}: {}", name(error.kind()), error.what());
+  }
+  return "";
+}
+
+int64_t free_port() { return port_of(listen_on({"127.0.0.1", 0}, {})); }
+
+/// A store as torchrun's agent holds it, on a free port.
+c10::intrusive_ptr<c10d::TCPStore> agent_store() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+void wait_until(const std::function<bool()>& done) {
+  const auto until = std::chrono::steady_clock::now() + 60s;
+  while (!done() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
+  REQUIRE(done());
+}
+
+bool listens(const std::string& host, int64_t port) {
+  return somebody_listens(resolve({host, port}, {}), std::chrono::steady_clock::now() + 5s);
+}
+
+/// Swallows connections: its queue is full, and nobody takes from it.
+class Swallowing {
+ public:
+  Swallowing() : listening_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::bind(listening_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    REQUIRE(::listen(listening_.get(), 0) == 0);
+    address.sin_port = htons(static_cast<uint16_t>(port()));
+    for (int i = 0; i < 3; ++i) {
+      waiting_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+      ::connect(waiting_.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+    }
+  }
+  [[nodiscard]] int64_t port() const { return port_of(listening_); }
+
+ private:
+  Socket listening_;
+  std::vector<Socket> waiting_;
+};
+
+/// Takes connections, and closes them without a word.
+class Silent {
+ public:
+  Silent() : listening_(listen_on({"127.0.0.1", 0}, {})), thread_([this] { loop(); }) {}
+  Silent(const Silent&) = delete;
+  Silent& operator=(const Silent&) = delete;
+  ~Silent() {
+    stop_ = true;
+    thread_.join();
+  }
+  [[nodiscard]] int64_t port() const { return port_of(listening_); }
+
+ private:
+  void loop() {
+    while (!stop_) {
+      pollfd come{.fd = listening_.get(), .events = POLLIN, .revents = 0};
+      if (::poll(&come, 1, 20) > 0) ::close(::accept(listening_.get(), nullptr, nullptr));
+    }
+  }
+
+  Socket listening_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("ranks that do not come are named") {
+  CHECK(refusal(process_of(0, 2, free_port())) ==
+        "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, it has not come");
+  CHECK(refusal(process_of(0, 3, free_port())) ==
+        "peer: [rank 0 of 3, gpu-a] connect: waited 0.3 s for ranks 1, 2, they have not come");
+}
+
+TEST_CASE("a machine that swallows every connection costs the timeout and no more") {
+  const Swallowing rank_0;
+  const auto begun = std::chrono::steady_clock::now();
+  CHECK(refusal(process_of(1, 2, rank_0.port())) ==
+        fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for rank 0 at 127.0.0.1:{}, it has not come; "
+                    "start it, or check MASTER_ADDR and MASTER_PORT",
+                    rank_0.port()));
+  CHECK(std::chrono::steady_clock::now() - begun < 10s);
+}
+
+TEST_CASE("what answers but is no store is told") {
+  const Silent other;
+  CHECK(refusal(process_of(1, 2, other.port())) ==
+        fmt::format("peer: [rank 1 of 2, gpu-a] connect: what answers at 127.0.0.1:{} is not the store of rank 0 of "
+                    "this job",
+                    other.port()));
+}
+
+TEST_CASE("a store that ends while ranks wait at it is told, not waited for") {
+  for (const bool agent : {false, true}) {
+    auto store = agent_store();
+    const int64_t port = store->getPort();
+    auto process = process_of(1, 3, port);
+    process.agent_store = agent;
+    std::string told;
+    std::thread rank_1([&] { told = refusal(process, 100s); });
+    wait_until([&] { return store->check({"accelerate/0/0/here/1"}); });
+    const auto begun = std::chrono::steady_clock::now();
+    store.reset();
+    rank_1.join();
+    CHECK(std::chrono::steady_clock::now() - begun < 30s);
+    CAPTURE(told);
+    CHECK(
+        told.starts_with(fmt::format("peer: [rank 1 of 3, gpu-a] connect: the connection to the job's store at "
+                                     "127.0.0.1:{} was lost after ",
+                                     port)));
+    CHECK(told.ends_with(
+        fmt::format(" s: {} probably ended; look at its output", agent ? "torchrun's agent" : "rank 0")));
+  }
+}
+
+TEST_CASE("the store listens on MASTER_ADDR only") {
+  const int64_t port = free_port();
+  std::string told;
+  std::thread rank_0([&] { told = refusal(process_of(0, 2, port), 60s); });
+  wait_until([&] { return listens("127.0.0.1", port); });
+  CHECK_FALSE(listens("127.0.0.2", port));
+  CHECK(refusal(process_of(1, 2, port), 60s).empty());
+  rank_0.join();
+  CHECK(told.empty());
+}
+
+TEST_CASE("a restarted job does not see the keys that the ranks before it left at the agent's store") {
+  const auto store = agent_store();
+  const auto generation = [&](int64_t restarts, int64_t rank, const std::string& host) {
+    auto process = process_of(rank, 2, store->getPort(), host);
+    process.agent_store = true;
+    process.restart_count = restarts;
+    return process;
+  };
+  std::string told;
+  std::thread rank_0([&] { told = refusal(generation(0, 0, "127.0.0.1"), 60s); });
+  CHECK(refusal(generation(0, 1, "127.0.0.1"), 60s).empty());
+  rank_0.join();
+  CHECK(told.empty());
+  // Other names of the address stand for other processes: each counts its connections from 0.
+  CHECK(refusal(generation(0, 0, "127.1")).empty());
+  CHECK(refusal(generation(1, 0, "127.0.1")) ==
+        "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, it has not come");
+}
+
+TEST_CASE("an address or a port that is missing is told, and a name that is loopback on rank 0's machine") {
+  auto process = process_of(0, 2, 29'500);
+  process.master_port = std::nullopt;
+  CHECK(refusal(process) ==
+        "environment: [rank 0 of 2, gpu-a] connect: MASTER_PORT is not set, must be a free port of rank 0's machine, "
+        "the same on all ranks");
+  process = process_of(0, 2, free_port(), "127.2");
+  process.local_world_size = 1;
+  CHECK(refusal(process) ==
+        "environment: [rank 0 of 2, gpu-a] connect: MASTER_ADDR is '127.2', which is 127.0.0.2 on rank 0's machine, "
+        "where other machines cannot come; set it to the address at which they reach it");
+  process.master_addr = std::nullopt;
+  CHECK(refusal(process) ==
+        "environment: [rank 0 of 2, gpu-a] connect: MASTER_ADDR is not set, and the job spans machines; set it to the "
+        "address of rank 0's");
+}
+
+namespace {
+
+/// Where rank 0 of two listens when only a backend connects the ranks; both use the store.
+std::string meeting_place(int64_t local_world_size) {
+  const ThreadsWorld world(2);
+  std::array<c10::intrusive_ptr<c10d::Store>, 2> stores;
+  const auto rank_main = [&](int64_t rank) {
+    const ProcessEnv process{.rank = rank, .world_size = 2, .local_rank = 0, .local_world_size = local_world_size};
+    const auto connection = world.connection(rank);
+    stores.at(static_cast<size_t>(rank)) = meet_over(*connection->backend, process, place_of(process), 60s);
+  };
+  std::thread rank_1(rank_main, 1);
+  rank_main(0);
+  rank_1.join();
+  stores[0]->set("key", "value");
+  CHECK(stores[1]->get_to_str("key") == "value");
+  return dynamic_cast<const c10d::TCPStore&>(*stores[1]).getHost();
+}
+
+}  // namespace
+
+TEST_CASE("without MASTER_ADDR one machine meets on loopback, several where the others come") {
+  CHECK(meeting_place(2) == "127.0.0.1");
+  const auto here = interfaces();
+  const bool networked = std::any_of(here.begin(), here.end(), [](const Interface& each) {
+    return !each.loopback && !each.address.starts_with("fe80:");
+  });
+  if (networked) CHECK(meeting_place(1) == address_for_others(addresses_of_own_name(), here, {}));
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <cstdlib>
+#include <thread>
+
+#include "accelerate/accelerate.hpp"
+#include "accelerate/device/choose.hpp"
+#include "accelerate/device/cpu_threads.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::ErrorKind;
+
+namespace {
+
+/// A variable of this process while it lives.
+struct Variable {
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+/// "kind: message" without the place
+std::string refusal(const AcceleratorOptions& options) {
+  try {
+    Accelerator accelerator(options);
+  } catch (const accelerate::Error& error) {
+    const std::string text = error.what();
+    const auto place = text.find("] ");
+    return fmt::format("{}: {}", accelerate::base::name(error.kind()),
+                       place == std::string::npos ? text : text.substr(place + 2));
+  }
+  return "no error";
+}
+
+struct KeepThreads {
+  ~KeepThreads() { at::set_num_threads(before); }
+  int before = at::get_num_threads();
+};
+
+}  // namespace
+
+TEST_CASE("a backend or device that cannot be is refused on one process too, by the name its giver used") {
+  {
+    const Variable backend("ACCELERATE_BACKEND", "nonsense");
+    CHECK(refusal({}) == "environment: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl");
+  }
+  {
+    const Variable name("ACCELERATE_TORCH_DEVICE", "mps");
+    CHECK(refusal({}) == "environment: settings: ACCELERATE_TORCH_DEVICE is 'mps', must be cpu, cuda or cuda:N");
+  }
+  CHECK(refusal({.device = "gpu0"}) == "usage: settings: device is 'gpu0', must be cpu, cuda or cuda:N");
+  const std::string missing = refusal({.device = "cuda:1000"});
+  CHECK(missing.starts_with("device: device: cuda:1000 is asked for ("));
+  CHECK(missing.ends_with("look at nvidia-smi and CUDA_VISIBLE_DEVICES"));
+}
+
+TEST_CASE("cpu in the code wins over a GPU in the environment") {
+  const Variable name("ACCELERATE_TORCH_DEVICE", "cuda:1000");
+  CHECK(Accelerator({.cpu = true}).device() == torch::kCPU);
+}
+
+TEST_CASE("the code's number of threads reaches LibTorch in a process of its own, and in ranks that are threads") {
+  const KeepThreads keep;
+  Accelerator alone({.cpu = true, .threads_per_rank = 3});
+  CHECK(at::get_num_threads() == 3);
+  accelerate::simulate(2, [] {
+    Accelerator accelerator({.threads_per_rank = 2});
+    CHECK(at::get_num_threads() == 2);
+  });
+}
+
+TEST_CASE("a rank alone keeps to its cores, and does not raise what the program told LibTorch") {
+  const KeepThreads keep;
+  unsetenv("OMP_NUM_THREADS");  // of whoever runs the tests
+  const auto share = accelerate::device::threads_per_rank(accelerate::device::physical_cores(), 1, {});
+  at::set_num_threads(static_cast<int>(share) + 5);
+  {
+    Accelerator accelerator({.cpu = true});
+    CHECK(at::get_num_threads() == share);
+  }
+  at::set_num_threads(1);
+  {
+    Accelerator accelerator({.cpu = true});
+    CHECK(at::get_num_threads() == 1);
+  }
+}
+
+TEST_CASE("ranks that are threads refuse a GPU, and take the CPU by name") {
+  accelerate::simulate(2, [] {
+    CHECK(refusal({.device = "cuda"}) ==
+          "usage: device: a GPU is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the "
+          "config file), but ranks that are threads compute on the CPU; ask for cpu, or start processes with "
+          "accelerate_launch");
+    CHECK(Accelerator({.device = "cpu"}).device() == torch::kCPU);
+  });
+}

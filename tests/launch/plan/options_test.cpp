@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/options.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using accelerate::launch::LaunchError;
+using accelerate::launch::LaunchOptions;
+using accelerate::launch::parse;
+
+namespace {
+
+std::string refusal(const std::vector<std::string>& arguments) {
+  try {
+    (void)parse(arguments);
+  } catch (const LaunchError& error) {
+    CHECK(error.exit_code() == 2);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("what is not given stays unset") {
+  CHECK(parse({"./train"}).options == LaunchOptions{.command = {"./train"}});
+}
+
+TEST_CASE("every option is read in both spellings, with a space or an equals sign") {
+  const LaunchOptions expected{.cpu = true,
+                               .num_processes = 4,
+                               .backend = "gloo",
+                               .main_process_port = 0,
+                               .num_cpu_threads_per_process = 2,
+                               .gradient_accumulation_steps = 8,
+                               .debug = true,
+                               .command = {"./train"}};
+  CHECK(parse({"--cpu", "--num_processes", "4", "--backend", "gloo", "--main_process_port", "0",
+               "--num_cpu_threads_per_process", "2", "--gradient_accumulation_steps", "8", "--debug", "./train"})
+            .options == expected);
+  CHECK(parse({"--cpu", "--num-processes=4", "--backend=gloo", "--main-process-port=0",
+               "--num-cpu-threads-per-process=2", "--gradient-accumulation-steps=8", "--debug", "./train"})
+            .options == expected);
+}
+
+TEST_CASE("everything after the program belongs to the program") {
+  const auto options = parse({"--cpu", "./train", "--num_processes", "9", "--", "-x", "--help"}).options;
+  CHECK_FALSE(options.num_processes);
+  CHECK(options.command == std::vector<std::string>{"./train", "--num_processes", "9", "--", "-x", "--help"});
+}
+
+TEST_CASE("a separator may stand before the program") {
+  CHECK(parse({"--cpu", "--", "./train", "--cpu"}).options.command == std::vector<std::string>{"./train", "--cpu"});
+  CHECK(parse({"--", "-odd"}).options.command == std::vector<std::string>{"-odd"});
+}
+
+TEST_CASE("a wrong command line is refused with what was given and what is allowed") {
+  CHECK(refusal({}) == "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
+  CHECK(refusal({"--cpu", "--"}) ==
+        "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
+  CHECK(refusal({"--gpus", "2", "./train"}) ==
+        "accelerate_launch: --gpus is not an option; see accelerate_launch --help");
+  CHECK(refusal({"-n", "2", "./train"}) == "accelerate_launch: -n is not an option; see accelerate_launch --help");
+  CHECK(refusal({"--num_processes", "0", "x"}) ==
+        "accelerate_launch: --num_processes is '0', must be a whole number from 1 to 4096");
+  CHECK(refusal({"--num-processes", "two", "x"}) ==
+        "accelerate_launch: --num_processes is 'two', must be a whole number from 1 to 4096");
+  CHECK(refusal({"--num_processes", "2x", "x"}) ==
+        "accelerate_launch: --num_processes is '2x', must be a whole number from 1 to 4096");
+  CHECK(refusal({"--num_processes", "4097", "x"}) ==
+        "accelerate_launch: --num_processes is '4097', must be a whole number from 1 to 4096");
+  CHECK(refusal({"--num_processes", "999999999999", "x"}) ==
+        "accelerate_launch: --num_processes is '999999999999', must be a whole number from 1 to 4096");
+  CHECK(parse({"--num_processes", "4096", "x"}).options.num_processes == 4096);
+  CHECK(refusal({"--main_process_port", "65536", "x"}) ==
+        "accelerate_launch: --main_process_port is '65536', must be a whole number from 0 to 65535");
+  CHECK(refusal({"--main_process_port=-1", "x"}) ==
+        "accelerate_launch: --main_process_port is '-1', must be a whole number from 0 to 65535");
+  CHECK(refusal({"--num_cpu_threads_per_process", "0", "x"}) ==
+        "accelerate_launch: --num_cpu_threads_per_process is '0', must be a whole number from 1 to 65536");
+  CHECK(refusal({"--gradient_accumulation_steps", "-3", "x"}) ==
+        "accelerate_launch: --gradient_accumulation_steps is '-3', must be a whole number of at least 1");
+  CHECK(refusal({"--backend", "ucx", "x"}) == "accelerate_launch: --backend is 'ucx', must be mpi, gloo or nccl");
+  CHECK(refusal({"--cpu", "--backend", "nccl", "x"}) ==
+        "accelerate_launch: --backend nccl needs GPUs, but --cpu is given; use mpi or gloo");
+  CHECK(refusal({"--num_processes"}) ==
+        "accelerate_launch: --num_processes: 1 required N missing; see accelerate_launch --help");
+  CHECK(refusal({"--num_processes", "2", "--num_processes", "3", "x"}) ==
+        "accelerate_launch: --num_processes: At Most 1 required but received 2; see accelerate_launch --help");
+}
+
+TEST_CASE("help is one page that names every option once") {
+  const auto page = parse({"--help"}).print;
+  REQUIRE(page);
+  for (const char* option :
+       {"--cpu ", "--num_processes N", "--backend NAME", "--main_process_port PORT", "--num_cpu_threads_per_process N",
+        "--gradient_accumulation_steps N", "--debug ", "--help ", "--version "}) {
+    CAPTURE(option);
+    const auto first = page->find("  " + std::string(option));
+    REQUIRE(first != std::string::npos);
+    CHECK(page->find("  " + std::string(option), first + 3) == std::string::npos);
+  }
+  CHECK(page->starts_with("accelerate_launch [options] program [arguments]\n"));
+  size_t lines = 0;
+  size_t longest = 0;
+  for (size_t at = 0, end = 0; (end = page->find('\n', at)) != std::string::npos; at = end + 1, ++lines) {
+    longest = std::max(longest, end - at);
+  }
+  CHECK(lines <= 25);
+  CHECK(longest <= 120);
+  CHECK(parse({"-h"}).print == page);
+}
+
+TEST_CASE("version is printed") { CHECK(parse({"--version"}).print->starts_with("accelerate_launch 0.")); }

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/plan.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using accelerate::env::Variables;
+using accelerate::launch::LaunchOptions;
+using accelerate::launch::Machine;
+using accelerate::launch::plan;
+
+namespace {
+
+const Machine no_gpus{.gpus = 0, .usable_cpus = 16};
+const Machine two_gpus{.gpus = 2, .usable_cpus = 16};
+
+// Of a rank on a CPU.
+Variables rank_variables(const std::string& rank, const std::string& size) {
+  return {{"RANK", rank},
+          {"WORLD_SIZE", size},
+          {"LOCAL_RANK", rank},
+          {"LOCAL_WORLD_SIZE", size},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", "29500"},
+          {"TORCHELASTIC_RESTART_COUNT", "0"},
+          {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+          {"MALLOC_MMAP_THRESHOLD_", "33554432"},
+          {"MALLOC_TRIM_THRESHOLD_", "1073741824"}};
+}
+
+Variables with(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+Variables first(const LaunchOptions& options, const Machine& machine, const Variables& inherited, bool mpi = false) {
+  return plan(options, machine, inherited, {.port = 29500, .serve_mpi = mpi}).workers.at(0).environment;
+}
+
+}  // namespace
+
+TEST_CASE("every rank gets the command, torchrun's variables and what we inherited") {
+  const LaunchOptions options{.num_processes = 2, .command = {"./train", "--epochs", "3"}};
+  const auto two = plan(options, no_gpus, {{"HOME", "/root"}}, {.port = 29500});
+  REQUIRE(two.workers.size() == 2);
+  CHECK_FALSE(two.serve_mpi);
+  const Variables inherited{{"HOME", "/root"}};
+  CHECK(two.workers[0].rank == 0);
+  CHECK(two.workers[1].rank == 1);
+  CHECK(two.workers[0].command == options.command);
+  CHECK(two.workers[1].command == options.command);
+  CHECK(two.workers[0].environment == with(rank_variables("0", "2"), inherited));
+  CHECK(two.workers[1].environment == with(rank_variables("1", "2"), inherited));
+}
+
+TEST_CASE("without --num_processes there is a rank per GPU, else one") {
+  using accelerate::launch::number_of_processes;
+  CHECK(number_of_processes({}, no_gpus) == 1);
+  CHECK(number_of_processes({}, two_gpus) == 2);
+  CHECK(number_of_processes({.cpu = true}, two_gpus) == 1);
+  CHECK(number_of_processes({.num_processes = 3}, two_gpus) == 3);
+}
+
+TEST_CASE("settings reach the ranks only when they are given") {
+  const LaunchOptions all{
+      .cpu = true, .num_processes = 1, .backend = "gloo", .gradient_accumulation_steps = 4, .debug = true};
+  const Variables settings{{"ACCELERATE_USE_CPU", "1"},
+                           {"ACCELERATE_BACKEND", "gloo"},
+                           {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"},
+                           {"ACCELERATE_DEBUG_MODE", "1"}};
+  CHECK(first(all, no_gpus, {}) == with(rank_variables("0", "1"), settings));
+  CHECK(first({}, no_gpus, {}) == rank_variables("0", "1"));
+}
+
+TEST_CASE("nccl is what GPUs get anyway: asked for, it is not exported, and without a GPU it is refused") {
+  using accelerate::launch::check_gpus;
+  const LaunchOptions nccl{.backend = "nccl"};
+  CHECK_FALSE(first(nccl, two_gpus, {}).contains("ACCELERATE_BACKEND"));
+  CHECK_NOTHROW(check_gpus(nccl, two_gpus));
+  CHECK_NOTHROW(check_gpus({.backend = "gloo"}, no_gpus));
+  CHECK_NOTHROW(check_gpus({}, no_gpus));
+  CHECK_THROWS_WITH_AS(check_gpus(nccl, no_gpus),
+                       "accelerate_launch: --backend nccl needs GPUs, but 0 are visible; use mpi or gloo, or look at "
+                       "nvidia-smi and CUDA_VISIBLE_DEVICES",
+                       accelerate::launch::LaunchError);
+  CHECK_THROWS_WITH_AS(check_gpus({.cpu = true, .backend = "nccl"}, two_gpus),
+                       "accelerate_launch: --backend nccl needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE "
+                       "or the config file asks for the CPU; use mpi or gloo",
+                       accelerate::launch::LaunchError);
+}
+
+TEST_CASE("the command line wins over the environment, and the environment stays otherwise") {
+  const Variables inherited{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}, {"ACCELERATE_BACKEND", "mpi"}};
+  const auto given = first({.gradient_accumulation_steps = 4}, no_gpus, inherited);
+  CHECK(given.at("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") == "4");
+  CHECK(given.at("ACCELERATE_BACKEND") == "mpi");
+}
+
+TEST_CASE("threads are exported as given and not made up: the library shares out the cores") {
+  CHECK_FALSE(first({.num_processes = 3}, no_gpus, {}).contains("OMP_NUM_THREADS"));
+  CHECK(first({.num_processes = 3}, no_gpus, {{"OMP_NUM_THREADS", "5"}}).at("OMP_NUM_THREADS") == "5");
+  CHECK(first({.num_cpu_threads_per_process = 7}, no_gpus, {{"OMP_NUM_THREADS", "5"}}).at("OMP_NUM_THREADS") == "7");
+}
+
+TEST_CASE("a GPU's name that lost to --cpu, and a backend that lost to nccl, do not reach the ranks") {
+  const Variables cuda{{"ACCELERATE_TORCH_DEVICE", "cuda:1"}};
+  CHECK_FALSE(first({.cpu = true}, two_gpus, cuda).contains("ACCELERATE_TORCH_DEVICE"));
+  CHECK(first({}, two_gpus, cuda).at("ACCELERATE_TORCH_DEVICE") == "cuda:1");
+  CHECK(first({.cpu = true}, two_gpus, {{"ACCELERATE_TORCH_DEVICE", "cpu"}}).at("ACCELERATE_TORCH_DEVICE") == "cpu");
+  CHECK_FALSE(first({.backend = "nccl"}, two_gpus, {{"ACCELERATE_BACKEND", "mpi"}}).contains("ACCELERATE_BACKEND"));
+}
+
+TEST_CASE("the place that another launcher gave this process does not reach the ranks") {
+  const Variables inherited{{"RANK", "7"},
+                            {"WORLD_SIZE", "9"},
+                            {"TORCHELASTIC_RUN_ID", "x"},
+                            {"GROUP_RANK", "3"},
+                            {"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_MCA_ess", "pmi"},
+                            {"PMIX_RANK", "1"},
+                            {"PMI_RANK", "1"},
+                            {"MPI_LOCALRANKID", "1"},
+                            {"MV2_COMM_WORLD_SIZE", "2"},
+                            {"ORTE_X", "1"},
+                            {"SLURM_JOB_ID", "5"},
+                            {"OMP_NUM_THREADS", "1"}};
+  CHECK(first({}, no_gpus, inherited) ==
+        with(rank_variables("0", "1"), {{"OMP_NUM_THREADS", "1"}, {"SLURM_JOB_ID", "5"}}));
+}
+
+TEST_CASE("MPI is served when asked for, and by default to several ranks on a CPU") {
+  using accelerate::launch::wants_mpi;
+  CHECK(wants_mpi({.num_processes = 1, .backend = "mpi"}, no_gpus));
+  CHECK(wants_mpi({.num_processes = 2, .backend = "mpi"}, two_gpus));
+  CHECK(wants_mpi({.num_processes = 2}, no_gpus));
+  CHECK(wants_mpi({.cpu = true, .num_processes = 2}, two_gpus));
+  CHECK_FALSE(wants_mpi({.num_processes = 1}, no_gpus));
+  CHECK_FALSE(wants_mpi({.num_processes = 2}, two_gpus));
+  CHECK_FALSE(wants_mpi({}, two_gpus));
+  CHECK_FALSE(wants_mpi({.num_processes = 2, .backend = "gloo"}, no_gpus));
+}
+
+TEST_CASE("ranks whose MPI we serve get Open MPI's hints and lose the batch system's variables") {
+  const Variables inherited{{"SLURM_JOB_ID", "5"}, {"PBS_JOBID", "5"}, {"OMP_NUM_THREADS", "1"}};
+  CHECK(first({}, no_gpus, inherited, true) == with(rank_variables("0", "1"), {{"OMP_NUM_THREADS", "1"},
+                                                                               {"OMPI_MCA_schizo", "^orte,ompi"},
+                                                                               {"OMPI_MCA_pml", "ob1"},
+                                                                               {"OMPI_MCA_btl", "vader,self"}}));
+}
+
+TEST_CASE("ranks on a CPU keep freed memory, unless the user tuned malloc; ranks on GPUs do not") {
+  const auto on_gpus = first({}, two_gpus, {});
+  CHECK_FALSE(on_gpus.contains("MALLOC_MMAP_THRESHOLD_"));
+  CHECK_FALSE(on_gpus.contains("MALLOC_TRIM_THRESHOLD_"));
+  CHECK(first({.cpu = true}, two_gpus, {}).at("MALLOC_TRIM_THRESHOLD_") == "1073741824");
+  CHECK(first({}, no_gpus, {{"MALLOC_TRIM_THRESHOLD_", "1"}}).at("MALLOC_TRIM_THRESHOLD_") == "1");
+  const Variables tuned{{"GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"}};
+  CHECK_FALSE(first({}, no_gpus, tuned).contains("MALLOC_TRIM_THRESHOLD_"));
+}
+
+TEST_CASE("what the user chose for Open MPI stays") {
+  const Variables inherited{{"OMPI_MCA_pml", "ucx"}, {"OMPI_MCA_coll_tuned_use_dynamic_rules", "1"}};
+  const auto variables = first({}, no_gpus, inherited, true);
+  CHECK(variables.at("OMPI_MCA_pml") == "ucx");
+  CHECK(variables.at("OMPI_MCA_btl") == "vader,self");
+  CHECK(variables.at("OMPI_MCA_coll_tuned_use_dynamic_rules") == "1");
+}
+
+TEST_CASE("more ranks than processors yield while they wait") {
+  CHECK_FALSE(first({.num_processes = 16}, no_gpus, {}, true).contains("OMPI_MCA_mpi_yield_when_idle"));
+  CHECK(first({.num_processes = 17}, no_gpus, {}, true).at("OMPI_MCA_mpi_yield_when_idle") == "1");
+  CHECK_FALSE(first({.num_processes = 17}, no_gpus, {}, false).contains("OMPI_MCA_mpi_yield_when_idle"));
+}

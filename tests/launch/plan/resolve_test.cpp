@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/resolve.hpp"
+
+#include <doctest/doctest.h>
+
+#include "launch/plan/plan.hpp"
+
+using accelerate::env::Config;
+using accelerate::env::Variables;
+using accelerate::launch::LaunchOptions;
+using accelerate::launch::Machine;
+using accelerate::launch::resolve;
+using accelerate::launch::wants_mpi;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+const Machine two_gpus{.gpus = 2, .usable_cpus = 16};
+const Config no_file{};
+
+Config file(const std::string& key, const std::string& value) { return {.path = "f", .values = {{key, value}}}; }
+
+LaunchOptions resolved(const LaunchOptions& options, const Variables& variables, const Config& config = no_file) {
+  return resolve(options, variables, config).options;
+}
+
+Lines conflicts(const LaunchOptions& options, const Variables& variables, const Config& config = no_file) {
+  return resolve(options, variables, config).conflicts;
+}
+
+}  // namespace
+
+TEST_CASE("options stay as they are where nothing else is said") {
+  const LaunchOptions options{.num_processes = 2, .backend = "gloo", .command = {"./train"}};
+  CHECK(resolved(options, {}) == options);
+  CHECK(resolved(options, {{"ACCELERATE_USE_CPU", "0"}}) == options);
+  CHECK(conflicts(options, {}).empty());
+}
+
+TEST_CASE("the CPU and the backend count the same from an option, a variable and the config file") {
+  for (const Variables& variables : {Variables{{"ACCELERATE_USE_CPU", "yes"}}, {{"ACCELERATE_TORCH_DEVICE", "cpu"}}}) {
+    CHECK(resolved({.num_processes = 2}, variables) == LaunchOptions{.cpu = true, .num_processes = 2});
+  }
+  CHECK(resolved({}, {}, file("cpu", "true")).cpu);
+  CHECK(resolved({}, {}, file("torch_device", "cpu")).cpu);
+  CHECK_FALSE(resolved({}, {{"ACCELERATE_USE_CPU", "0"}}, file("cpu", "true")).cpu);
+  CHECK(resolved({}, {{"ACCELERATE_BACKEND", "mpi"}}).backend == "mpi");
+  CHECK(resolved({}, {}, file("backend", "mpi")).backend == "mpi");
+  CHECK_FALSE(resolved({}, {{"ACCELERATE_BACKEND", "nccl"}}).backend);  // GPUs use it anyway, the CPU's ranks refuse it
+  CHECK(resolved({.backend = "gloo"}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi")).backend == "gloo");
+}
+
+TEST_CASE("MPI is served for what the environment or the config file asks, as for the options") {
+  CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_USE_CPU", "1"}}), two_gpus));
+  CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_BACKEND", "mpi"}}), two_gpus));
+  CHECK(wants_mpi(resolved({.num_processes = 2}, {}, file("cpu", "true")), two_gpus));
+  CHECK(wants_mpi(resolved({.num_processes = 2}, {}, file("backend", "mpi")), two_gpus));
+  CHECK_FALSE(wants_mpi(resolved({.num_processes = 2}, {}), two_gpus));
+  CHECK_FALSE(wants_mpi(resolved({.cpu = true, .num_processes = 2}, {{"ACCELERATE_BACKEND", "gloo"}}), two_gpus));
+}
+
+TEST_CASE("a variable that loses to a different value of the command line is told") {
+  CHECK(conflicts({.gradient_accumulation_steps = 2}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}}) ==
+        Lines{"gradient_accumulation_steps is 2 from the command line; not used: 8 in "
+              "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
+  CHECK(conflicts({.backend = "gloo"}, {{"ACCELERATE_BACKEND", "mpi"}}) ==
+        Lines{"backend is gloo from the command line; not used: mpi in ACCELERATE_BACKEND"});
+  CHECK(conflicts({.backend = "nccl"}, {{"ACCELERATE_BACKEND", "mpi"}}) ==
+        Lines{"backend is nccl from the command line; not used: mpi in ACCELERATE_BACKEND"});
+  CHECK(conflicts({.cpu = true}, {{"ACCELERATE_TORCH_DEVICE", "cuda"}}) ==
+        Lines{"cpu is true from the command line; not used: torch_device cuda in ACCELERATE_TORCH_DEVICE"});
+  CHECK(conflicts({.num_cpu_threads_per_process = 3}, {{"OMP_NUM_THREADS", "4"}}) ==
+        Lines{"threads_per_rank is 3 from the command line; not used: 4 in OMP_NUM_THREADS"});
+  CHECK(conflicts({.debug = true}, {{"ACCELERATE_DEBUG_MODE", "true"}}).empty());
+  CHECK(
+      conflicts({.gradient_accumulation_steps = 2}, {}, file("gradient_accumulation_steps", "8")).empty());  // rank 0's
+  CHECK(resolved({.backend = "nccl"}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi")).backend == "nccl");
+}
+
+TEST_CASE("a value that the library would refuse is refused before a rank starts") {
+  CHECK_THROWS_WITH_AS(resolve({}, {{"ACCELERATE_BACKEND", "nonsense"}}, {}),
+                       "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl", accelerate::Error);
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/output.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using accelerate::launch::LineBuffer;
+using accelerate::launch::Tail;
+using std::chrono::milliseconds;
+
+TEST_CASE("the tail keeps the last lines, the unfinished one too") {
+  Tail tail(3);
+  CHECK(tail.text().empty());
+  tail.add("one\ntwo\nth");
+  CHECK(tail.text() == "one\ntwo\nth\n");
+  tail.add("ree\nfour\nfive");
+  CHECK(tail.text() == "three\nfour\nfive\n");
+  tail.add("\n");
+  CHECK(tail.text() == "three\nfour\nfive\n");
+}
+
+TEST_CASE("the tail shows a progress bar in its last state") {
+  Tail tail;
+  tail.add("\r 10 %\r 50 %");
+  CHECK(tail.text() == " 50 %\n");
+  tail.add("\r100 %\r\nDOS line\r\n");
+  CHECK(tail.text() == "100 %\nDOS line\n");
+}
+
+TEST_CASE("the tail cuts endless lines") {
+  Tail tail(2, 4);
+  tail.add("abcdefgh\nx\ry");
+  CHECK(tail.text() == "abcd\ny\n");
+}
+
+TEST_CASE("lines pass whole, the beginning of one waits") {
+  LineBuffer lines;
+  const LineBuffer::Clock::time_point start{};
+  CHECK(lines.add("one\ntw", start) == "one\n");
+  CHECK_FALSE(lines.empty());
+  CHECK(lines.add("o\n", start) == "two\n");
+  CHECK(lines.empty());
+}
+
+TEST_CASE("the beginning of a line does not wait long") {
+  LineBuffer lines;
+  const LineBuffer::Clock::time_point start{};
+  CHECK(lines.add("10 %", start) == "");
+  CHECK(lines.flush(start + milliseconds(49)) == "");
+  CHECK(lines.add(" and", start + milliseconds(49)) == "");
+  CHECK(lines.flush(start + milliseconds(50)) == "10 % and");
+  CHECK(lines.empty());
+  CHECK(lines.flush(start + milliseconds(500)) == "");
+}
+
+TEST_CASE("a carriage return ends a piece, so bars stay live") {
+  LineBuffer lines;
+  CHECK(lines.add("\r10 %\r20", {}) == "\r10 %\r");
+  CHECK(lines.flush({}, true) == "20");
+}

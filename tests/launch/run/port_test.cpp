@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/port.hpp"
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "launch/plan/options.hpp"
+
+using accelerate::launch::LaunchError;
+using accelerate::launch::ReservedPort;
+
+namespace {
+
+/// A socket on 127.0.0.1:port, -1 when it cannot be bound (and listen).
+int take(int64_t port, bool reuse, bool listening) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = reuse ? 1 : 0;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && (!listening || listen(fd, 1) == 0))
+    return fd;
+  close(fd);
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("a free port is kept from others, and open to rank 0's listener") {
+  const ReservedPort port(0);
+  CHECK(port.number() > 0);
+  CHECK(take(port.number(), false, false) == -1);
+  const int listener = take(port.number(), true, true);
+  CHECK(listener >= 0);
+  close(listener);
+}
+
+TEST_CASE("a launcher that moved away from 29500 says where to") {
+  CHECK(accelerate::launch::port_moved(40123) ==
+        "accelerate_launch: port 29500 is in use, perhaps by another job; this one uses 40123");
+}
+
+TEST_CASE("two launchers get different free ports") { CHECK(ReservedPort(0).number() != ReservedPort(0).number()); }
+
+TEST_CASE("a port that is asked for and in use is refused, with what to do") {
+  ReservedPort free(0);
+  const int listener = take(free.number(), true, true);
+  REQUIRE(listener >= 0);
+  std::string said;
+  try {
+    const ReservedPort second(free.number());
+  } catch (const LaunchError& error) {
+    CHECK(error.exit_code() == 1);
+    said = error.what();
+  }
+  CHECK(said == "accelerate_launch: --main_process_port " + std::to_string(free.number()) +
+                    " is in use on 127.0.0.1, perhaps by another job; give another, or 0 for a free one");
+  close(listener);
+}
+
+TEST_CASE("a port that cannot be had at all is told with the system's words") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::string said;
+  try {
+    const ReservedPort port({});
+  } catch (const LaunchError& error) {
+    said = error.what();
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(said == "accelerate_launch: no port 29500 on 127.0.0.1: Too many open files");
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/spawn.hpp"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+using accelerate::launch::find_program;
+using accelerate::launch::LaunchError;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/spawn_test.XXXXXX";
+    path = mkdtemp(name);
+    std::ofstream(path + "/data.txt") << "x";
+    std::ofstream(path + "/tool") << "#!/bin/sh\n";
+    chmod((path + "/tool").c_str(), 0755);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+std::pair<int, std::string> refusal(const std::string& name, const accelerate::env::Variables& variables = {}) {
+  try {
+    (void)find_program(name, variables);
+  } catch (const LaunchError& error) {
+    return {error.exit_code(), error.what()};
+  }
+  return {0, ""};
+}
+
+}  // namespace
+
+TEST_CASE("a name with a slash is a path, another is looked up in PATH") {
+  const Folder folder;
+  const accelerate::env::Variables variables{{"PATH", "/nowhere:" + folder.path}};
+  CHECK(find_program(folder.path + "/tool", {}) == folder.path + "/tool");
+  CHECK(find_program("tool", variables) == folder.path + "/tool");
+}
+
+TEST_CASE("a program that cannot be run is refused with a shell's exit codes") {
+  const Folder folder;
+  using Pair = std::pair<int, std::string>;
+  CHECK(refusal("./no_such_program") == Pair{127, "accelerate_launch: ./no_such_program not found"});
+  CHECK(refusal("no_such_program", {{"PATH", "/bin"}}) == Pair{127, "accelerate_launch: no_such_program not found"});
+  CHECK(refusal("data.txt", {{"PATH", folder.path}}) == Pair{127, "accelerate_launch: data.txt not found"});
+  CHECK(refusal("/tmp") == Pair{126, "accelerate_launch: /tmp is a folder, not a program"});
+  const std::string data = folder.path + "/data.txt";
+  CHECK(refusal(data) ==
+        Pair{126, "accelerate_launch: " + data + " is not executable; chmod +x " + data + " allows it"});
+}
+
+TEST_CASE("a program in this folder but not in PATH is pointed out") {
+  const Folder folder;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path);
+  const auto said = refusal("tool", {{"PATH", "/bin"}});
+  std::filesystem::current_path(before);
+  CHECK(said ==
+        std::pair<int, std::string>{127, "accelerate_launch: tool is not in PATH; the one in this folder is ./tool"});
+}

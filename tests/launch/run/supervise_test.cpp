@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/supervise.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "accelerate/base/error.hpp"
+#include "launch/plan/plan.hpp"
+#include "tests/launch/run.hpp"
+
+using accelerate::launch::describe;
+using accelerate::launch::exit_code_of;
+using accelerate::launch::LaunchOptions;
+using accelerate::launch::supervise;
+
+namespace {
+
+/// A file that stands for the launcher's stdout and stderr.
+struct Sink {
+  Sink() { fd = mkstemp(name); }
+  ~Sink() {
+    close(fd);
+    unlink(name);
+  }
+  [[nodiscard]] std::string text() const {
+    std::stringstream content;
+    content << std::ifstream(name).rdbuf();
+    return content.str();
+  }
+  char name[32] = "/tmp/supervise_test.XXXXXX";
+  int fd = -1;
+};
+
+accelerate::launch::LaunchPlan ranks(int64_t count, const std::string& script) {
+  const LaunchOptions options{.num_processes = count, .command = {"sh", "-c", script}};
+  return plan(options, {}, accelerate::env::current_variables(), {.port = 29500});
+}
+
+/// "accelerate_launch: worker 1 (host, pid ...) tail": the process number differs from run to run.
+void check_said(const std::string& text, int rank, const std::string& rest) {
+  CAPTURE(text);
+  const std::string head =
+      "accelerate_launch: worker " + std::to_string(rank) + " (" + accelerate::base::host_name() + ", pid ";
+  const auto at = text.find(head);
+  REQUIRE(at != std::string::npos);
+  const auto number_end = text.find_first_not_of("0123456789", at + head.size());
+  CHECK(text.substr(number_end) == rest);
+}
+
+}  // namespace
+
+TEST_CASE("a status is told in words and as a shell's exit code") {
+  CHECK(describe(3 << 8) == "exit code 3");
+  CHECK(describe(SIGKILL) == "signal 9 (killed)");
+  CHECK(describe(SIGSEGV) == "signal 11 (segmentation fault)");
+  CHECK(describe(SIGTERM) == "signal 15 (terminated)");
+  CHECK(exit_code_of(3 << 8) == 3);
+  CHECK(exit_code_of(0) == 0);
+  CHECK(exit_code_of(SIGKILL) == 137);
+}
+
+TEST_CASE("ranks that end well give 0 and nothing but their output") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(3, "sleep 0.$LOCAL_RANK; echo rank $RANK of $WORLD_SIZE; echo note >&2"),
+                  {.out = out.fd, .err = err.fd}) == 0);
+  CHECK(out.text() == "rank 0 of 3\nrank 1 of 3\nrank 2 of 3\n");
+  CHECK(err.text() == "note\nnote\nnote\n");
+}
+
+TEST_CASE("the first rank that fails is named with its last lines, and the others are stopped") {
+  const Sink out;
+  const Sink err;
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(
+      supervise(ranks(3, "if [ $RANK = 1 ]; then echo loss 0.5; echo boom >&2; sleep 0.2; exit 7; fi; exec sleep 300"),
+                {.out = out.fd, .err = err.fd}) == 7);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
+  check_said(err.text(), 1,
+             ") ended first, exit code 7; the others were stopped. Its last lines follow.\nloss 0.5\nboom\n");
+}
+
+TEST_CASE("a rank killed by a signal gives 128 + signal") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then kill -9 $$; fi; exec sleep 300"), {.out = out.fd, .err = err.fd}) ==
+        137);
+  check_said(err.text(), 0, ") ended first, signal 9 (killed); the others were stopped. It printed nothing.\n");
+}
+
+TEST_CASE("a job of one rank shows its output once") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(1, "printf partial; exit 3"), {.out = out.fd, .err = err.fd}) == 3);
+  CHECK(out.text() == "partial");
+  check_said(err.text(), 0, ") ended with exit code 3.\n");
+}
+
+TEST_CASE("when the last rank fails there is nobody to stop") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then exit 0; fi; sleep 1; exit 4"), {.out = out.fd, .err = err.fd}) == 4);
+  check_said(err.text(), 1, ") ended first, exit code 4. It printed nothing.\n");
+}
+
+TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
+  const Sink out;
+  const Sink err;
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then sleep 0.3; exit 5; fi; trap '' TERM; while :; do sleep 1; done"),
+                  {.grace = std::chrono::milliseconds(300), .out = out.fd, .err = err.fd}) == 5);
+  const auto took = std::chrono::steady_clock::now() - start;
+  CHECK(took >= std::chrono::milliseconds(600));
+  CHECK(took < std::chrono::seconds(60));
+}
+
+TEST_CASE("a first signal during a failure's grace does not start the grace again") {
+  const Sink out;
+  const Sink err;
+  const std::string launcher = std::to_string(getpid());
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then sleep 0.5; exit 5; fi; trap '' TERM INT; sleep 7; kill -INT " +
+                               launcher + "; while :; do sleep 1; done"),
+                  {.grace = std::chrono::seconds(10), .out = out.fd, .err = err.fd}) == 5);
+  const auto took = std::chrono::steady_clock::now() - start;
+  CHECK(took >= std::chrono::seconds(10));
+  CHECK(took < std::chrono::seconds(15));  // 17 and more, were it started again
+}
+
+TEST_CASE("helpers that a rank leaves behind do not outlive it, and no zombie stays") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(1, "sleep 300 & echo $!"), {.out = out.fd, .err = err.fd}) == 0);
+  const pid_t helper = static_cast<pid_t>(std::stol(out.text()));
+  CHECK(testing::gone(helper));
+  CHECK(waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("lines of several ranks do not mix") {
+  const Sink out;
+  const Sink err;
+  const std::string script =
+      "i=0; while [ $i -lt 200 ]; do printf \"$RANK$RANK$RANK\"; printf \"$RANK$RANK$RANK\\n\"; i=$((i+1)); done";
+  CHECK(supervise(ranks(3, script), {.out = out.fd, .err = err.fd}) == 0);
+  std::istringstream lines(out.text());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const bool whole = line == "000000" || line == "111111" || line == "222222";
+    CHECK(whole);
+  }
+  CHECK(count == 600);
+}
+
+TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {
+  const LaunchOptions options{.num_processes = 2, .command = {"/no/such/program"}};
+  CHECK_THROWS_WITH_AS(supervise(plan(options, {}, {}, {})), "accelerate_launch: /no/such/program not found",
+                       accelerate::launch::LaunchError);
+}
