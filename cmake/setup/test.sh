@@ -68,9 +68,10 @@ test_tsan() {
     setarch "$(uname -m)" -R ctest --test-dir build-tsan -j "$(jobs)" --output-on-failure -LE full -R "$tsan_tests" -E "$tsan_not"
 }
 
-# test_without <MPI|GLOO|CUDA>: the tests that still apply are those that this configuration has. Warnings are errors here.
+# test_without <MPI|GLOO|CUDA>: the tests that still apply are those that this configuration has. Warnings are errors here,
+# and every source file is compiled by itself, so that each goes on including what it uses.
 test_without() {
   local folder=build-no-${1,,}
-  build_in "$folder" release "-DACCELERATE_WITH_$1=OFF" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
+  build_in "$folder" release "-DACCELERATE_WITH_$1=OFF" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_UNITY_BUILD=OFF
   test_in "$folder" -LE full -E "$not_again"
 }

@@ -53,7 +53,8 @@ TEST_CASE("includes that the table forbids are named with file, both rooms and h
   tree.write("accelerate/tree/tree.cpp", "#include \"accelerate/comm/core/reduce_op.hpp\"\n");
   tree.write("launch/plan/plan.cpp", "#include \"accelerate/comm/group.hpp\"\n#include <c10/util/Exception.h>\n");
   CHECK(layers::violations(tree.root) ==
-        Lines{"accelerate/base/log.cpp: base may not include LibTorch (torch/types.h)",
+        Lines{"accelerate/accelerator.hpp: facade may not include launch (launch/spawn.hpp)",
+              "accelerate/base/log.cpp: base may not include LibTorch (torch/types.h)",
               "accelerate/comm/core/worker.hpp: comm/core may not include comm (accelerate/comm/group.hpp)",
               "accelerate/comm/mpi/channel.cpp: comm/mpi may not include comm/threads "
               "(accelerate/comm/threads/backend.hpp)",
