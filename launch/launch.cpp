@@ -8,6 +8,7 @@
 #include "launch/plan/plan.hpp"
 #include "launch/plan/resolve.hpp"
 #include "launch/pmix/server.hpp"
+#include "launch/run/job_id.hpp"
 #include "launch/run/port.hpp"
 #include "launch/run/supervise.hpp"
 
@@ -32,13 +33,14 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
-  const auto [options, conflicts] = resolve(given, variables, env::read_config(variables));
+  const auto [options, timeout, conflicts] = resolve(given, variables, env::read_config(variables));
   for (const auto& conflict : conflicts) fmt::print(stderr, "accelerate_launch: {}\n", conflict);
   const auto machine = this_machine(variables);
   check_gpus(options, machine);
   const ReservedPort port(options.main_process_port);
-  return supervise(
-      plan(options, machine, variables, {.port = port.number(), .serve_mpi = decide_mpi(options, machine)}));
+  const Wiring wiring{.port = port.number(), .serve_mpi = decide_mpi(options, machine), .job_id = random_job_id()};
+  // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
+  return supervise(plan(options, machine, variables, wiring), {.mpi_start = timeout + std::chrono::seconds(2)});
 }
 
 }  // namespace accelerate::launch

@@ -89,6 +89,23 @@ void read_slurm_master(const Variables& variables, ProcessEnv& process) {
   }
 }
 
+/// A step of a launcher that is not the one which placed this process says nothing about its job.
+std::string read_job_id(const Variables& variables, Source source) {
+  if (auto own = find(variables, "ACCELERATE_JOB_ID")) return *own;
+  switch (source) {
+    case Source::torchrun:
+      return find(variables, "TORCHELASTIC_RUN_ID").value_or("");
+    case Source::slurm:
+      return fmt::format("{}.{}", first_set(variables, {"SLURM_JOB_ID", "SLURM_JOBID"}).text.value_or(""),
+                         find(variables, "SLURM_STEP_ID").value_or(""));
+    case Source::open_mpi:
+    case Source::pmix:
+      return find(variables, "PMIX_NAMESPACE").value_or("");
+    default:
+      return "";
+  }
+}
+
 std::string describe(const ProcessEnv& process) {
   return fmt::format("rank {} of {}, {} of {} here", process.rank, process.world_size, process.local_rank,
                      process.local_world_size);
@@ -188,6 +205,7 @@ ProcessEnv read(const Variables& variables) {
   process.master_port = read_port(variables);
   if (process.source == Source::torchrun) read_elastic(variables, process);
   if (process.source == Source::slurm) read_slurm_master(variables, process);
+  process.job_id = read_job_id(variables, process.source);
   look_at_others(sets, process);
   return process;
 }
@@ -201,6 +219,7 @@ Variables write(const ProcessEnv& process) {
                 {"TORCHELASTIC_USE_AGENT_STORE", process.agent_store ? "True" : "False"}};
   if (process.master_addr) out["MASTER_ADDR"] = *process.master_addr;
   if (process.master_port) out["MASTER_PORT"] = fmt::to_string(*process.master_port);
+  if (!process.job_id.empty()) out["ACCELERATE_JOB_ID"] = process.job_id;
   return out;
 }
 

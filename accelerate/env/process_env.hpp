@@ -35,6 +35,10 @@ struct ProcessEnv {
   int64_t restart_count = 0;
   /// torchrun's agent already holds the store at master_addr:master_port, so every rank is a client.
   bool agent_store = false;
+  /// Tells this job from every other one: part of every key in the rendezvous store, so that strangers who share a port
+  /// never meet. ACCELERATE_JOB_ID (accelerate_launch draws it at random), else what the launcher has: torchrun's
+  /// TORCHELASTIC_RUN_ID, Slurm's job and step, PMIx's namespace. "" where nothing tells.
+  std::string job_id{};
 
   bool operator==(const ProcessEnv&) const = default;
 };

@@ -118,7 +118,8 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
                                 .local_rank = rank,
                                 .local_world_size = ranks,
                                 .master_addr = "127.0.0.1",
-                                .master_port = wiring.port};
+                                .master_port = wiring.port,
+                                .job_id = wiring.job_id};
     for (const auto& [name, value] : env::write(place)) worker.environment[name] = value;
     result.workers.push_back(std::move(worker));
   }

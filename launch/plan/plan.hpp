@@ -32,6 +32,7 @@ struct LaunchPlan {
 struct Wiring {
   int64_t port = 0;        ///< where rank 0 will listen on 127.0.0.1
   bool serve_mpi = false;  ///< wants_mpi(), and a server can be had
+  std::string job_id{};    ///< drawn at random: strangers who share a port never meet
 };
 
 /// options     settled (settle.hpp)

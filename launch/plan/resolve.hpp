@@ -13,6 +13,8 @@ namespace accelerate::launch {
 struct Resolved {
   /// With --cpu and --backend where the environment or the config file asks for the same.
   LaunchOptions options{};
+  /// Longest wait for a peer, as far as the code does not say otherwise.
+  std::chrono::seconds timeout{};
   /// One sentence for every variable that lost to a different value of the command line.
   std::vector<std::string> conflicts{};
 };

@@ -26,7 +26,9 @@ class PmixEvents {
 
   void connected(int64_t rank) {
     const std::lock_guard lock(mutex_);
+    came_.insert(rank);
     open_.insert(rank);
+    wake();
   }
   void finalized(int64_t rank) {
     const std::lock_guard lock(mutex_);
@@ -35,10 +37,17 @@ class PmixEvents {
   void abort(int64_t rank, int code) {
     const std::lock_guard lock(mutex_);
     if (!abort_) abort_ = MpiAbort{.rank = rank, .code = code};
-    const uint64_t one = 1;
-    [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+    wake();
   }
   [[nodiscard]] int wake_fd() const { return wake_; }
+  void heard() const {
+    uint64_t count = 0;
+    [[maybe_unused]] const auto got = read(wake_, &count, sizeof count);
+  }
+  [[nodiscard]] bool has_come(int64_t rank) const {
+    const std::lock_guard lock(mutex_);
+    return came_.contains(rank);
+  }
   [[nodiscard]] bool is_open(int64_t rank) const {
     const std::lock_guard lock(mutex_);
     return open_.contains(rank);
@@ -49,7 +58,13 @@ class PmixEvents {
   }
 
  private:
+  void wake() const {
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+  }
+
   mutable std::mutex mutex_;
+  std::set<int64_t> came_;
   std::set<int64_t> open_;
   std::optional<MpiAbort> abort_;
   int wake_;

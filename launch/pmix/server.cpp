@@ -26,6 +26,10 @@ std::string unpredictable_name() {
   return fmt::format("accelerate-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
+/// libpmix 4.2 copies a host's name, as far as it has no digits, into an array of 50 letters on its stack. On one machine
+/// any name does.
+std::string short_host_name() { return base::host_name().substr(0, 49); }
+
 std::string temporary_parent() {
   const char* given = std::getenv("TMPDIR");
   return given != nullptr && *given != '\0' ? given : "/tmp";
@@ -44,7 +48,7 @@ class PmixServer : public MpiServer {
   explicit PmixServer(int64_t ranks)
       : ranks_(ranks),
         pmix_(load_pmix()),
-        host_(base::host_name()),
+        host_(short_host_name()),
         job_(unpredictable_name()),
         folder_(temporary_parent()),
         shared_memory_(writable("/dev/shm") ? "/dev/shm" : temporary_parent()) {
@@ -82,6 +86,8 @@ class PmixServer : public MpiServer {
 
   [[nodiscard]] int wake_fd() const override { return events_.wake_fd(); }
   [[nodiscard]] std::optional<MpiAbort> aborted() const override { return events_.aborted(); }
+  void heard() const override { events_.heard(); }
+  [[nodiscard]] bool has_come(int64_t rank) const override { return events_.has_come(rank); }
   [[nodiscard]] bool not_finalized(int64_t rank) const override { return events_.is_open(rank); }
 
  private:

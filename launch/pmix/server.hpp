@@ -22,9 +22,12 @@ class MpiServer {
   virtual ~MpiServer() = default;
   /// What the environment of this rank needs in addition.
   virtual env::Variables variables(int64_t rank) = 0;
-  /// Readable when aborted() changed.
+  /// Readable when a rank came or aborted, until heard() is called.
   [[nodiscard]] virtual int wake_fd() const = 0;
+  virtual void heard() const = 0;
   [[nodiscard]] virtual std::optional<MpiAbort> aborted() const = 0;
+  /// This rank called MPI_Init, where all ranks wait for all others.
+  [[nodiscard]] virtual bool has_come(int64_t rank) const = 0;
   /// This rank called MPI_Init, but not MPI_Finalize.
   [[nodiscard]] virtual bool not_finalized(int64_t rank) const = 0;
 };

@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 
@@ -27,6 +29,32 @@ int bind_loopback(int socket, int64_t port) {
   return bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }
 
+/// Whether this launcher is the one that may keep the port: two sockets with SO_REUSEADDR may bind one port while
+/// neither listens, so binding does not tell. An abstract socket belongs to the network's name space as the port does,
+/// and goes with its process.
+bool claim(int lock, int64_t port) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const auto end =
+      fmt::format_to_n(address.sun_path + 1, sizeof address.sun_path - 1, "accelerate_launch.port.{}", port);
+  const auto length = static_cast<socklen_t>(end.out - reinterpret_cast<char*>(&address));
+  return bind(lock, reinterpret_cast<const sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
+}
+
+void let_rank_0_bind(int socket) {
+  const int one = 1;
+  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+}
+
+/// Returns 0 or errno. The first try is without SO_REUSEADDR, which refuses a port that anybody holds; what is then in
+/// the way of the second are the connections of a job that just ended.
+int keep_port(int socket, int lock, int64_t port) {
+  if (port != 0 && !claim(lock, port)) return EADDRINUSE;
+  const int error = bind_loopback(socket, port);
+  let_rank_0_bind(socket);
+  return error == EADDRINUSE && port != 0 ? bind_loopback(socket, port) : error;
+}
+
 int64_t port_of(int socket) {
   sockaddr_in address{};
   socklen_t length = sizeof address;
@@ -41,15 +69,13 @@ std::string port_moved(int64_t number) {
                      number);
 }
 
-ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
-  socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int one = 1;
-  if (socket_ >= 0) setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  int error = socket_ < 0 ? errno : bind_loopback(socket_, wanted.value_or(default_port));
+ReservedPort::ReservedPort(std::optional<int64_t> wanted)
+    : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), lock_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  int error = socket_ < 0 || lock_ < 0 ? errno : keep_port(socket_, lock_, wanted.value_or(default_port));
   const bool moved = error == EADDRINUSE && !wanted;
-  if (moved) error = bind_loopback(socket_, 0);
+  if (moved) error = keep_free_port();
   if (error != 0) {
-    if (socket_ >= 0) close(socket_);
+    close_all();
     if (error == EADDRINUSE) {
       throw LaunchError(1, fmt::format("accelerate_launch: --main_process_port {} is in use on 127.0.0.1, perhaps by "
                                        "another job; give another, or 0 for a free one",
@@ -59,11 +85,23 @@ ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
                                      std::strerror(error)));
   }
   number_ = port_of(socket_);
-  if (moved) {
-    fmt::print(stderr, "{}\n", port_moved(number_));
+  if (wanted == 0 || moved) claim(lock_, number_);  // from a launcher that is told to take this number
+  if (moved) fmt::print(stderr, "{}\n", port_moved(number_));
+}
+
+int ReservedPort::keep_free_port() {
+  close_all();
+  socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  lock_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  return socket_ < 0 || lock_ < 0 ? errno : keep_port(socket_, lock_, 0);
+}
+
+void ReservedPort::close_all() {
+  for (const int fd : {socket_, lock_}) {
+    if (fd >= 0) close(fd);
   }
 }
 
-ReservedPort::~ReservedPort() { close(socket_); }
+ReservedPort::~ReservedPort() { close_all(); }
 
 }  // namespace accelerate::launch

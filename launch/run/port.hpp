@@ -11,8 +11,8 @@ namespace accelerate::launch {
 /// What a launcher says that found 29500 in use and took number.
 std::string port_moved(int64_t number);
 
-/// A port of 127.0.0.1 kept for rank 0 as long as this lives: bound with SO_REUSEADDR and not listening, so that a
-/// listener that sets SO_REUSEADDR (as c10d does) gets it while nobody else is given it.
+/// A port of 127.0.0.1 kept for rank 0 as long as this lives: bound and not listening, and open to a listener that sets
+/// SO_REUSEADDR (as c10d does) while nobody else is given it. No two launchers keep one port.
 class ReservedPort {
  public:
   /// wanted   0: a free one. Unset: 29500, or a free one and a line on stderr when that is taken.
@@ -25,7 +25,12 @@ class ReservedPort {
   [[nodiscard]] int64_t number() const noexcept { return number_; }
 
  private:
+  /// Returns 0 or errno.
+  int keep_free_port();
+  void close_all();
+
   int socket_ = -1;
+  int lock_ = -1;
   int64_t number_ = 0;
 };
 

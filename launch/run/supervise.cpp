@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cerrno>
@@ -16,9 +17,11 @@
 
 #include "accelerate/base/error.hpp"
 #include "launch/pmix/server.hpp"
+#include "launch/run/mpi_start.hpp"
 #include "launch/run/output.hpp"
 #include "launch/run/signals.hpp"
 #include "launch/run/spawn.hpp"
+#include "launch/run/straggler.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -130,14 +133,18 @@ class Supervisor {
     }
     if (mpi_ && first_failed_ == nullptr) look_for_abort();
     reap();
+    if (mpi_ && first_failed_ == nullptr) look_at_start();
+    if (first_failed_ == nullptr && told_ == 0) name_stragglers();
     if (kill_at_ && Clock::now() >= *kill_at_) tell(SIGKILL);
   }
 
   [[nodiscard]] int timeout(bool held) const {
     if (held) return static_cast<int>(LineBuffer::patience.count());
-    if (!kill_at_) return -1;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now());
-    return std::max(1, static_cast<int>(left.count()) + 1);
+    Clock::time_point next = Clock::time_point::max();
+    for (const auto& each : {kill_at_, start_deadline_, stragglers_at_}) next = std::min(next, each.value_or(next));
+    if (next == Clock::time_point::max()) return -1;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
+    return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 1, 60'000));
   }
 
   /// Reads what is there, at most one buffer. Returns false when there is nothing (more).
@@ -194,22 +201,79 @@ class Supervisor {
       int status = 0;
       waitpid(worker.pid, &status, 0);
       worker.running = false;
+      stragglers_at_ = Clock::now() + options_.straggler;
       if (first_failed_ != nullptr) continue;
       if (exit_code_of(status) != 0) {
-        fail(worker, describe(status), exit_code_of(status));
+        fail(worker, describe(status) + waited_for_whom(worker), exit_code_of(status));
       } else if (mpi_ && mpi_->not_finalized(worker.rank)) {
         fail(worker, "exit code 0 without MPI_Finalize", 1);  // the others would wait for it for ever
       }
     }
   }
 
+  /// In MPI's start all wait for all: one that ended before it never comes, one that stays away is waited for so long
+  /// and no longer.
+  void look_at_start() {
+    const auto absent = awaited(at_start());
+    const auto ended = std::find_if(absent.begin(), absent.end(), [](const auto& each) { return !each.running; });
+    if (absent.empty()) return start_deadline_.reset();
+    if (ended != absent.end()) {
+      return fail(worker_of(ended->rank), "exit code 0 before MPI_Init, where others wait for it", 1);
+    }
+    const auto now = Clock::now();
+    if (!start_deadline_) start_deadline_ = now + options_.mpi_start;
+    if (now < *start_deadline_) return;
+    start_deadline_.reset();
+    absent_ = true;
+    fail(worker_of(absent.front().rank),
+         fmt::format("{} not come to MPI_Init within {:g} s, where others wait", names(absent),
+                     std::chrono::duration<double>(options_.mpi_start).count()),
+         1);
+  }
+
+  [[nodiscard]] const Worker& worker_of(int64_t rank) const {
+    return *std::find_if(workers_.begin(), workers_.end(), [&](const auto& each) { return each.rank == rank; });
+  }
+
+  [[nodiscard]] std::vector<AtMpiStart> at_start() const {
+    std::vector<AtMpiStart> all;
+    for (const auto& worker : workers_) {
+      all.push_back({.rank = worker.rank,
+                     .running = worker.running,
+                     .came = mpi_->has_come(worker.rank),
+                     .finalized = !mpi_->not_finalized(worker.rank)});
+    }
+    return all;
+  }
+
+  void name_stragglers() {
+    if (!stragglers_at_ || Clock::now() < *stragglers_at_) return;
+    stragglers_at_.reset();
+    for (const auto& worker : workers_) {
+      if (!worker.running) continue;
+      write_all(
+          options_.err,
+          fmt::format("accelerate_launch: worker {} ({}, pid {}) still runs {:g} s after the others ended; it {}\n",
+                      worker.rank, host_, worker.pid, std::chrono::duration<double>(options_.straggler).count(),
+                      what_it_does(worker.pid)));
+    }
+  }
+
   void look_for_abort() {
+    mpi_->heard();
     const auto abort = mpi_->aborted();
     for (const auto& worker : workers_) {
       if (!abort || worker.rank != abort->rank) continue;
       const int code = abort->code & 0xff;
       fail(worker, fmt::format("MPI_Abort({})", abort->code), code == 0 ? 1 : code);
     }
+  }
+
+  /// A worker that gave up in MPI's start is not the cause of it.
+  [[nodiscard]] std::string waited_for_whom(const Worker& worker) const {
+    if (!mpi_ || !mpi_->not_finalized(worker.rank)) return "";
+    const auto absent = absent_of(at_start());
+    return absent.empty() ? "" : fmt::format(" in MPI_Init, to which {} not come", names(absent));
   }
 
   void fail(const Worker& worker, const std::string& cause, int exit_code) {
@@ -247,14 +311,18 @@ class Supervisor {
     const auto& worker = *first_failed_;
     const std::string who = fmt::format("accelerate_launch: worker {} ({}, pid {})", worker.rank, host_, worker.pid);
     std::string text;
-    if (told_ != 0) {
+    const std::string last = worker.tail.text();
+    const std::string lines = last.empty() ? "It printed nothing." : "Its last lines follow.";
+    if (absent_) {
+      text = fmt::format("accelerate_launch: {} ({}, pid {}); all were stopped. {}\n{}", cause_, host_, worker.pid,
+                         lines, last);
+    } else if (told_ != 0) {
       text = fmt::format("{} ended with {} after signal {} was passed on.\n", who, cause_, told_);
     } else if (workers_.size() == 1) {
       text = fmt::format("{} ended with {}.\n", who, cause_);
     } else {
-      const std::string last = worker.tail.text();
       text = fmt::format("{} ended first, {}{}. {}\n{}", who, cause_, stopped_ ? "; the others were stopped" : "",
-                         last.empty() ? "It printed nothing." : "Its last lines follow.", last);
+                         lines, last);
     }
     write_all(options_.err, text);
   }
@@ -269,6 +337,9 @@ class Supervisor {
   int result_ = 0;
   int told_ = 0;  // the signal that we passed on
   bool stopped_ = false;
+  bool absent_ = false;  // the one that failed did not end: it never came to MPI's start
+  std::optional<Clock::time_point> start_deadline_;
+  std::optional<Clock::time_point> stragglers_at_;
   std::optional<Clock::time_point> kill_at_;
 };
 

@@ -23,6 +23,10 @@ int exit_code_of(int status);
 struct SuperviseOptions {
   /// Between SIGTERM and SIGKILL for the workers left when one failed or the launcher was told to stop.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
+  /// How long ranks that wait in MPI's start wait for one that stays away before the job is ended.
+  std::chrono::milliseconds mpi_start = std::chrono::seconds(602);
+  /// After the last end: when a line says which workers still run.
+  std::chrono::milliseconds straggler = std::chrono::seconds(30);
   int out = 1;  ///< where the workers' stdout goes
   int err = 2;  ///< where their stderr and our messages go
 };

@@ -102,7 +102,8 @@ TEST_CASE("every launcher's complete set is read") {
                                        .local_rank = 0,
                                        .local_world_size = 1,
                                        .master_addr = "node01",
-                                       .master_port = 18100});
+                                       .master_port = 18100,
+                                       .job_id = "100.0"});
 }
 
 TEST_CASE("a set of one process may leave out the local names") {
@@ -306,6 +307,20 @@ TEST_CASE("the shell of an sbatch or salloc job is one process, not rank 0 of al
   CHECK(env::read(sbatch) == ProcessEnv{});
   CHECK(env::read(with(sbatch, {{"SLURM_STEP_ID", "4294967290"}})) == ProcessEnv{});
   CHECK(env::read(with(sbatch, {{"SLURM_STEP_ID", "0"}})).world_size == 8);
+}
+
+TEST_CASE("what tells a job from another one is ours, else its launcher's, else nothing") {
+  const auto id = [](const Variables& variables) { return env::read(variables).job_id; };
+  CHECK(id(torchrun).empty());
+  CHECK(id(with(torchrun, {{"TORCHELASTIC_RUN_ID", "run-7"}})) == "run-7");
+  CHECK(id(with(open_mpi, {{"PMIX_NAMESPACE", "4242"}})) == "4242");
+  CHECK(id(slurm) == "100.0");
+  for (const auto& launcher : {torchrun, open_mpi, slurm}) {
+    const auto all = with(launcher, {{"TORCHELASTIC_RUN_ID", "run-7"}, {"PMIX_NAMESPACE", "4242"}});
+    CHECK(id(with(all, {{"ACCELERATE_JOB_ID", "mine"}})) == "mine");
+  }
+  // Ranks that are started by hand, each in a step of its own, are one job.
+  CHECK(id(with(torchrun, slurm)).empty());
 }
 
 TEST_CASE("the step's own number of tasks counts, not the job's") {

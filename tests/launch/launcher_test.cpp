@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/run/port.hpp"
 #include "tests/launch/run.hpp"
 
 using testing::Child;
@@ -57,6 +58,26 @@ TEST_CASE("ranks share one free port, which a listener can take") {
   REQUIRE(ports.size() == 2);
   CHECK(ports[0] == ports[1]);
   CHECK(ports[0] > 0);
+}
+
+TEST_CASE("ranks share an id that no other job has") {
+  const auto id = [] {
+    const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "sh", "-c", "echo $ACCELERATE_JOB_ID"});
+    REQUIRE(ran.out.size() == 2 * 33);  // 32 digits and the end of the line
+    CHECK(ran.out.substr(0, 33) == ran.out.substr(33));
+    CHECK(ran.out.find_first_not_of("0123456789abcdef\n") == std::string::npos);
+    return ran.out;
+  };
+  CHECK(id() != id());
+}
+
+TEST_CASE("two jobs that are told one port do not share it") {
+  const std::string port = std::to_string(accelerate::launch::ReservedPort(0).number());
+  Child first(launcher({"--backend", "gloo", "--main_process_port", port, "sh", "-c", "echo up; exec sleep 300"}));
+  REQUIRE(first.wait_for("up"));  // and nobody listens
+  const auto second = Child(launcher({"--backend", "gloo", "--main_process_port", port, "true"})).wait();
+  CHECK(second.code == 1);
+  CHECK(second.err.find("is in use on 127.0.0.1") != std::string::npos);
 }
 
 TEST_CASE("a launch that cannot start says so with a shell's exit code") {

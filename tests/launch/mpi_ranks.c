@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plain MPI program that the launcher's tests start: mpi_ranks hello|abort|crash|exit|unfinished|hang|file <path>
+// A plain MPI program that the launcher's tests start: mpi_ranks hello|early|away|abort|crash|exit|unfinished|hang
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +17,9 @@ static void hello(int rank, int size) {
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "hello";
   int provided = 0, rank = 0, size = 0;
+  const int last_started = atoi(getenv("RANK")) == atoi(getenv("WORLD_SIZE")) - 1;
+  if (last_started && strcmp(what, "early") == 0) return 0;
+  if (last_started && strcmp(what, "away") == 0) sleep(1000);
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);

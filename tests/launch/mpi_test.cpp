@@ -75,6 +75,16 @@ TEST_CASE("ranks know their number and the job's size, with every thread level")
   }
 }
 
+TEST_CASE("a machine may have the longest name there is") {
+  const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program},
+                          {{"LD_PRELOAD", TEST_BINARY_DIR "/tests/launch/libfake_host.so"},
+                           {"FAKE_HOST", std::string(64, 'a')},
+                           {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  CHECK(sorted_lines(ran.out, "rank ") == hello(2));
+}
+
 TEST_CASE("mpi is what several CPU ranks get without being asked") {
   const auto ran = launch({"--cpu", "--num_processes", "2", program});
   CHECK(ran.code == 0);
@@ -154,6 +164,25 @@ TEST_CASE("a rank that leaves without MPI_Finalize has failed, whatever its exit
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "unfinished"});
   CHECK(ran.code == 1);
   CHECK(ran.err.find(") ended first, exit code 0 without MPI_Finalize; the others were stopped.") != std::string::npos);
+}
+
+TEST_CASE("a rank that ends well before MPI's start is named at once, and those that wait there are stopped") {
+  const auto ran = launch({"--backend", "mpi", "--num_processes", "3", program, "early"});
+  CAPTURE(ran.err);
+  CHECK(ran.code == 1);
+  CHECK(ran.err.find("accelerate_launch: worker 2 (") != std::string::npos);
+  CHECK(
+      ran.err.find(") ended first, exit code 0 before MPI_Init, where others wait for it; the others were stopped. It "
+                   "printed nothing.\n") != std::string::npos);
+}
+
+TEST_CASE("a rank that stays away from MPI's start is named after the timeout, and the job ends") {
+  const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "away"}, {{"ACCELERATE_TIMEOUT", "1"}});
+  CAPTURE(ran.err);
+  CHECK(ran.code == 1);
+  CHECK(ran.err.find("accelerate_launch: worker 1 has not come to MPI_Init within 3 s, where others wait (") !=
+        std::string::npos);
+  CHECK(ran.err.find("); all were stopped. It printed nothing.\n") != std::string::npos);
 }
 
 TEST_CASE("programs that never call MPI are none the worse for its wire-up") {

@@ -54,6 +54,12 @@ TEST_CASE("every rank gets the command, torchrun's variables and what we inherit
   CHECK(two.workers[1].environment == with(rank_variables("1", "2"), inherited));
 }
 
+TEST_CASE("every rank gets the job's id, whatever was inherited") {
+  const auto two = plan({.num_processes = 2}, no_gpus, {{"ACCELERATE_JOB_ID", "outer"}}, {.port = 1, .job_id = "own"});
+  CHECK(two.workers[0].environment.at("ACCELERATE_JOB_ID") == "own");
+  CHECK(two.workers[1].environment.at("ACCELERATE_JOB_ID") == "own");
+}
+
 TEST_CASE("without --num_processes there is a rank per GPU, else one") {
   using accelerate::launch::number_of_processes;
   CHECK(number_of_processes({}, no_gpus) == 1);

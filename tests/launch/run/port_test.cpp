@@ -43,6 +43,27 @@ TEST_CASE("a free port is kept from others, and open to rank 0's listener") {
   close(listener);
 }
 
+TEST_CASE("a port that another launcher keeps is taken, although nobody listens there yet") {
+  const ReservedPort first(0);
+  CHECK_THROWS_AS(ReservedPort second(first.number()), LaunchError);
+}
+
+TEST_CASE("a port where the connections of a job that just ended still linger can be kept") {
+  const int listener = take(0, true, true);
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+  const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(connect(client, reinterpret_cast<sockaddr*>(&address), length) == 0);
+  const int served = accept(listener, nullptr, nullptr);
+  close(served);  // whoever closes first leaves the port in TIME_WAIT
+  close(client);
+  close(listener);
+  const int64_t port = ntohs(address.sin_port);
+  CHECK(take(port, false, false) == -1);
+  CHECK(ReservedPort(port).number() == port);
+}
+
 TEST_CASE("a launcher that moved away from 29500 says where to") {
   CHECK(accelerate::launch::port_moved(40123) ==
         "accelerate_launch: port 29500 is in use, perhaps by another job; this one uses 40123");

@@ -157,6 +157,17 @@ TEST_CASE("lines of several ranks do not mix") {
   CHECK(count == 600);
 }
 
+TEST_CASE("a rank that still runs long after the others ended is named, with what it does, and goes on") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(2,
+                        "if [ $RANK = 0 ]; then sleep 1; exit 0; fi; (sleep 5; kill -CONT $$) & kill -STOP $$; "
+                        "echo saved"),
+                  {.straggler = std::chrono::milliseconds(500), .out = out.fd, .err = err.fd}) == 0);
+  check_said(err.text(), 1, ") still runs 0.5 s after the others ended; it is stopped\n");
+  CHECK(out.text() == "saved\n");
+}
+
 TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {
   const LaunchOptions options{.num_processes = 2, .command = {"/no/such/program"}};
   CHECK_THROWS_WITH_AS(supervise(plan(options, {}, {}, {})), "accelerate_launch: /no/such/program not found",
