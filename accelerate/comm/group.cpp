@@ -56,6 +56,7 @@ std::vector<at::Tensor> Group::all_to_all(const std::vector<at::Tensor>& tensors
 void Group::send(const at::Tensor& tensor, int64_t to, int64_t tag) const { comm::send(core_, tensor, to, tag); }
 void Group::recv(const at::Tensor& tensor, int64_t from, int64_t tag) const { comm::recv(core_, tensor, from, tag); }
 void Group::barrier() const { comm::barrier(core_); }
+void Group::check(std::string_view asked_by) const { core_->check(asked_by); }
 
 std::vector<std::string> Group::all_gather_bytes(std::string_view bytes) const {
   return comm::all_gather_bytes(core_, bytes);

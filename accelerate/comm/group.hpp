@@ -107,6 +107,12 @@ class Group {
 
   void barrier() const;
 
+  /// Throws Error (peer), without talking to anybody, when the group is broken, or an operation on the GPU failed after
+  /// its caller went on: what it should have written is not there.
+  ///
+  /// asked_by   names the operation in the message
+  void check(std::string_view asked_by) const;
+
   /// Objects as bytes; lengths may differ between ranks.
   [[nodiscard]] std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
   [[nodiscard]] std::vector<std::string> gather_bytes(std::string_view bytes, int64_t root = 0) const;

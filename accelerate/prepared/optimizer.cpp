@@ -114,6 +114,7 @@ void OptimizerCore::find_engines() {
 
 void OptimizerCore::check_reduced() {
   if (!shared_->engines && shared_->group.size() == 1) return;
+  shared_->group.check("optimizer.step");
   find_engines();
   for (const auto& model : models_) {
     if (const auto core = model.lock()) core->engine()->before_step();

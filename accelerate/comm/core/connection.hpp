@@ -62,6 +62,9 @@ class Connection {
   /// Gives the fingerprint of the next operation to a backend that compares it on the way; false: it does not.
   virtual bool announce(const CallSignature&, Agreement) { return false; }
 
+  /// Throws PeerLost for an operation that failed after its caller went on.
+  virtual void check() {}
+
   /// After a failed operation: what can be said about the others ("nothing was heard from rank 1."), or "".
   virtual std::string ask_after_peers(const CallSignature&) { return ""; }
 

@@ -39,9 +39,22 @@ Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operati
 }
 
 void GroupCore::refuse_broken(const CallSignature& signature) {
-  if (broken_) {
-    const std::lock_guard lock(why_mutex_);
-    base::fail(ErrorKind::peer, place, name_of(signature.operation), "this group is broken since {}", why_);
+  if (broken_) fail_broken(name_of(signature.operation));
+}
+
+void GroupCore::fail_broken(std::string_view asked_by) {
+  const std::lock_guard lock(why_mutex_);
+  base::fail(ErrorKind::peer, place, asked_by, "this group is broken since {}", why_);
+}
+
+void GroupCore::check(std::string_view asked_by) {
+  if (broken_) fail_broken(asked_by);
+  try {
+    if (cpu) cpu->check();
+    if (cuda) cuda->check();
+  } catch (const PeerLost& error) {
+    break_with(fmt::format("{}: {}", asked_by, error.what()));
+    throw Error(ErrorKind::peer, place, asked_by, error.what());
   }
 }
 

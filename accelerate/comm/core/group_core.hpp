@@ -43,6 +43,8 @@ struct GroupCore {
   /// Numbers the operation, refuses it on a broken group, and compares it across ranks where that is asked for.
   void begin(CallSignature& signature, Agreement agreement, Connection& connection);
   void refuse_broken(const CallSignature& signature);
+  /// Throws on a broken group, and breaks it for what failed behind its caller's back.
+  void check(std::string_view asked_by);
   /// The first half of begin: for operations that exchange their signatures anyway.
   void number(CallSignature& signature);
   /// number and exchange, and compare in any case.
@@ -79,6 +81,7 @@ struct GroupCore {
 
  private:
   void break_with(const std::string& why);
+  [[noreturn]] void fail_broken(std::string_view asked_by);
 
   std::atomic<int64_t> sequence_ = 0;
   std::atomic<bool> broken_ = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The nccl backend: LibTorch's ProcessGroupNCCL. Compiled and linked, not yet run: no GPU was there.
 #include <cstdlib>
+#include <exception>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -37,9 +38,10 @@ class NcclConnection : public Connection {
         timeout_(timeout),
         device_(device) {}
 
+  /// A shutdown waits for collectives under way; what an exception leaves behind, peers may never join.
   ~NcclConnection() override {
     try {
-      if (broken_) {
+      if (broken_ || std::uncaught_exceptions() > 0) {
         nccl_->abort();
       } else {
         nccl_->shutdown();
@@ -56,9 +58,14 @@ class NcclConnection : public Connection {
 
   /// Operations on the GPU are asynchronous to the host: what failed shows at the next one.
   bool announce(const CallSignature&, Agreement) override {
+    check();
+    return false;
+  }
+
+  void check() override {
     switch (nccl_->getError()) {
       case c10d::ErrorType::SUCCESS:
-        return false;
+        return;
       case c10d::ErrorType::TIMEOUT:
         throw PeerLost("an earlier operation on the GPU reached its timeout");
       case c10d::ErrorType::COMM_ERROR:
@@ -66,7 +73,6 @@ class NcclConnection : public Connection {
       case c10d::ErrorType::REMOTE_ERROR:
         throw PeerLost("another rank's operation on the GPU failed");
     }
-    return false;
   }
 
   void give_up() noexcept override { broken_ = true; }

@@ -60,6 +60,34 @@ bool all_own_their_memory(const Tensors& tensors) {
 
 }  // namespace
 
+namespace {
+
+class FailsBehindItsCaller : public StuckConnection {
+ public:
+  using StuckConnection::StuckConnection;
+  void check() override {
+    if (failed) throw PeerLost("an earlier operation on the GPU reached its timeout");
+  }
+  bool failed = false;
+};
+
+}  // namespace
+
+TEST_CASE("what failed after its caller went on is told when the group is asked, and breaks it") {
+  const auto core = std::make_shared<GroupCore>();
+  const auto connection = std::make_shared<FailsBehindItsCaller>(c10::make_intrusive<StuckBackend>());
+  core->size = 2;
+  core->job_ranks = all_ranks(2);
+  core->cpu = connection;
+  const Group group(with_process_group(core));
+  CHECK_NOTHROW(group.check("optimizer.step"));
+  connection->failed = true;
+  const std::string why = "optimizer.step: an earlier operation on the GPU reached its timeout";
+  CHECK_THROWS_WITH_AS(group.check("optimizer.step"), why.c_str(), accelerate::Error);
+  CHECK_THROWS_WITH_AS(group.barrier(), ("barrier: this group is broken since " + why).c_str(), accelerate::Error);
+  CHECK_THROWS_WITH_AS(group.check("clip"), ("clip: this group is broken since " + why).c_str(), accelerate::Error);
+}
+
 TEST_CASE("the memory of an operation that was given up is the backend's to keep") {
   const std::vector<Tensors> all{
       left_by(true, [](const Group& group) { group.barrier(); }),
