@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -58,6 +59,20 @@ void dies(const Group& group, int64_t who) {
   group.all_reduce(at::ones({4}));
 }
 
+/// Rank 0 hangs as a machine does: its sockets stay open, and nothing is answered.
+void rank_0_freezes(const Group& group) {
+  group.barrier();
+  if (group.rank() == 0) {
+    if (::fork() == 0) {
+      ::sleep(20);
+      ::kill(::getppid(), SIGKILL);
+      _exit(0);
+    }
+    ::raise(SIGSTOP);
+  }
+  group.all_reduce(at::ones({4}));
+}
+
 void ragged(const Group& group) { static_cast<void>(group.all_gather(at::ones({64, group.rank() == 1 ? 12 : 10}))); }
 
 void shapes(const Group& group) { group.all_reduce(at::ones({group.rank() + 4})); }
@@ -79,6 +94,7 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"late", [](const Group& group) { late(group); }},
     {"rank_1_dies", [](const Group& group) { dies(group, 1); }},
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},
+    {"rank_0_freezes", rank_0_freezes},
     {"ragged", ragged},
     {"shapes", shapes},
     {"debug_shapes", shapes},
@@ -101,6 +117,39 @@ void run_more_threads_than_allowed() {
   accelerate::comm::run_threads(5, [](const Group& group) { group.barrier(); });
 }
 
+/// Rank 1 comes 20 s late to MPI's start, and rank 0 waits 2 s.
+void stays_away() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  if (process.rank == 1) std::this_thread::sleep_for(20s);
+  static_cast<void>(accelerate::comm::connect(process, {.timeout = 2s}));
+}
+
+/// Rank 0 handles an exception that destroys its group, and ends at once; rank 1 goes on for 3 s.
+void caught() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  try {
+    const auto group = accelerate::comm::connect(process, {.timeout = 60s});
+    group.barrier();
+    if (process.rank == 1) std::this_thread::sleep_for(3s);
+    throw std::runtime_error("handled");
+  } catch (const std::runtime_error&) {
+  }
+  std::printf("rank %d saved\n", static_cast<int>(process.rank));
+}
+
+/// Rank 0 handles that rank 1 is late and ends well; rank 1 does no more with it.
+void handled() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  try {
+    const auto group = accelerate::comm::connect(process, {.timeout = 2s});
+    if (process.rank == 1) std::this_thread::sleep_for(6s);
+    if (process.rank == 0) group.barrier();
+  } catch (const accelerate::Error& error) {
+    say(error);
+  }
+  std::printf("rank %d saved\n", static_cast<int>(process.rank));
+}
+
 /// As a prepared program starts.
 void start() { static_cast<void>(accelerate::job::start({.timeout = 2s}, false)); }
 
@@ -108,6 +157,9 @@ void start() { static_cast<void>(accelerate::job::start({.timeout = 2s}, false))
 const std::map<std::string, void (*)()> kWithoutGroup{
     {"meets_only", [] { meets_only(5s); }},
     {"meets_and_dies", [] { meets_only(1s); }},
+    {"stays_away", stays_away},
+    {"caught", caught},
+    {"handled", handled},
     {"threads", run_more_threads_than_allowed},
     {"start", start},
 };

@@ -147,6 +147,24 @@ TEST_CASE("gloo: when rank 0 dies the others are told") {
   check_quiet(ranks[1]);
 }
 
+TEST_CASE("gloo: when rank 0 is frozen the others are told after the timeout") {
+  const auto ranks = run_gloo("rank_0_freezes");
+  CHECK(ranks[1].out == at_rank(1,
+                                "all_reduce: waited 2 s in operation 2 ([4] float32); the job's store at rank 0 does "
+                                "not answer."));
+  CHECK(ranks[1].code == 3);
+  check_quiet(ranks[1]);
+}
+
+TEST_CASE("gloo: a name server that does not answer costs the timeout and no more") {
+  const auto ranks = run({rank_command(1, 2, free_port(), "connect", "unanswered.example")});
+  CHECK(ranks[0].out ==
+        fmt::format("environment: [rank 1 of 2, {}] connect: MASTER_ADDR is 'unanswered.example', which cannot be "
+                    "resolved: no answer within 2.0 s\n",
+                    accelerate::base::host_name()));
+  CHECK(ranks[0].code == 3);
+}
+
 TEST_CASE("gloo: a rank that never came to the meeting is named") {
   const auto ranks = run({rank_command(0, 2, free_port(), "connect")});
   CHECK(ranks[0].out == at_rank(0, "connect: waited 2 s for rank 1, it has not come"));
@@ -286,6 +304,32 @@ TEST_CASE("mpi: a rank that does not come breaks the group after the timeout, an
   CHECK(job[0].out.find(at_rank(0,
                                 "barrier: waited 2 s in operation 1 (no tensor); MPI does not tell which rank is "
                                 "missing.")) != std::string::npos);
+}
+
+TEST_CASE("mpi: a rank that stays away from MPI's start is waited for until the timeout, and the launcher names it") {
+  const auto job = run_mpi("stays_away");
+  CHECK(job[0].out == at_rank(0,
+                              "connect: waited 2 s for the other ranks in MPI's start; one has not come, or cannot be "
+                              "reached"));
+  CAPTURE(job[0].err);
+  CHECK(job[0].err.find(") ended first, exit code 3 in MPI_Init, to which worker 1 has not come; the others were "
+                        "stopped.") != std::string::npos);
+  CHECK(job[0].code == 3);
+}
+
+TEST_CASE("mpi: a failure that a program handles is none of the job's, and the other ranks are not stopped") {
+  const std::string left =
+      fmt::format("[rank 1 of 2, {}] MPI_Finalize: waited 2 s for the other ranks; left without them\n",
+                  accelerate::base::host_name());
+  for (const auto& [scenario, said] : {std::pair("caught", std::string()), std::pair("handled", left)}) {
+    const auto job = run_mpi(scenario);
+    CAPTURE(job[0].out);
+    CAPTURE(job[0].err);
+    CHECK(job[0].out.find("rank 0 saved\n") != std::string::npos);
+    CHECK(job[0].out.find("rank 1 saved\n") != std::string::npos);
+    CHECK(job[0].err == said);
+    CHECK(job[0].code == 0);
+  }
 }
 
 TEST_CASE("mpi: a rank that died does not leave the others behind") {

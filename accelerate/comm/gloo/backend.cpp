@@ -7,6 +7,7 @@
 #include "accelerate/comm/core/backend_table.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/core/within.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
 #include "accelerate/comm/rendezvous/peer_inquiry.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
@@ -26,8 +27,9 @@ Devices devices_for(const ConnectionContext& context) {
     }
     if (!devices.empty()) return devices;
   }
+  const auto deadline = std::chrono::steady_clock::now() + context.options.timeout;
   const Endpoint rank_0{context.process.master_addr.value_or("127.0.0.1"), context.process.master_port.value_or(1)};
-  devices.push_back(Gloo::createDeviceForHostname(local_address_towards(rank_0, context.place)));
+  devices.push_back(Gloo::createDeviceForHostname(local_address_towards(rank_0, context.place, deadline)));
   return devices;
 }
 
@@ -35,8 +37,13 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                    int64_t size, std::chrono::milliseconds timeout, const Devices& devices) {
   const auto options = Gloo::Options::create(timeout);
   options->devices = devices;
-  return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
-                                   static_cast<int>(size), options);
+  // Gloo keeps the timeout while the store answers; one that does not is left a second later.
+  auto gloo = within(std::chrono::steady_clock::now() + timeout + std::chrono::seconds(1), [=] {
+    return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
+                                     static_cast<int>(size), options);
+  });
+  if (!gloo) throw DeadlinePassed();
+  return *std::move(gloo);
 }
 
 class GlooConnection : public Connection {
@@ -59,7 +66,7 @@ class GlooConnection : public Connection {
   }
 
   std::string ask_after_peers(const CallSignature& signature) override {
-    return ask_peers(*store_, prefix_, signature, rank_, job_ranks_);
+    return ask_peers(store_, prefix_, signature, rank_, job_ranks_);
   }
 
   void give_up() noexcept override {

@@ -41,16 +41,20 @@ class CallerRunsWork : public CompletableWork {
   uint64_t number_ = 0;
 };
 
+/// What a thread without work needs at most to end, on a machine that is busy.
+constexpr std::chrono::milliseconds kThreadEnds{500};
+
 /// Jobs share the channel, because the worker may be left behind with one of them.
 class MpiBackend : public c10d::Backend {
  public:
   MpiBackend(std::shared_ptr<MpiChannel> channel, int64_t rank, int64_t size, std::chrono::milliseconds timeout)
       : Backend(static_cast<int>(rank), static_cast<int>(size)), channel_(std::move(channel)), timeout_(timeout) {}
 
-  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception does not wait.
+  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception waits only for the
+  /// thread to notice that there is nothing to do.
   ~MpiBackend() override {
     const bool unwinding = std::uncaught_exceptions() > 0;
-    if (!worker_->stop(unwinding ? std::chrono::milliseconds(0) : timeout_)) channel_->runtime().skip_finalize();
+    if (!worker_->stop(unwinding ? kThreadEnds : timeout_)) channel_->runtime().skip_finalize();
   }
 
   const std::string getBackendName() const override { return "mpi"; }
@@ -189,9 +193,8 @@ class MpiConnection : public Connection {
 };
 
 std::shared_ptr<Connection> connect_mpi(const ConnectionContext& context) {
-  auto runtime = MpiRuntime::start(context.process, context.place);
-  MPI_Comm own = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &own));
+  auto runtime = MpiRuntime::start(context.process, context.place, context.options.timeout);
+  const MPI_Comm own = runtime->duplicate_world(context.place, context.options.timeout);
   return std::make_shared<MpiConnection>(
       c10::make_intrusive<MpiBackend>(std::make_shared<MpiChannel>(std::move(runtime), own), context.process.rank,
                                       context.process.world_size, context.options.timeout));

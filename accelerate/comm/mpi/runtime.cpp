@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/comm/mpi/runtime.hpp"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <string>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
+#include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/core/within.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -21,10 +26,22 @@ void prefer_shared_memory(const env::ProcessEnv& process) {
   ::setenv("OMPI_MCA_btl", "vader,self", 0);
 }
 
-void initialise(const env::ProcessEnv& process, const Place& place) {
+[[noreturn]] void fail_to_meet(const Place& place, std::chrono::milliseconds timeout) {
+  base::fail(ErrorKind::peer, place, kOperation,
+             "waited {:g} s for the other ranks in MPI's start; one has not come, or cannot be reached",
+             seconds(timeout));
+}
+
+/// In MPI's start all ranks wait for all others, and no call of it can be left: a thread of its own makes it.
+void initialise(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
   prefer_shared_memory(process);
-  int provided = MPI_THREAD_SINGLE;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+  const auto level = within(std::chrono::steady_clock::now() + timeout, [] {
+    int provided = MPI_THREAD_SINGLE;
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    return provided;
+  });
+  if (!level) fail_to_meet(place, timeout);
+  const int provided = *level;
   if (provided == MPI_THREAD_MULTIPLE) return;
   base::fail(ErrorKind::environment, place, kOperation,
              "this MPI gives thread level {}, must give MPI_THREAD_MULTIPLE ({}); use another MPI, or backend gloo",
@@ -51,6 +68,17 @@ void check_job(const env::ProcessEnv& process, const Place& place) {
              "MPI says rank {} of {}, the environment says rank {} of {}; start the program with mpirun or "
              "accelerate_launch, or use backend gloo",
              rank, size, process.rank, process.world_size);
+}
+
+/// Tells whoever started MPI that this process ends as it means to, although it skips MPI_Finalize, where it would wait
+/// for ranks that may never come: else an exit code of 0 counts as a crash, and the other ranks are stopped.
+void leave_without_finalize() noexcept {
+  void* const pmix = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);  // as far as this MPI uses it
+  if (pmix == nullptr) return;
+  const auto is_open = reinterpret_cast<int (*)()>(::dlsym(pmix, "PMIx_Initialized"));
+  const auto finalize = reinterpret_cast<int (*)(const void*, size_t)>(::dlsym(pmix, "PMIx_Finalize"));
+  if (is_open == nullptr || finalize == nullptr) return;
+  for (int uses = 0; uses < 8 && is_open() != 0; ++uses) finalize(nullptr, 0);  // it counts its users
 }
 
 template <typename Dtype, ReduceOp op>
@@ -117,7 +145,8 @@ void check_mpi(int code) {
   throw PeerLost("MPI says " + text);
 }
 
-std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, const Place& place) {
+std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, const Place& place,
+                                              std::chrono::milliseconds timeout) {
   static std::mutex mutex;
   // Leaked on purpose: it is read while the program ends.
   static auto* const keeper = new std::shared_ptr<MpiRuntime>(new MpiRuntime);
@@ -128,7 +157,9 @@ std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, co
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised == 0) {
-    initialise(process, place);
+    initialise(process, place, timeout);
+    (*keeper)->place_ = place;
+    (*keeper)->timeout_ = timeout;
     // on_exit tells the exit code: after a failure the other ranks may never come to MPI_Finalize.
     ::on_exit(at_exit, keeper->get());
   } else {
@@ -143,7 +174,29 @@ void MpiRuntime::at_exit(int status, void* runtime) {
 }
 
 void MpiRuntime::finalize() noexcept {
-  if (!skip_ && usable()) MPI_Finalize();
+  int done = 0;
+  MPI_Finalized(&done);
+  if (done != 0) return;
+  try {
+    if (!skip_ && within(std::chrono::steady_clock::now() + timeout_, [] { return MPI_Finalize(); })) return;
+    if (!skip_) {
+      base::log(base::LogLevel::warning, place_, "MPI_Finalize: waited {:g} s for the other ranks; left without them",
+                seconds(timeout_));
+    }
+  } catch (const std::exception&) {  // no thread to be had: the process ends all the same
+  }
+  leave_without_finalize();
+}
+
+MPI_Comm MpiRuntime::duplicate_world(const Place& place, std::chrono::milliseconds timeout) {
+  const auto copy = within(std::chrono::steady_clock::now() + timeout, [] {
+    MPI_Comm own = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &own));
+    return own;
+  });
+  if (copy) return *copy;
+  skip_finalize();
+  fail_to_meet(place, timeout);
 }
 
 bool MpiRuntime::usable() const noexcept {

@@ -8,6 +8,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -25,12 +26,15 @@ class MpiRuntime {
  public:
   /// Initialises MPI at MPI_THREAD_MULTIPLE unless the program did, and compares its size and rank with the job's.
   /// The process has one; it finalizes MPI at the end of the program when it initialised it and all went well.
-  /// Throws Error (environment) naming both values.
-  static std::shared_ptr<MpiRuntime> start(const env::ProcessEnv& process, const Place& place);
+  /// Throws Error: environment, naming both values; peer when the other ranks did not come within the timeout.
+  static std::shared_ptr<MpiRuntime> start(const env::ProcessEnv& process, const Place& place,
+                                           std::chrono::milliseconds timeout);
 
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
+  /// A communicator of all ranks; all of them call it. Throws Error (peer) when one did not within the timeout.
+  [[nodiscard]] MPI_Comm duplicate_world(const Place& place, std::chrono::milliseconds timeout);
   /// A call may hang in MPI for ever: MPI_Finalize would too.
   void skip_finalize() noexcept { skip_ = true; }
   /// MPI can still be called.
@@ -44,6 +48,8 @@ class MpiRuntime {
   static void at_exit(int status, void* runtime);
 
   std::atomic<bool> skip_ = false;
+  Place place_{};
+  std::chrono::milliseconds timeout_{};
   std::once_flag own_ops_made_;
   std::array<std::array<MPI_Op, 5>, 2> own_ops_{};
 };

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "accelerate/comm/core/within.hpp"
+
 namespace accelerate::comm {
 namespace {
 
@@ -43,30 +45,39 @@ Answers read_answers(c10d::Store& store, const std::string& group, const CallSig
   return answers;
 }
 
+std::string inquire(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
+                    const std::vector<int64_t>& job_ranks) {
+  store.set(key(group, rank), text_of(mine));
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  Answers answers;
+  do {
+    answers = read_answers(store, group, mine, rank, job_ranks);
+    if (answers.silent.empty()) break;
+    std::this_thread::sleep_for(50ms);
+  } while (std::chrono::steady_clock::now() < until);
+  std::string text = answers.elsewhere;
+  if (!answers.silent.empty()) {
+    text += fmt::format("nothing was heard from {} {}.", answers.silent.size() == 1 ? "rank" : "ranks",
+                        fmt::join(answers.silent, ", "));
+  } else if (!text.empty()) {
+    text.pop_back();
+  }
+  return text;
+}
+
 }  // namespace
 
-std::string ask_peers(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
-                      const std::vector<int64_t>& job_ranks) noexcept {
+std::string ask_peers(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group, const CallSignature& mine,
+                      int64_t rank, const std::vector<int64_t>& job_ranks) noexcept {
   try {
-    store.set(key(group, rank), text_of(mine));
-    const auto until = std::chrono::steady_clock::now() + kPatience;
-    Answers answers;
-    do {
-      answers = read_answers(store, group, mine, rank, job_ranks);
-      if (answers.silent.empty()) break;
-      std::this_thread::sleep_for(50ms);
-    } while (std::chrono::steady_clock::now() < until);
-    std::string text = answers.elsewhere;
-    if (!answers.silent.empty()) {
-      text += fmt::format("nothing was heard from {} {}.", answers.silent.size() == 1 ? "rank" : "ranks",
-                          fmt::join(answers.silent, ", "));
-    } else if (!text.empty()) {
-      text.pop_back();
-    }
-    return text;
+    // A store whose machine is off or whose process is frozen takes the question and never answers.
+    const auto deadline = std::chrono::steady_clock::now() + 2 * kPatience;
+    auto answer = within(
+        deadline, [store, group, mine, rank, job_ranks] { return inquire(*store, group, mine, rank, job_ranks); });
+    if (answer) return *std::move(answer);
   } catch (const std::exception&) {
-    return "the job's store at rank 0 does not answer.";
   }
+  return "the job's store at rank 0 does not answer.";
 }
 
 }  // namespace accelerate::comm

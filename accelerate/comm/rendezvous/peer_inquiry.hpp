@@ -12,7 +12,8 @@ namespace accelerate::comm {
 
 /// Tells the others in which operation this rank failed, listens two seconds for what they tell, and says it:
 /// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". "" where the store is gone too.
-std::string ask_peers(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
-                      const std::vector<int64_t>& job_ranks) noexcept;
+/// Takes four seconds at most, whatever the store does.
+std::string ask_peers(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group, const CallSignature& mine,
+                      int64_t rank, const std::vector<int64_t>& job_ranks) noexcept;
 
 }  // namespace accelerate::comm

@@ -10,6 +10,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+
+#include "accelerate/comm/core/within.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -35,7 +38,7 @@ int connection_error(int fd) {
 }
 
 /// A blocking connect would wait minutes for a machine that drops what it gets.
-bool connects(const addrinfo& address, Clock::time_point deadline) {
+bool connects(const addrinfo& address, Deadline deadline) {
   const Socket socket = open_socket(address, SOCK_STREAM | SOCK_NONBLOCK);
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return false;
@@ -46,6 +49,20 @@ bool connects(const addrinfo& address, Clock::time_point deadline) {
     if (ready > 0) return connection_error(socket.get()) == 0;
     if (left <= 0 || (ready < 0 && errno != EINTR)) return false;
   }
+}
+
+/// What getaddrinfo found, or its error.
+struct Resolved {
+  int code = 0;
+  Addresses addresses{nullptr, &freeaddrinfo};
+};
+
+Resolved ask_for_addresses(const Endpoint& endpoint) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int code = getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  return {code, {code == 0 ? found : nullptr, &freeaddrinfo}};
 }
 
 }  // namespace
@@ -65,16 +82,18 @@ std::string numeric_address(const sockaddr* address, socklen_t length) {
   return name.data();
 }
 
-Addresses resolve(const Endpoint& endpoint, const Place& place) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int code = getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
-  if (code != 0) {
-    base::fail(ErrorKind::environment, place, "connect", "MASTER_ADDR is '{}', which cannot be resolved: {}",
-               endpoint.host, gai_strerror(code));
-  }
-  return {found, &freeaddrinfo};
+Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadline) {
+  const auto begun = Clock::now();
+  // A name server that does not answer is asked again for half a minute and more, and nothing ends that.
+  std::optional<Resolved> resolved = deadline == Deadline::max()
+                                         ? ask_for_addresses(endpoint)
+                                         : within(deadline, [endpoint] { return ask_for_addresses(endpoint); });
+  if (resolved && resolved->code == 0) return std::move(resolved->addresses);
+  const std::string why =
+      resolved ? gai_strerror(resolved->code)
+               : fmt::format("no answer within {:.1f} s", std::chrono::duration<double>(Clock::now() - begun).count());
+  base::fail(ErrorKind::environment, place, "connect", "MASTER_ADDR is '{}', which cannot be resolved: {}",
+             endpoint.host, why);
 }
 
 void fail_to_listen(const Endpoint& endpoint, const Place& place, int error) {
@@ -92,8 +111,8 @@ void fail_to_listen(const Endpoint& endpoint, const Place& place, int error) {
   base::fail(ErrorKind::io, place, "connect", "cannot listen on {}: {}", text(endpoint), std::strerror(error));
 }
 
-Socket listen_on(const Endpoint& endpoint, const Place& place) {
-  const Addresses addresses = resolve(endpoint, place);
+Socket listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline) {
+  const Addresses addresses = resolve(endpoint, place, deadline);
   int error = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     Socket socket = open_socket(*each, SOCK_STREAM);
@@ -118,7 +137,7 @@ std::string host_of(const Socket& socket) {
   return numeric_address(reinterpret_cast<const sockaddr*>(&own), sizeof(own));
 }
 
-bool somebody_listens(const Addresses& addresses, Clock::time_point deadline) {
+bool somebody_listens(const Addresses& addresses, Deadline deadline) {
   int64_t untried = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) ++untried;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next, --untried) {
@@ -129,8 +148,8 @@ bool somebody_listens(const Addresses& addresses, Clock::time_point deadline) {
   return false;
 }
 
-std::string local_address_towards(const Endpoint& endpoint, const Place& place) {
-  const Addresses addresses = resolve(endpoint, place);
+std::string local_address_towards(const Endpoint& endpoint, const Place& place, Deadline deadline) {
+  const Addresses addresses = resolve(endpoint, place, deadline);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     // A datagram socket's connect sends nothing; it only asks the routing table.
     const Socket socket = open_socket(*each, SOCK_DGRAM);

@@ -46,13 +46,15 @@ inline bool is_v6(std::string_view address) { return address.find(':') != std::s
 std::string numeric_address(const sockaddr* address, socklen_t length);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+using Deadline = std::chrono::steady_clock::time_point;
 
-/// Throws Error (environment), naming MASTER_ADDR, for a host that has no address.
-Addresses resolve(const Endpoint& endpoint, const Place& place);
+/// Throws Error (environment), naming MASTER_ADDR, for a host that has no address, or when those who know it do not
+/// answer before the deadline.
+Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
 
 /// A socket that listens on this address and no other. Port 0: a free one, see port_of.
-/// Throws Error as fail_to_listen does.
-Socket listen_on(const Endpoint& endpoint, const Place& place);
+/// Throws Error as resolve and fail_to_listen do.
+Socket listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
 
 /// The port and the numeric address that a socket is bound to.
 int64_t port_of(const Socket& socket);
@@ -63,10 +65,10 @@ std::string host_of(const Socket& socket);
 [[noreturn]] void fail_to_listen(const Endpoint& endpoint, const Place& place, int error);
 
 /// Whether somebody accepts connections there, found out before the deadline.
-bool somebody_listens(const Addresses& addresses, std::chrono::steady_clock::time_point deadline);
+bool somebody_listens(const Addresses& addresses, Deadline deadline);
 
 /// The address of this machine that reaches `host`: what gloo binds to, so that it takes the job's interface.
-/// Throws Error (environment) where the machine has none.
-std::string local_address_towards(const Endpoint& endpoint, const Place& place);
+/// Throws Error (environment) where the machine has none, and as resolve does.
+std::string local_address_towards(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
 
 }  // namespace accelerate::comm

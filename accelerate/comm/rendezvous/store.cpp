@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/core/within.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
 
@@ -25,17 +26,32 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
+/// What a store that is well needs at most to answer.
+constexpr Milliseconds kAnswerTime{2'000};
+
 bool spans_machines(const env::ProcessEnv& process) { return process.local_world_size != process.world_size; }
 
+/// Until when this rank waits, and how long that was from the start.
+struct Patience {
+  explicit Patience(Milliseconds given) : timeout(given), deadline(Clock::now() + given) {}
+  [[nodiscard]] Milliseconds left() const {
+    return std::max(std::chrono::ceil<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
+  }
+  /// LibTorch's store keeps the deadline while the server answers; one that does not is left a little later.
+  [[nodiscard]] Deadline last() const { return deadline + kAnswerTime; }
+  Milliseconds timeout;
+  Deadline deadline;
+};
+
 /// TCPStore's own retry sleeps a second and logs a backtrace each time.
-void wait_for_server(const Endpoint& endpoint, const Place& place, Milliseconds timeout) {
-  const Addresses addresses = resolve(endpoint, place);
-  const auto deadline = Clock::now() + timeout;
-  for (Milliseconds pause{5}; !somebody_listens(addresses, deadline); pause = std::min(pause * 2, Milliseconds(250))) {
-    if (Clock::now() + pause > deadline) {
+void wait_for_server(const Endpoint& endpoint, const Place& place, const Patience& patience) {
+  const Addresses addresses = resolve(endpoint, place, patience.deadline);
+  for (Milliseconds pause{5}; !somebody_listens(addresses, patience.deadline);
+       pause = std::min(pause * 2, Milliseconds(250))) {
+    if (Clock::now() + pause > patience.deadline) {
       base::fail(ErrorKind::peer, place, "connect",
                  "waited {:g} s for rank 0 at {}, it has not come; start it, or check MASTER_ADDR and MASTER_PORT",
-                 seconds(timeout), text(endpoint));
+                 seconds(patience.timeout), text(endpoint));
     }
     std::this_thread::sleep_for(pause);
   }
@@ -55,25 +71,74 @@ Endpoint endpoint_of(const env::ProcessEnv& process, const Place& place) {
   return {process.master_addr.value_or("127.0.0.1"), *process.master_port};
 }
 
+/// What rank 0 writes first, so that nobody takes another job's store for his own.
+constexpr const char* kOwnerKey = "accelerate/job";
+
+[[noreturn]] void fail_with_stranger(const Endpoint& endpoint, const Place& place) {
+  base::fail(ErrorKind::peer, place, "connect", "what answers at {} is not the store of rank 0 of this job",
+             text(endpoint));
+}
+
+[[noreturn]] void fail_with_silence(const Endpoint& endpoint, const Place& place, const Patience& patience) {
+  base::fail(ErrorKind::peer, place, "connect",
+             "waited {:g} s for the job's store at {}, where connections are taken and nothing is answered: rank 0 "
+             "hangs, or another program holds the port",
+             seconds(patience.timeout), text(endpoint));
+}
+
 /// The server's with a socket that listens, else a client's.
-StorePtr open_store(const Endpoint& endpoint, std::optional<Socket> listening, const Place& place,
-                    Milliseconds timeout) {
+StorePtr open_store(const Endpoint& endpoint, std::optional<Socket> listening, const env::ProcessEnv& process,
+                    const Place& place, const Patience& patience) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(endpoint.port);
   options.isServer = listening.has_value();
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = patience.left();
   if (listening) {
     options.masterListenFd = listening->release();
   } else {
-    wait_for_server(endpoint, place, timeout);
+    wait_for_server(endpoint, place, patience);
   }
+  std::optional<StorePtr> store;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(endpoint.host, options);
+    store = within(patience.last(), [host = endpoint.host, options, process, patience]() -> StorePtr {
+      auto opened = c10::make_intrusive<c10d::TCPStore>(host, options);
+      opened->setTimeout(patience.timeout);
+      if (options.isServer) opened->c10d::Store::set(kOwnerKey, process.job_id);
+      return opened;
+    });
   } catch (const std::exception&) {
-    base::fail(ErrorKind::peer, place, "connect", "what answers at {} is not the store of rank 0 of this job",
-               text(endpoint));
+    fail_with_stranger(endpoint, place);
   }
+  if (!store) fail_with_silence(endpoint, place, patience);
+  return *store;
+}
+
+[[noreturn]] void fail_without_store(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+                                     Clock::duration waited) {
+  const bool agent = process.agent_store;
+  base::fail(ErrorKind::peer, place, "connect",
+             "the connection to the job's store at {} was lost after {:.1f} s: {} probably ended; look at its output",
+             text(endpoint), seconds(waited), agent ? "torchrun's agent" : "rank 0");
+}
+
+/// Rank 0's id of the job beside ours. torchrun's agent knows nothing of that.
+void check_owner(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+                 const Patience& patience) {
+  if (process.agent_store || process.rank == 0) return;
+  const auto begun = Clock::now();
+  std::optional<std::string> owner;
+  try {
+    owner = within(patience.last(), [store, limit = patience.left()] {
+      store->wait({kOwnerKey}, limit);
+      return store->get_to_str(kOwnerKey);
+    });
+  } catch (const std::exception&) {  // the time is up at a store of others, or the store is gone
+    if (Clock::now() < patience.deadline) fail_without_store(process, endpoint, place, Clock::now() - begun);
+    fail_with_stranger(endpoint, place);
+  }
+  if (!owner) fail_with_silence(endpoint, place, patience);
+  if (*owner != process.job_id) fail_with_stranger(endpoint, place);
 }
 
 std::string here_key(int64_t rank) { return fmt::format("here/{}", rank); }
@@ -87,36 +152,51 @@ std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
   return missing;
 }
 
-[[noreturn]] void fail_without_store(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
-                                     Clock::duration waited) {
-  const bool agent = process.agent_store;
+[[noreturn]] void fail_as_double(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place) {
   base::fail(ErrorKind::peer, place, "connect",
-             "the connection to the job's store at {} was lost after {:.1f} s: {} probably ended; look at its output",
-             text(endpoint), seconds(waited), agent ? "torchrun's agent" : "rank 0");
+             "another process came to {} as rank {} before; give each job a port of its own (MASTER_PORT), and the "
+             "ranks of one job an ACCELERATE_JOB_ID that no other job has",
+             text(endpoint), process.rank);
+}
+
+/// What a rank finds at the store before its time is up.
+struct Attendance {
+  bool twice = false;  ///< another process is this rank too
+  bool lost = false;   ///< the store is gone
+  std::vector<int64_t> missing{};
+};
+
+Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Milliseconds timeout) {
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < process.world_size; ++rank) keys.push_back(here_key(rank));
+  Attendance found;
+  try {
+    // Under an agent the ranks before a membership change left theirs, and the restart count stays.
+    found.twice = store.add(here_key(process.rank), 1) > 1 && !process.agent_store;
+    if (!found.twice) store.wait(keys, timeout);
+  } catch (const std::exception&) {  // late ranks, or a store that is gone: asking it tells which
+    try {
+      found.missing = ranks_not_here(store, process.world_size);
+    } catch (const std::exception&) {
+      found.lost = true;
+    }
+  }
+  return found;
 }
 
 /// So that a rank that never comes is named before a backend fails in its own words.
-void wait_for_all(c10d::Store& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
-                  Milliseconds timeout) {
-  std::vector<std::string> keys;
-  for (int64_t rank = 0; rank < process.world_size; ++rank) keys.push_back(here_key(rank));
+void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+                  const Patience& patience) {
   const auto begun = Clock::now();
-  std::vector<int64_t> missing;
-  try {
-    store.set(here_key(process.rank), "");
-    store.wait(keys, timeout);
-    return;
-  } catch (const std::exception&) {  // late ranks, or a store that is gone: asking it tells which
-    try {
-      missing = ranks_not_here(store, process.world_size);
-    } catch (const std::exception&) {
-      fail_without_store(process, endpoint, place, Clock::now() - begun);
-    }
-  }
-  if (missing.empty()) return;  // the last one came just now
-  base::fail(ErrorKind::peer, place, "connect", "waited {:g} s for {} {}, {} not come", seconds(timeout),
-             missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
-             missing.size() == 1 ? "it has" : "they have");
+  const auto found =
+      within(patience.last(), [store, process, limit = patience.left()] { return attend(*store, process, limit); });
+  if (!found) fail_with_silence(endpoint, place, patience);
+  if (found->twice) fail_as_double(process, endpoint, place);
+  if (found->lost) fail_without_store(process, endpoint, place, Clock::now() - begun);
+  if (found->missing.empty()) return;
+  base::fail(ErrorKind::peer, place, "connect", "waited {:g} s for {} {}, {} not come", seconds(patience.timeout),
+             found->missing.size() == 1 ? "rank" : "ranks", fmt::join(found->missing, ", "),
+             found->missing.size() == 1 ? "it has" : "they have");
 }
 
 /// A machine's own name may stand for a loopback address on it (Debian's 127.0.1.1), and for another one elsewhere.
@@ -130,8 +210,8 @@ void refuse_loopback(const Endpoint& endpoint, const Socket& listening, const Pl
              endpoint.host, bound);
 }
 
-Socket listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place) {
-  Socket socket = listen_on(endpoint, place);
+Socket listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place, Deadline deadline) {
+  Socket socket = listen_on(endpoint, place, deadline);
   if (spans_machines(process)) refuse_loopback(endpoint, socket, place);
   return socket;
 }
@@ -144,19 +224,23 @@ struct JobStore {
 };
 
 StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
-                         Milliseconds timeout) {
+                         const Patience& patience) {
   static std::mutex mutex;
   static std::map<std::string, JobStore> jobs;
   const std::lock_guard lock(mutex);
-  JobStore& job = jobs[fmt::format("{} {} {}", endpoint.host, endpoint.port, process.rank)];
+  JobStore& job = jobs[fmt::format("{} {} {} {}", endpoint.host, endpoint.port, process.job_id, process.rank)];
   if (!job.store) {
     std::optional<Socket> listening;
-    if (process.rank == 0 && !process.agent_store) listening.emplace(listen_for(process, endpoint, place));
-    job.store = open_store(endpoint, std::move(listening), place, timeout);
+    if (process.rank == 0 && !process.agent_store) {
+      listening.emplace(listen_for(process, endpoint, place, patience.deadline));
+    }
+    const auto store = open_store(endpoint, std::move(listening), process, place, patience);
+    check_owner(store, process, endpoint, place, patience);
+    job.store = store;
   }
   // Every rank makes its connections in one order, so they count alike.
   return c10::make_intrusive<c10d::PrefixStore>(
-      fmt::format("accelerate/{}/{}", process.restart_count, job.connections++), job.store);
+      fmt::format("accelerate/{}/{}/{}", process.job_id, process.restart_count, job.connections++), job.store);
 }
 
 Endpoint free_endpoint(const env::ProcessEnv& process, const Place& place) {
@@ -170,13 +254,15 @@ Endpoint free_endpoint(const env::ProcessEnv& process, const Place& place) {
 StorePtr meet(const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
   if (process.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   const Endpoint endpoint = endpoint_of(process, place);
-  auto store = next_connection(process, endpoint, place, timeout);
-  wait_for_all(*store, process, endpoint, place, timeout);
+  const Patience patience(timeout);
+  auto store = next_connection(process, endpoint, place, patience);
+  wait_for_all(store, process, endpoint, place, patience);
   return store;
 }
 
 StorePtr meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
   if (process.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
+  const Patience patience(timeout);
   const bool serve = process.rank == 0;
   Endpoint endpoint{"", 0};
   std::vector<at::Tensor> told{at::zeros({NI_MAXHOST + 1}, at::kLong)};
@@ -184,17 +270,17 @@ StorePtr meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const
   StorePtr store;
   if (serve) {
     endpoint = free_endpoint(process, place);
-    Socket socket = listen_for(process, endpoint, place);
+    Socket socket = listen_for(process, endpoint, place, patience.deadline);
     endpoint.port = port_of(socket);
     std::copy(endpoint.host.begin(), endpoint.host.end(), words + 1);
     words[0] = endpoint.port;
-    store = open_store(endpoint, std::move(socket), place, timeout);
+    store = open_store(endpoint, std::move(socket), process, place, patience);
   }
   backend.broadcast(told, {.rootRank = 0, .timeout = timeout})->wait(timeout);
   if (serve) return store;
   endpoint.port = words[0];
   endpoint.host.assign(words + 1, std::find(words + 1, words + NI_MAXHOST, 0));
-  return open_store(endpoint, std::nullopt, place, timeout);
+  return open_store(endpoint, std::nullopt, process, place, patience);
 }
 
 }  // namespace accelerate::comm

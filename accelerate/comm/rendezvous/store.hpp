@@ -12,10 +12,12 @@
 namespace accelerate::comm {
 
 /// The job's store. Rank 0 holds it at MASTER_ADDR:MASTER_PORT and listens on that address only; under torchrun's agent
-/// every rank is a client. Keys carry the restart count.
+/// every rank is a client. Keys carry the job's id and the restart count.
 ///
 /// Throws Error: environment without an address or port, or when the address is not this machine's, taken, or (several
-/// machines) a name for loopback; peer when ranks did not come within the timeout or the store was lost.
+/// machines) a name for loopback; peer when ranks did not come within the timeout, the store was lost, is another job's
+/// or does not answer, or another process is this rank too. Waits no
+/// longer than the timeout, and two seconds where a store stops answering.
 c10::intrusive_ptr<c10d::Store> meet(const env::ProcessEnv& process, const Place& place,
                                      std::chrono::milliseconds timeout);
 

@@ -9,12 +9,16 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "accelerate/comm/rendezvous/interfaces.hpp"
+#include "accelerate/comm/rendezvous/peer_inquiry.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
 #include "accelerate/comm/threads/backend.hpp"
 #include "tests/testing.hpp"
@@ -90,6 +94,27 @@ class Swallowing {
   std::vector<Socket> waiting_;
 };
 
+/// As a store is to its clients whose process is frozen: it takes a question and keeps it.
+class NeverAnswers : public c10d::HashStore {
+ public:
+  using c10d::HashStore::set;
+  void set(const std::string&, const std::vector<uint8_t>&) override {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return end_; });
+    throw std::runtime_error("ended");
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+    ended_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool end_ = false;
+};
+
 /// Takes connections, and closes them without a word.
 class Silent {
  public:
@@ -142,15 +167,65 @@ TEST_CASE("what answers but is no store is told") {
                     other.port()));
 }
 
+TEST_CASE("whoever holds the port and says nothing costs the timeout and no more") {
+  const Socket holder = listen_on({"127.0.0.1", 0}, {});  // the system takes connections for it
+  const auto begun = std::chrono::steady_clock::now();
+  CHECK(refusal(process_of(1, 2, port_of(holder))) ==
+        fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for the job's store at 127.0.0.1:{}, where "
+                    "connections are taken and nothing is answered: rank 0 hangs, or another program holds the port",
+                    port_of(holder)));
+  CHECK(std::chrono::steady_clock::now() - begun < 10s);
+}
+
+TEST_CASE("ranks of two jobs that share a port never meet") {
+  const auto store = agent_store();  // of a stranger
+  const auto not_ours = fmt::format(
+      "peer: [rank 1 of 2, gpu-a] connect: what answers at 127.0.0.1:{} is not the store of rank 0 of this job",
+      store->getPort());
+  auto rank_1 = process_of(1, 2, store->getPort());
+  rank_1.job_id = "ours";
+  CHECK(refusal(rank_1) == not_ours);
+  store->c10d::Store::set("accelerate/job", "theirs");
+  CHECK(refusal(rank_1) == not_ours);
+  CHECK_FALSE(store->check({"accelerate/ours/0/0/here/1"}));
+
+  // torchrun's agents tell no owner, and the job's id keeps the keys apart.
+  auto theirs = process_of(0, 2, store->getPort());
+  theirs.agent_store = rank_1.agent_store = true;
+  theirs.job_id = "theirs";
+  CHECK(refusal(theirs) == "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, it has not come");
+  CHECK(refusal(rank_1) == "peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for rank 0, it has not come");
+}
+
+TEST_CASE("a second process that says it is the same rank is refused where no id tells two jobs apart") {
+  const auto store = agent_store();
+  store->c10d::Store::set("accelerate/job", "");
+  store->add("accelerate//0/0/here/1", 1);
+  CHECK(refusal(process_of(1, 2, store->getPort())) ==
+        fmt::format("peer: [rank 1 of 2, gpu-a] connect: another process came to 127.0.0.1:{} as rank 1 before; give "
+                    "each job a port of its own (MASTER_PORT), and the ranks of one job an ACCELERATE_JOB_ID that no "
+                    "other job has",
+                    store->getPort()));
+}
+
+TEST_CASE("asking after peers ends although the store does not answer") {
+  const auto begun = std::chrono::steady_clock::now();
+  const auto store = c10::make_intrusive<NeverAnswers>();
+  CHECK(ask_peers(store, "world", {}, 0, {0, 1}) == "the job's store at rank 0 does not answer.");
+  CHECK(std::chrono::steady_clock::now() - begun < 30s);
+  store->end();
+}
+
 TEST_CASE("a store that ends while ranks wait at it is told, not waited for") {
   for (const bool agent : {false, true}) {
     auto store = agent_store();
+    store->c10d::Store::set("accelerate/job", "");  // as rank 0's begins
     const int64_t port = store->getPort();
     auto process = process_of(1, 3, port);
     process.agent_store = agent;
     std::string told;
     std::thread rank_1([&] { told = refusal(process, 100s); });
-    wait_until([&] { return store->check({"accelerate/0/0/here/1"}); });
+    wait_until([&] { return store->check({"accelerate//0/0/here/1"}); });
     const auto begun = std::chrono::steady_clock::now();
     store.reset();
     rank_1.join();

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls into libraries that know no deadline. Private.
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace accelerate::comm {
+
+/// What f returns or throws, where that comes before the deadline. Else nothing: the thread that f runs on is left
+/// behind for ever, with what f holds, so f holds no references to the caller's variables.
+template <typename F>
+std::optional<std::invoke_result_t<F>> within(std::chrono::steady_clock::time_point deadline, F f) {
+  std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (result.wait_until(deadline) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
+}  // namespace accelerate::comm
