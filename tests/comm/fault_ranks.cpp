@@ -64,7 +64,7 @@ void rank_0_freezes(const Group& group) {
   group.barrier();
   if (group.rank() == 0) {
     if (::fork() == 0) {
-      ::sleep(20);
+      ::sleep(12);
       ::kill(::getppid(), SIGKILL);
       _exit(0);
     }
