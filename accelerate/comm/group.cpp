@@ -19,6 +19,7 @@ const std::string& Group::backend() const { return core_->backend_name; }
 const Place& Group::place() const { return core_->place; }
 std::chrono::milliseconds Group::timeout() const { return core_->timeout; }
 c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() const { return core_->process_group; }
+void Group::check(std::string_view asked_by) const { core_->check(asked_by); }
 
 void Group::all_reduce(const at::Tensor& tensor, ReduceOp op) const { comm::all_reduce(core_, tensor, op); }
 Pending Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op, Execution execution) const {
@@ -56,7 +57,6 @@ std::vector<at::Tensor> Group::all_to_all(const std::vector<at::Tensor>& tensors
 void Group::send(const at::Tensor& tensor, int64_t to, int64_t tag) const { comm::send(core_, tensor, to, tag); }
 void Group::recv(const at::Tensor& tensor, int64_t from, int64_t tag) const { comm::recv(core_, tensor, from, tag); }
 void Group::barrier() const { comm::barrier(core_); }
-void Group::check(std::string_view asked_by) const { core_->check(asked_by); }
 
 std::vector<std::string> Group::all_gather_bytes(std::string_view bytes) const {
   return comm::all_gather_bytes(core_, bytes);
