@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,8 @@ namespace accelerate::data {
 namespace {
 
 constexpr std::string_view operation = "read_idx";
+
+}  // namespace
 
 /// A file that zlib reads, decompressed on the way where it is gzip.
 class GzipFile {
@@ -31,6 +34,15 @@ class GzipFile {
       base::fail(ErrorKind::data, {}, operation, "{} is not gzip: expected the bytes 1f 8b at its start, found {}",
                  path.string(), first_bytes());
   }
+
+  /// The most bytes that a file of this length can hold: deflate packs no tighter than 1032 to 1.
+  [[nodiscard]] uint64_t most_bytes() const {
+    std::error_code unknown;
+    const uint64_t size = std::filesystem::file_size(path_, unknown);
+    if (unknown) return std::numeric_limits<uint64_t>::max();
+    return packed() ? size * 1032 : size;
+  }
+  [[nodiscard]] bool packed() const { return gzdirect(file_.get()) == 0; }
 
   /// Up to `wanted` bytes appended to `bytes`; fewer at the end of the file.
   void append(std::vector<uint8_t>& bytes, uint64_t wanted) {
@@ -69,9 +81,11 @@ class GzipFile {
     return got == 2 ? fmt::format("{:02x} {:02x}", bytes[0], bytes[1]) : fmt::format("{} bytes", std::max(got, 0));
   }
 
-  const std::filesystem::path& path_;
+  const std::filesystem::path path_;
   std::unique_ptr<gzFile_s, decltype(&gzclose)> file_;
 };
+
+namespace {
 
 uint32_t big_endian(const uint8_t* bytes) {
   return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | uint32_t{bytes[3]};
@@ -92,32 +106,50 @@ void check_header(const std::filesystem::path& path, const std::vector<uint8_t>&
 
 }  // namespace
 
-at::Tensor read_idx(const std::filesystem::path& path, int64_t dimensions) {
-  GzipFile file(path);
-  auto bytes = std::make_shared<std::vector<uint8_t>>();
-  const size_t header = 4 + 4 * static_cast<size_t>(dimensions);
-  file.append(*bytes, header);
-  check_header(path, *bytes, dimensions);
+struct IdxFile::Impl {
+  std::filesystem::path path;
+  GzipFile file;
+  std::vector<int64_t> shape{};
+  uint64_t size = 1;  // bytes after the header
 
-  std::vector<int64_t> shape;
-  uint64_t expected = 1;
-  bool overflow = false;
-  for (size_t i = 4; i < header; i += 4) {
-    shape.push_back(big_endian(bytes->data() + i));
-    overflow |= __builtin_mul_overflow(expected, static_cast<uint64_t>(shape.back()), &expected);
+  Impl(const std::filesystem::path& from, int64_t dimensions) : path(from), file(from) {
+    std::vector<uint8_t> header;
+    file.append(header, 4 + 4 * static_cast<size_t>(dimensions));
+    check_header(path, header, dimensions);
+    bool overflow = false;
+    for (size_t i = 4; i < header.size(); i += 4) {
+      shape.push_back(big_endian(header.data() + i));
+      overflow |= __builtin_mul_overflow(size, static_cast<uint64_t>(shape.back()), &size);
+    }
+    if (overflow || size > uint64_t{1} << 40)
+      base::fail(ErrorKind::data, {}, operation, "{} is damaged: its header says [{}], more than any such file holds",
+                 path.string(), fmt::join(shape, ", "));
+    const uint64_t most = file.most_bytes() - header.size();
+    if (most < size) refuse_length("cut off", fmt::format("{}{}", most, file.packed() ? " at most" : ""));
   }
-  if (overflow || expected > uint64_t{1} << 40)
-    base::fail(ErrorKind::data, {}, operation, "{} is damaged: its header says [{}], more than any such file holds",
-               path.string(), fmt::join(shape, ", "));
 
-  file.append(*bytes, expected + 1);  // one more, to see that the file ends there
-  const uint64_t found = bytes->size() - header;
-  if (found != expected)
+  [[noreturn]] void refuse_length(std::string_view verdict, std::string_view found) const {
     base::fail(ErrorKind::data, {}, operation, "{} is {}: expected {} bytes after the header [{}], found {}",
-               path.string(), found < expected ? "cut off" : "too long", expected, fmt::join(shape, ", "),
-               found < expected ? fmt::to_string(found) : "more");
+               path.string(), verdict, size, fmt::join(shape, ", "), found);
+  }
+};
+
+IdxFile::IdxFile(const std::filesystem::path& path, int64_t dimensions)
+    : impl_(std::make_unique<Impl>(path, dimensions)) {}
+IdxFile::~IdxFile() = default;
+
+const std::filesystem::path& IdxFile::path() const { return impl_->path; }
+const std::vector<int64_t>& IdxFile::shape() const { return impl_->shape; }
+
+at::Tensor IdxFile::read() {
+  auto bytes = std::make_shared<std::vector<uint8_t>>();
+  impl_->file.append(*bytes, impl_->size + 1);  // one more, to see that the file ends there
+  if (bytes->size() < impl_->size) impl_->refuse_length("cut off", fmt::to_string(bytes->size()));
+  if (bytes->size() > impl_->size) impl_->refuse_length("too long", "more");
   return at::from_blob(
-      bytes->data() + header, shape, [bytes](void*) {}, at::TensorOptions().dtype(at::kByte));
+      bytes->data(), impl_->shape, [bytes](void*) {}, at::TensorOptions().dtype(at::kByte));
 }
+
+at::Tensor read_idx(const std::filesystem::path& path, int64_t dimensions) { return IdxFile(path, dimensions).read(); }
 
 }  // namespace accelerate::data

@@ -4,15 +4,40 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <vector>
 
 namespace accelerate::data {
 
-/// Reads a whole IDX file of unsigned bytes, gzipped or not.
-///
-/// dimensions   what the file must have: 3 for images, 1 for labels
-/// returns      uint8 of the file's shape
-/// Throws Error (io) where the file cannot be opened, Error (data), with path, expected and found, where it is broken.
+/// An IDX file of unsigned bytes, gzipped or not. Its sizes are known before anything is unpacked, so that they can be
+/// compared with what is expected.
+class IdxFile {
+ public:
+  /// Reads the header.
+  ///
+  /// dimensions   what the file must have: 3 for images, 1 for labels
+  /// Throws Error (io) where the file cannot be opened, Error (data), with path, expected and found, for a broken
+  /// header and for sizes that a file of its length cannot hold.
+  IdxFile(const std::filesystem::path& path, int64_t dimensions);
+  ~IdxFile();
+  IdxFile(const IdxFile&) = delete;
+  IdxFile& operator=(const IdxFile&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const;
+  /// As the header says.
+  [[nodiscard]] const std::vector<int64_t>& shape() const;
+
+  /// The bytes, uint8 of shape(). Throws Error (data) where they are more or less. Call it once.
+  [[nodiscard]] at::Tensor read();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Reads a whole IDX file; throws as IdxFile does.
 at::Tensor read_idx(const std::filesystem::path& path, int64_t dimensions);
 
 }  // namespace accelerate::data

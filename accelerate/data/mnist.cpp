@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t side = 28;
 constexpr int64_t pixels = side * side;
+constexpr uint8_t classes_of_set = 10;
 
 /// Grey images kept as bytes: a quarter of the memory, and faster than gathering floats (README).
 class GreyImages final : public Source {
@@ -83,21 +84,40 @@ fs::path find(const fs::path& folder, const std::string& name, std::string_view 
              fmt::join(names, ", "), set);
 }
 
+// Before anything is unpacked: a small file may unpack to gigabytes.
+void check_shapes(const IdxFile& images, const IdxFile& labels, std::string_view set) {
+  const auto& shape = images.shape();
+  if (shape[1] != side || shape[2] != side)
+    base::fail(ErrorKind::data, {}, set, "{} has images of {}x{}: expected 28x28", images.path().string(), shape[1],
+               shape[2]);
+  if (shape[0] != labels.shape()[0])
+    base::fail(ErrorKind::data, {}, set, "{} has {} images: expected {}, the number of labels in {}",
+               images.path().string(), shape[0], labels.shape()[0], labels.path().string());
+  if (shape[0] == 0)
+    base::fail(ErrorKind::data, {}, set, "{} has 0 images: expected at least 1", images.path().string());
+}
+
+void check_labels(const at::Tensor& labels, const fs::path& path, std::string_view set) {
+  const uint8_t* const first = labels.const_data_ptr<uint8_t>();
+  const uint8_t* const last = first + labels.numel();
+  const uint8_t* const bad = std::find_if(first, last, [](uint8_t label) { return label >= classes_of_set; });
+  if (bad != last)
+    base::fail(ErrorKind::data, {}, set, "{} says {} for sample {}: expected a label from 0 to {}", path.string(), *bad,
+               bad - first, classes_of_set - 1);
+}
+
 Loader load(const fs::path& folder, const LoaderOptions& options, Split split, std::string_view set, float mean,
             float deviation) {
   const auto names = file_names();
   const size_t first = split == Split::train ? 0 : 2;
   const fs::path images_path = find(folder, names[first], set);
   const fs::path labels_path = find(folder, names[first + 1], set);
-  const at::Tensor images = read_idx(images_path, 3);
-  const at::Tensor labels = read_idx(labels_path, 1);
-  if (images.size(1) != side || images.size(2) != side)
-    base::fail(ErrorKind::data, {}, set, "{} has images of {}x{}: expected 28x28", images_path.string(), images.size(1),
-               images.size(2));
-  if (images.size(0) != labels.size(0))
-    base::fail(ErrorKind::data, {}, set, "{} has {} images: expected {}, the number of labels in {}",
-               images_path.string(), images.size(0), labels.size(0), labels_path.string());
-  return {std::make_shared<GreyImages>(images, labels.to(at::kLong), mean, deviation), options};
+  IdxFile images(images_path, 3);
+  IdxFile labels(labels_path, 1);
+  check_shapes(images, labels, set);
+  const at::Tensor classes = labels.read();
+  check_labels(classes, labels_path, set);
+  return Loader(std::make_shared<GreyImages>(images.read(), classes.to(at::kLong), mean, deviation), options);
 }
 
 }  // namespace

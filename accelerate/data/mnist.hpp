@@ -13,7 +13,8 @@ enum class Split { train, test };
 ///
 /// batches   data [B, 1, 28, 28] float32, (pixel / 255 - 0.1307) / 0.3081, bit-equal to torchvision's ToTensor and
 ///           Normalize; target [B] int64, 0 to 9
-/// Throws Error (io) for a missing folder or file, Error (data), with path, expected and found, for a broken one.
+/// Throws Error (io) for a missing folder or file, Error (data), with path, expected and found, for a broken one:
+/// sizes that disagree are found before anything is unpacked, a label that is none before training begins.
 /// "./run data mnist" downloads the full set; examples/data/mnist is a cut of it.
 [[nodiscard]] Loader mnist(const std::filesystem::path& folder, const LoaderOptions& options = {},
                            Split split = Split::train);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <sys/resource.h>
 #include <zlib.h>
 
 #include <filesystem>
@@ -35,9 +36,12 @@ struct Folder {
 
 void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
-void write_gzip(const fs::path& path, const std::string& bytes) {
+/// bytes, then so many millions of zeros
+void write_gzip(const fs::path& path, const std::string& bytes, int millions = 0) {
   gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+  const std::string zeros(millions > 0 ? 1'000'000 : 0, '\0');
+  for (int i = 0; i < millions; ++i) gzwrite(file, zeros.data(), static_cast<unsigned>(zeros.size()));
   gzclose(file);
 }
 
@@ -194,4 +198,43 @@ TEST_CASE("images of another size, and labels of another count, are refused") {
   write(images, idx({3, 28, 27}));
   CHECK(message([&] { (void)mnist(folder.path); }, ErrorKind::data) ==
         "mnist: " + images + " has images of 28x27: expected 28x28");
+}
+
+TEST_CASE("no images, and a label that is no digit, are refused with file and sample") {
+  const Folder folder;
+  const auto images = folder.file("t10k-images-idx3-ubyte");
+  const auto labels = folder.file("t10k-labels-idx1-ubyte");
+  write(images, idx({0, 28, 28}));
+  write(labels, idx({0}));
+  CHECK(message([&] { (void)mnist(folder.path, {}, Split::test); }, ErrorKind::data) ==
+        "mnist: " + images + " has 0 images: expected at least 1");
+  write(images, idx({3, 28, 28}));
+  write(labels, word(0x0801) + word(3) + "\x05\x09\x0a");
+  CHECK(message([&] { (void)mnist(folder.path, {}, Split::test); }, ErrorKind::data) ==
+        "mnist: " + labels + " says 10 for sample 2: expected a label from 0 to 9");
+}
+
+TEST_CASE("sizes that disagree are refused before anything is unpacked: a small file may hold gigabytes") {
+  const Folder folder;
+  const auto images = folder.file("train-images-idx3-ubyte");
+  const auto labels = folder.file("train-labels-idx1-ubyte.gz");
+  write(images, idx({2, 28, 28}));
+  write_gzip(labels, word(0x0801) + word(300'000'000), 300);
+  const auto largest = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;  // KiB
+  };
+  const auto before = largest();
+  CHECK(message([&] { (void)mnist(folder.path); }, ErrorKind::data) ==
+        "mnist: " + images + " has 2 images: expected 300000000, the number of labels in " + labels);
+  CHECK(largest() - before < 50'000);
+
+  // The header alone: no file of its length unpacks to that.
+  const auto path = folder.file("x.gz");
+  write_gzip(path, word(0x0801) + word(4'000'000'000U) + "abc");
+  const auto most = (fs::file_size(path) * 1032 - 8);
+  CHECK(message([&] { (void)read_idx(path, 1); }, ErrorKind::data) ==
+        "read_idx: " + path + " is cut off: expected 4000000000 bytes after the header [4000000000], found " +
+            std::to_string(most) + " at most");
 }
