@@ -124,8 +124,10 @@ class Accelerator {
     return scheduler;
   }
 
-  /// Our loaders read only this rank's samples. Of anything else that yields batches every rank reads all and keeps
-  /// every num_processes-th, so all ranks must see the same order: seed its sampler alike.
+  /// Loaders that can be told their rank (ours, and any with shard(rank, world_size)) read only this rank's samples. Of
+  /// anything else that yields batches every rank reads all and keeps every num_processes-th; what it draws from
+  /// LibTorch's CPU generator is drawn alike on all ranks, so that they see one order. A generator of its own is seeded
+  /// alike by the caller.
   template <prepared::AnyLoader Loader>
   [[nodiscard]] auto prepare_data_loader(Loader&& loader) {
     auto held = prepared::hold(std::forward<Loader>(loader));

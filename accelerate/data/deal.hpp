@@ -2,12 +2,15 @@
 // Whole batches dealt to ranks: for loaders that make their batches themselves (any size, any length).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/data/shard.hpp"
+#include "accelerate/tree/rows.hpp"
 
 namespace accelerate::data {
 
@@ -16,53 +19,135 @@ struct DealOptions {
   int64_t world_size = 1;
   /// Drops the batches of a last round in which not every rank gets one.
   bool drop_last = false;
-  /// Repeats whole batches, the first round's in their order, until every rank has the same number.
+  /// Fills the last round so that every rank has the same number of batches: see BatchDealer.
   bool even_batches = true;
 };
 
-/// Numbers of the batches one rank takes out of `batches`, in order: rank, rank + P, rank + 2P ...
+/// Numbers of the batches one rank takes out of `batches`, in order: rank, rank + P, rank + 2P ... With even_batches
+/// the last round is filled with the first round's batches in their order.
 ///
 /// Throws Error (usage) for a negative number of batches, a world_size below 1, a rank outside the world.
 [[nodiscard]] std::vector<int64_t> deal_batches(int64_t batches, const DealOptions& options, const Place& place = {});
 
+/// How many batches deal_batches gives.
+[[nodiscard]] int64_t deal_count(int64_t batches, const DealOptions& options, const Place& place = {});
+
+/// Rows of the batches of a stream, counted as they come.
+class StreamRows {
+ public:
+  explicit StreamRows(int64_t world_size) : world_size_(world_size) {}
+
+  /// The next batch's; none: it has no rows.
+  void add(std::optional<int64_t> rows);
+  [[nodiscard]] int64_t batches() const { return batches_; }
+  /// Every rank's turn has come as often as any other's.
+  [[nodiscard]] bool round_complete() const { return batches_ % world_size_ == 0; }
+  /// All batches but the last have `each()` rows, and that has as many or less.
+  [[nodiscard]] bool equal_but_last() const { return known_ && equal_ && 0 < last_ && last_ <= each_; }
+  [[nodiscard]] bool last_is_short() const { return last_ < each_; }
+  [[nodiscard]] int64_t each() const { return each_; }
+  [[nodiscard]] int64_t samples() const { return samples_; }
+  /// Rows in the last round so far; -1: some batch had none.
+  [[nodiscard]] int64_t of_round() const { return known_ ? of_round_ : -1; }
+
+ private:
+  int64_t world_size_;
+  int64_t batches_ = 0, samples_ = 0, of_round_ = 0;
+  int64_t each_ = 0, last_ = 0;
+  bool known_ = true, equal_ = true;
+};
+
 /// deal_batches for a stream whose length nobody knows: batches go in one by one, this rank's come out.
 ///
-/// Keeps references to the first `rank` batches for the filling at the end, and with drop_last the one that waits for
-/// its round to be complete.
+/// With even_batches the last round is filled as Accelerate fills it. Where all batches but a shorter last one have the
+/// same number of rows: row by row from the front of the stream, so that every rank's last batch is whole. Where
+/// batches differ, or have no rows: with whole batches, the first round's in their order.
+///
+/// Keeps the first `rank + 1` batches for that: references, and of the one that this rank is given a copy, because the
+/// user may change it.
 template <typename Batch>
 class BatchDealer {
  public:
-  explicit BatchDealer(const DealOptions& options, const Place& place = {}) : options_(options) {
+  explicit BatchDealer(const DealOptions& options, const Place& place = {})
+      : options_(options), rows_(options.world_size) {
     (void)deal_batches(0, options, place);  // checks them
   }
 
   /// The stream's next batch. Returns one for this rank when one is ready.
   std::optional<Batch> feed(Batch batch) {
-    const int64_t turn = fed_++ % options_.world_size;
-    if (options_.even_batches && fed_ <= options_.rank) first_round_.push_back(batch);
+    const int64_t turn = rows_.batches() % options_.world_size;
+    rows_.add(tree::rows(batch));
+    if (fills() && rows_.batches() <= options_.rank + 1) front_.push_back(turn == options_.rank ? copy(batch) : batch);
+    if (fills() && rows_.last_is_short()) short_ = batch;
     if (turn == options_.rank) waiting_ = std::move(batch);
-    const bool round_complete = turn == options_.world_size - 1;
-    if (options_.drop_last && !round_complete) return std::nullopt;
+    if (options_.drop_last && !rows_.round_complete()) return std::nullopt;
     return std::exchange(waiting_, std::nullopt);
   }
 
-  /// The stream has ended. Returns the copy that makes this rank's count even, if it needs one.
-  std::optional<Batch> finish() {
-    waiting_.reset();
-    const int64_t dealt = fed_ % options_.world_size;  // batches of the incomplete round
-    if (dealt == 0 || options_.rank < dealt || options_.drop_last || !options_.even_batches) return std::nullopt;
-    const int64_t first_round = fed_ < options_.world_size ? fed_ : options_.world_size;
-    return first_round_[static_cast<size_t>((options_.rank - dealt) % first_round)];
+  /// The stream has ended.
+  ///
+  /// mine      this rank's batch of the last round, if it got one and it is still to be walked
+  /// returns   what it gets in its stead: the same, filled where it is short; a filling where it got none
+  std::optional<Batch> finish(std::optional<Batch> mine) {
+    if (!fills() || rows_.batches() == 0 || (!mine && round_complete())) return mine;
+    if (rows_.equal_but_last()) {
+      const ShardPlan plan = row_plan();
+      const BatchRange range = plan.batch(plan.size() - 1);
+      if (range.filling == 0) return mine;
+      // The short one says which tensors have rows: of a full one a dimension may be as long by chance.
+      const Batch& like = rows_.last_is_short() ? *short_ : front_.front();
+      if (auto filled = tree::join_rows(like, pieces(range, mine))) return filled;
+    }
+    if (mine) return mine;
+    const int64_t dealt = rows_.batches() % options_.world_size;  // batches of the incomplete round
+    return front_[static_cast<size_t>((options_.rank - dealt) % std::min(rows_.batches(), options_.world_size))];
   }
 
+  [[nodiscard]] bool round_complete() const { return rows_.round_complete(); }
+  /// After the end: state::BatchInfo's remainder.
+  [[nodiscard]] int64_t remainder() const {
+    if (options_.drop_last) return -1;
+    if (!fills()) return 0;
+    if (rows_.equal_but_last()) return row_plan().remainder();
+    return rows_.round_complete() ? 0 : rows_.of_round();
+  }
   /// Batches seen so far on all ranks together.
-  [[nodiscard]] int64_t fed() const { return fed_; }
+  [[nodiscard]] int64_t fed() const { return rows_.batches(); }
 
  private:
+  [[nodiscard]] bool fills() const { return options_.even_batches && !options_.drop_last && options_.world_size > 1; }
+
+  [[nodiscard]] ShardPlan row_plan() const {
+    return {rows_.samples(), {.rank = options_.rank, .world_size = options_.world_size, .batch_size = rows_.each()}};
+  }
+
+  /// The rows of `range` as pieces of whole batches, this rank's own rows first.
+  std::vector<tree::RowPiece<Batch>> pieces(const BatchRange& range, const std::optional<Batch>& mine) const {
+    std::vector<tree::RowPiece<Batch>> list;
+    if (range.real > 0) list.push_back({&*mine, 0, range.real});
+    const int64_t each = rows_.each();
+    for (int64_t done = 0; done < range.filling;) {
+      const int64_t at = (range.fill_first + done) % range.pool;
+      const int64_t count = std::min({range.filling - done, each - at % each, range.pool - at});
+      list.push_back({&front_[static_cast<size_t>(at / each)], at % each, count});
+      done += count;
+    }
+    return list;
+  }
+
+  static Batch copy(const Batch& batch) {
+    if constexpr (tree::holds_tensors<Batch>) {
+      return tree::map(batch, [](const at::Tensor& tensor) { return tensor.clone(); });
+    } else {
+      return batch;
+    }
+  }
+
   DealOptions options_;
-  int64_t fed_ = 0;
+  StreamRows rows_;
   std::optional<Batch> waiting_;
-  std::vector<Batch> first_round_;
+  std::optional<Batch> short_;
+  std::vector<Batch> front_;
 };
 
 }  // namespace accelerate::data

@@ -44,7 +44,7 @@ std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target) 
 }
 
 Loader from_tensors(at::Tensor data, at::Tensor target, const LoaderOptions& options) {
-  return {memory_source(std::move(data), std::move(target)), options};
+  return Loader(memory_source(std::move(data), std::move(target)), options);
 }
 
 }  // namespace accelerate::data

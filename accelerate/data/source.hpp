@@ -9,13 +9,17 @@
 
 namespace accelerate::data {
 
-/// Samples with numbers. A new kind of data is one subclass.
-class Source {
+/// Samples with numbers, read batch by batch. A batch is whatever holds tensors for accelerate::tree: a Batch, a struct
+/// with tree_members, a vector, map or pair. A new kind of data is one subclass.
+template <typename AnyBatch>
+class SourceOf {
  public:
-  Source() = default;
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
-  virtual ~Source() = default;
+  using BatchType = AnyBatch;
+
+  SourceOf() = default;
+  SourceOf(const SourceOf&) = delete;
+  SourceOf& operator=(const SourceOf&) = delete;
+  virtual ~SourceOf() = default;
 
   /// N, does not change.
   [[nodiscard]] virtual int64_t size() const = 0;
@@ -23,7 +27,10 @@ class Source {
   /// indices   [B] int64 on the CPU, each 0 .. size()-1, repeats allowed
   /// returns   those samples in that order, in storage of their own: the caller may change and keep it
   /// Called from one thread at a time per loader; several loaders may share a source.
-  [[nodiscard]] virtual Batch read(const at::Tensor& indices) const = 0;
+  [[nodiscard]] virtual AnyBatch read(const at::Tensor& indices) const = 0;
 };
+
+/// Of the convenient pair.
+using Source = SourceOf<Batch>;
 
 }  // namespace accelerate::data

@@ -3,18 +3,17 @@
 
 #include <string>
 
+#include "accelerate/base/log.hpp"
+
 namespace accelerate::prepared {
 
-OpenLoop::OpenLoop(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
-  shared_->open_loops.push_back(&info);
+uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group) {
+  return std::stoull(group.broadcast_bytes(std::to_string(seed)));
 }
 
-OpenLoop::~OpenLoop() { std::erase(shared_->open_loops, &info); }
-
-void share_out(data::Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
-  loader.shard(group.rank(), group.size(), options.even_batches, place);
-  if (!loader.options().shuffle || group.size() == 1) return;
-  loader.set_seed(std::stoull(group.broadcast_bytes(std::to_string(loader.seed()))));
+void warn_of_no_batch(const Place& place) {
+  base::log_once(base::LogLevel::warning, place,
+                 "loader: this rank has no batch in a whole pass; its data are empty, or fewer than the ranks");
 }
 
 }  // namespace accelerate::prepared

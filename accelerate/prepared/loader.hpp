@@ -4,15 +4,17 @@
 
 #include <torch/data/example.h>
 
-#include <concepts>
+#include <cstddef>
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <type_traits>
+#include <ranges>
 #include <utility>
 
 #include "accelerate/data/deal.hpp"
 #include "accelerate/data/loader.hpp"
+#include "accelerate/data/shardable.hpp"
+#include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/tree/tree.hpp"
 
@@ -30,163 +32,104 @@ auto tree_members(Example<Data, example::NoTarget>& example) {
 
 namespace accelerate::prepared {
 
-struct LoaderOptions {
-  bool even_batches = true;
-  bool device_placement = true;
-};
+/// Rank 0's seed, on every rank. Collective.
+[[nodiscard]] uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group);
 
-/// Gives the loader this rank's share and rank 0's seed. Collective for a shuffled loader.
-void share_out(data::Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place);
+/// Once: whoever divides by the number of samples should hear of it.
+void warn_of_no_batch(const Place& place);
 
-/// Keeps a loop on the stack of open loops while it lives.
-class OpenLoop {
- public:
-  explicit OpenLoop(std::shared_ptr<Shared> shared);
-  ~OpenLoop();
-  OpenLoop(const OpenLoop&) = delete;
-  OpenLoop& operator=(const OpenLoop&) = delete;
-
-  state::BatchInfo info{};
-  [[nodiscard]] const Shared& shared() const { return *shared_; }
-
- private:
-  std::shared_ptr<Shared> shared_;
-};
-
-/// Our own loader reads only its rank's samples and knows its end from its plan.
-class OwnPass {
- public:
-  using Batch = data::Batch;
-  OwnPass(data::Loader& loader, const LoaderOptions&, const Shared&) : position_(loader.begin()) {}
-
-  [[nodiscard]] std::optional<Batch> next(state::BatchInfo& info) {
-    if (position_ == std::default_sentinel) return std::nullopt;
-    info = position_.info();
-    std::optional<Batch> batch(std::move(*position_));
-    started_ = true;
-    return batch;
-  }
-  void advance() {
-    if (started_) ++position_;
-  }
-
- private:
-  data::Loader::Iterator position_;
-  bool started_ = false;
-};
-
-/// Anything else is read whole by every rank, one batch ahead, and dealt batch by batch.
+/// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.
 template <typename Loader>
-class ForeignPass {
- public:
-  using Position = decltype(std::declval<Loader&>().begin());
-  using Batch = std::remove_cvref_t<decltype(*std::declval<Position&>())>;
-
-  ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
-      : loader_(loader),
-        position_(loader.begin()),
-        dealer_({.rank = shared.group.rank(), .world_size = shared.group.size(), .even_batches = options.even_batches},
-                shared.place),
-        world_size_(shared.group.size()),
-        even_batches_(options.even_batches) {
-    fetch();
+void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
+  if constexpr (data::Shardable<Loader>) {
+    data::give_share(loader, group.rank(), group.size(), options.even_batches, place);
   }
-
-  [[nodiscard]] std::optional<Batch> next(state::BatchInfo& info) {
-    std::optional<Batch> batch = std::exchange(ahead_, std::nullopt);
-    if (!batch) return batch;
-    fetch();
-    ++info.index;
-    info.last = !ahead_;
-    // Only a round that even_batches filled has anything to cut.
-    const bool filled = even_batches_ && dealer_.fed() % world_size_ != 0;
-    if (info.last) info.remainder = filled ? rows_of_round_ : 0;
-    return batch;
+  if constexpr (data::Seedable<Loader>) {
+    if (group.size() > 1 && data::needs_seed(loader)) loader.set_seed(seed_of_rank_0(loader.seed(), group));
   }
-  void advance() {}
+}
 
- private:
-  void fetch() {
-    while (!ahead_ && !ended_) {
-      if (position_ == loader_.end()) {
-        ended_ = true;
-        ahead_ = dealer_.finish();
-        return;
-      }
-      Batch batch = *position_;
-      if (dealer_.fed() % world_size_ == 0) rows_of_round_ = 0;
-      rows_of_round_ += tree::batch_size(batch).value_or(0);
-      ahead_ = dealer_.feed(std::move(batch));
-      ++position_;
-    }
-  }
-
-  Loader& loader_;
-  Position position_;
-  data::BatchDealer<Batch> dealer_;
-  int64_t world_size_;
-  bool even_batches_;
-  int64_t rows_of_round_ = 0;
-  std::optional<Batch> ahead_;
-  bool ended_ = false;
-};
-
-template <typename Loader>
-using PassOf = std::conditional_t<std::same_as<Loader, data::Loader>, OwnPass, ForeignPass<Loader>>;
-
-/// A handle: copies refer to the same loader. Iterated by range-for; leaving a loop early is fine.
+/// A handle: copies refer to the same loader. A range: for (auto& batch : loader), loader | std::views::take(n);
+/// leaving a loop early is fine, and so are several loops at a time where the loader itself allows them.
 template <typename Loader>
 class PreparedLoader {
  public:
-  using Pass = PassOf<Loader>;
-  using Batch = typename Pass::Batch;
+  using Batch = batch_t<Loader>;
 
-  /// One pass over the loader. Not copyable: it owns its place on the stack of open loops.
+  /// One pass over the loader. Not copyable: it owns its place on the list of open loops.
   class Iterator {
    public:
+    using iterator_concept = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+
     Iterator(std::shared_ptr<Loader> loader, std::shared_ptr<Shared> shared, const LoaderOptions& options)
-        : loader_(std::move(loader)),
-          pass_(*loader_, options, *shared),
-          loop_(std::make_unique<OpenLoop>(std::move(shared))),
-          place_(options.device_placement && !loop_->shared().device.is_cpu()) {
-      take();
+        : walk_(std::make_unique<Walk>(std::move(loader), std::move(shared), options)) {
+      walk_->take();
+      if (!walk_->batch) warn_of_no_batch(walk_->shared->place);
     }
-    Batch& operator*() { return *batch_; }
+    Batch& operator*() const { return *walk_->batch; }
+    Batch* operator->() const { return &**this; }
     Iterator& operator++() {
-      batch_.reset();
-      pass_.advance();
-      take();
+      walk_->take();
       return *this;
     }
-    bool operator==(std::default_sentinel_t) const { return !batch_; }
-    [[nodiscard]] const state::BatchInfo& info() const { return loop_->info; }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return !walk_->batch; }
+    [[nodiscard]] const state::BatchInfo& info() const { return walk_->pass.info(); }
 
    private:
-    void take() {
-      batch_ = pass_.next(loop_->info);
-      if (batch_ && place_) batch_ = tree::to(*batch_, loop_->shared().device, /*non_blocking=*/true);
-    }
+    struct Walk {
+      std::shared_ptr<Loader> loader;
+      std::shared_ptr<Shared> shared;
+      typename PassOf<Loader>::type pass;
+      std::optional<OpenLoop> loop;
+      bool place;
+      std::optional<Batch> batch;
 
-    std::shared_ptr<Loader> loader_;
-    Pass pass_;
-    std::unique_ptr<OpenLoop> loop_;
-    bool place_;
-    std::optional<Batch> batch_;
+      Walk(std::shared_ptr<Loader> from, std::shared_ptr<Shared> of, const LoaderOptions& options)
+          : loader(std::move(from)),
+            shared(std::move(of)),
+            pass(*loader, options, *shared),
+            place(options.device_placement && !shared->device.is_cpu()) {
+        loop.emplace(shared->open_loops, loader.get(), pass.info());
+      }
+      void take() {
+        batch.reset();  // its memory serves the next one
+        batch = pass.next();
+        if (!batch) loop.reset();
+        if (batch && place) batch = tree::to(*batch, shared->device, /*non_blocking=*/true);
+      }
+    };
+    std::unique_ptr<Walk> walk_;  // stays where it is when the iterator is moved: the list refers to it
   };
 
   PreparedLoader(std::shared_ptr<Loader> loader, std::shared_ptr<Shared> shared, const LoaderOptions& options)
       : loader_(std::move(loader)), shared_(std::move(shared)), options_(options) {
-    if constexpr (std::same_as<Loader, data::Loader>) share_out(*loader_, shared_->group, options_, shared_->place);
+    share_out(*loader_, shared_->group, options_, shared_->place);
   }
 
+  /// Begins a pass. Collective where the loader's order does not come from a seed: its draws are then rank 0's.
   [[nodiscard]] Iterator begin() const { return {loader_, shared_, options_}; }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
   Loader* operator->() const { return loader_.get(); }
   Loader& operator*() const { return *loader_; }
   [[nodiscard]] const std::shared_ptr<Loader>& unwrap() const { return loader_; }
-  /// Batches of this rank in a pass.
-  [[nodiscard]] int64_t size() const requires std::same_as<Loader, data::Loader> { return loader_->size(); }
+
+  /// Batches of this rank in a pass, where the loader knows its own.
+  [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
+    const auto batches = static_cast<int64_t>(loader_->size());
+    if constexpr (data::Shardable<Loader>) {
+      return batches;
+    } else {
+      return data::deal_count(
+          batches,
+          {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});
+    }
+  }
+  /// Where the innermost loop over it stands; {-1, false, -1} outside.
+  [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
   /// The next pass is of this epoch.
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
   { loader_->set_epoch(epoch); }
@@ -211,3 +154,7 @@ Value cut_to_real(const Shared& shared, Value value) {
 }
 
 }  // namespace accelerate::prepared
+
+/// Its size() is what the loader says; views that walk it look for the end themselves.
+template <typename Loader>
+inline constexpr bool std::ranges::disable_sized_range<accelerate::prepared::PreparedLoader<Loader>> = true;

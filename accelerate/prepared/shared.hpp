@@ -9,6 +9,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"
+#include "accelerate/prepared/open_loops.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::prepared {
@@ -56,8 +57,7 @@ struct Shared {
   at::Device device = at::kCPU;
   Place place{};
   Window window{};
-  /// Loaders whose loops are open, innermost last.
-  std::vector<const state::BatchInfo*> open_loops{};
+  OpenLoops open_loops{};
   /// Some prepared model's gradients are reduced by an engine.
   bool engines = false;
   /// Prepared models; weak, because they refer to this struct.
@@ -66,9 +66,7 @@ struct Shared {
   int64_t models_version = 0;
 
   /// Where the innermost open loop stands; null outside every loop.
-  [[nodiscard]] const state::BatchInfo* active_loader() const {
-    return open_loops.empty() ? nullptr : open_loops.back();
-  }
+  [[nodiscard]] const state::BatchInfo* active_loader() const { return open_loops.innermost(); }
 };
 
 }  // namespace accelerate::prepared

@@ -9,7 +9,6 @@ using accelerate::data::from_tensors;
 using accelerate::data::Loader;
 using accelerate::data::LoaderOptions;
 using accelerate::data::memory_source;
-using accelerate::state::BatchInfo;
 using Numbers = std::vector<int64_t>;
 using Batches = std::vector<Numbers>;
 
@@ -106,25 +105,22 @@ TEST_CASE("an unset seed is the CPU generator's, fixed by the first pass") {
   CHECK(pass(loader) == Batches{{4, 7, 3, 2, 1, 5, 6, 0}});
 }
 
-TEST_CASE("last is told with the last batch, on every pass, and info is empty outside") {
+TEST_CASE("last is told with the last batch, on every pass") {
   auto loader = numbers(16, {.batch_size = 4});
-  CHECK(loader.info() == BatchInfo{});
   for (int round = 0; round < 2; ++round) {
     std::vector<bool> flags;
-    for ([[maybe_unused]] auto& batch : loader) {
-      CHECK(loader.info().index == static_cast<int64_t>(flags.size()));
-      CHECK(loader.info().remainder == 0);
-      flags.push_back(loader.info().last);
+    for (auto position = loader.begin(); position != loader.end(); ++position) {
+      CHECK(position.info().index == static_cast<int64_t>(flags.size()));
+      CHECK(position.info().remainder == 0);
+      flags.push_back(position.info().last);
     }
     CHECK(flags == std::vector<bool>{false, false, false, true});
-    CHECK(loader.info() == BatchInfo{});
   }
 }
 
 TEST_CASE("a loop that was left early leaves nothing behind") {
   auto loader = numbers(16, {.batch_size = 4});
   for ([[maybe_unused]] auto& batch : loader) break;
-  CHECK(loader.info() == BatchInfo{});
   CHECK(pass(loader).size() == 4);
 }
 
@@ -139,12 +135,36 @@ TEST_CASE("what a source throws reaches the loop, and the loader can be used aga
   };
   Loader loader(std::make_shared<Flaky>(), {});
   CHECK_THROWS_WITH((void)loader.begin(), "disk");
-  CHECK(loader.info() == BatchInfo{});
   auto it = loader.begin();
   CHECK_THROWS_WITH(++it, "disk");
   it = loader.begin();
-  CHECK(loader.info().index == 0);
+  CHECK(it.info().index == 0);
   CHECK(pass(loader).size() == 3);
+}
+
+TEST_CASE("a source of the user's own batches is walked and shared out like any other") {
+  struct Sample {
+    at::Tensor image;
+    std::vector<std::string> names;
+  };
+  struct Files final : accelerate::data::SourceOf<Sample> {
+    [[nodiscard]] int64_t size() const override { return 5; }
+    [[nodiscard]] Sample read(const at::Tensor& indices) const override {
+      Sample sample{indices * 2, {}};
+      for (const int64_t index : list(indices.contiguous())) sample.names.push_back("f" + std::to_string(index));
+      return sample;
+    }
+  };
+  accelerate::data::LoaderOf loader(std::make_shared<Files>(), {.batch_size = 2});
+  loader.shard(1, 2);
+  std::vector<std::vector<std::string>> names;
+  for (auto& [image, name] : loader) {
+    CHECK(image.size(0) == 2);
+    names.push_back(name);
+  }
+  CHECK(names == std::vector<std::vector<std::string>>{{"f2", "f3"}, {"f1", "f2"}});
+  accelerate::data::LoaderOf one_by_one(std::make_shared<const Files>());
+  CHECK(one_by_one.size() == 5);
 }
 
 TEST_CASE("an iterator at its end stays there") {
@@ -182,17 +202,17 @@ TEST_CASE("loops nest, over two loaders and over one") {
   auto outer = numbers(4, {.batch_size = 2});
   auto inner = numbers(3, {.batch_size = 1});
   Numbers seen;
-  for (auto& batch : outer) {
+  for (auto place = outer.begin(); place != outer.end(); ++place) {
     for (auto& [data, target] : inner) seen.push_back(data.item<int64_t>());
-    CHECK(outer.info().last == (batch.data[0].item<int64_t>() == 2));
+    CHECK(place.info().last == (place->data[0].item<int64_t>() == 2));
   }
   CHECK(seen == Numbers{0, 1, 2, 0, 1, 2});
 
   int64_t pairs = 0;
-  for ([[maybe_unused]] auto& a : outer) {
-    const auto before = outer.info();
+  for (auto place = outer.begin(); place != outer.end(); ++place) {
+    const auto before = place.info();
     for ([[maybe_unused]] auto& b : outer) ++pairs;
-    CHECK(outer.info() == before);
+    CHECK(place.info() == before);
   }
   CHECK(pairs == 4);
 }

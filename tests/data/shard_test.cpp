@@ -39,9 +39,12 @@ Batches batches_of(const Batches& all, const std::vector<int64_t>& numbers) {
 Batches fed_one_by_one(const Batches& all, const DealOptions& options) {
   BatchDealer<std::vector<int64_t>> dealer(options);
   Batches mine;
-  for (const auto& batch : all)
-    if (auto ready = dealer.feed(batch)) mine.push_back(*ready);
-  if (auto copy = dealer.finish()) mine.push_back(*copy);
+  std::optional<std::vector<int64_t>> of_round;
+  for (const auto& batch : all) {
+    if (auto ready = dealer.feed(batch)) of_round = ready;
+    if (dealer.round_complete() && of_round) mine.push_back(*std::exchange(of_round, std::nullopt));
+  }
+  if (auto last = dealer.finish(of_round)) mine.push_back(*last);
   return mine;
 }
 
@@ -189,7 +192,7 @@ TEST_CASE("drop_last holds a stream's batch back until its round is complete") {
   CHECK(!dealer.feed(10));
   CHECK(dealer.feed(11) == 10);
   CHECK(!dealer.feed(12));
-  CHECK(!dealer.finish());
+  CHECK(!dealer.finish({}));
   CHECK(dealer.fed() == 3);
 }
 

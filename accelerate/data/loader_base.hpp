@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a loader decides whatever its batches are: whose samples come when.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/state/batch_info.hpp"
+
+namespace accelerate::data {
+
+struct LoaderOptions {
+  /// Samples per batch of one rank.
+  int64_t batch_size = 1;
+  /// A new order every epoch: torch.randperm with a CPU generator seeded seed + epoch.
+  bool shuffle = false;
+  /// Leaves out the last samples where they do not fill a batch on every rank.
+  bool drop_last = false;
+  /// Seed of the orders. Unset: the seed of LibTorch's CPU generator (what torch::manual_seed set; else a random one)
+  /// when the first pass begins; a prepared loader takes rank 0's.
+  std::optional<uint64_t> seed{};
+};
+
+/// A handle: copies refer to the same loader.
+class LoaderBase {
+ public:
+  /// This loader's share becomes the one of `rank`, from the next begin() on; `prepare` calls it. One rank is never
+  /// filled up: its last batch is short, as the samples are.
+  /// Throws Error (usage) for a rank outside the world.
+  void shard(int64_t rank, int64_t world_size, bool even_batches = true, const Place& place = {});
+
+  /// Batches of this rank in a pass, the true count.
+  [[nodiscard]] int64_t size() const;
+  /// N, samples of the source.
+  [[nodiscard]] int64_t sample_count() const;
+  [[nodiscard]] int64_t batch_size() const;
+  /// Samples that all ranks together take per step.
+  [[nodiscard]] int64_t total_batch_size() const;
+  [[nodiscard]] int64_t rank() const;
+  [[nodiscard]] int64_t world_size() const;
+  [[nodiscard]] bool even_batches() const;
+  [[nodiscard]] const LoaderOptions& options() const;
+
+  /// The epoch under way, or between passes the next one's.
+  [[nodiscard]] int64_t epoch() const;
+  /// The next begin() is of this epoch. Throws Error (usage) for a negative one.
+  void set_epoch(int64_t epoch);
+
+  /// The seed in force; fixed by this call where it was unset.
+  [[nodiscard]] uint64_t seed() const;
+  void set_seed(uint64_t seed);
+  /// The order depends on the seed.
+  [[nodiscard]] bool shuffles() const;
+
+  /// The same loader, not an equal one.
+  bool operator==(const LoaderBase&) const = default;
+
+ protected:
+  struct Impl;
+  class Pass;
+
+  /// Throws Error (usage) for a batch_size below 1.
+  LoaderBase(int64_t samples, const LoaderOptions& options);
+
+  std::shared_ptr<Impl> impl_;
+};
+
+/// One pass as lists of indices; reads nothing.
+class LoaderBase::Pass {
+ public:
+  /// Begins the next epoch's.
+  explicit Pass(std::shared_ptr<Impl> loader);
+  ~Pass();
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  /// Goes to the next batch. returns   its samples, [B] int64; undefined at the end
+  at::Tensor advance();
+  [[nodiscard]] bool ended() const;
+  [[nodiscard]] const state::BatchInfo& info() const;
+
+ private:
+  struct Steps;
+  std::unique_ptr<Steps> steps_;
+};
+
+}  // namespace accelerate::data

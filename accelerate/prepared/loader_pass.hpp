@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// One pass over a loader: this rank's batches, the last one known when it is handed out.
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "accelerate/data/deal.hpp"
+#include "accelerate/data/shardable.hpp"
+#include "accelerate/prepared/loader_random.hpp"
+#include "accelerate/prepared/shared.hpp"
+
+namespace accelerate::prepared {
+
+struct LoaderOptions {
+  bool even_batches = true;
+  bool device_placement = true;
+};
+
+template <typename Loader>
+using position_t = decltype(std::declval<Loader&>().begin());
+template <typename Loader>
+using batch_t = std::remove_cvref_t<decltype(*std::declval<position_t<Loader>&>())>;
+
+/// Walks a loader so that all ranks' passes are one: what it draws at its beginning, and where it is read whole all
+/// that it draws, is drawn alike. On one rank, and where a share's order comes from a seed, nothing is done.
+template <typename Loader>
+class AlikeWalk {
+ public:
+  AlikeWalk(Loader& loader, const comm::Group& group)
+      : random_(make_random(group)), loader_(loader), position_(begin_alike()) {}
+
+  /// The next batch; none at the end. The loader is asked for no batch before it is due.
+  std::optional<batch_t<Loader>> next() {
+    if constexpr (!data::Shardable<Loader>) {
+      if (random_) return random_->walk([this] { return read(); });
+    }
+    return read();
+  }
+  [[nodiscard]] const position_t<Loader>& position() const { return position_; }
+
+ private:
+  static std::optional<LoaderRandom> make_random(const comm::Group& group) {
+    if (group.size() == 1 || (data::Shardable<Loader> && data::Seedable<Loader>)) return std::nullopt;
+    return LoaderRandom(group);
+  }
+  position_t<Loader> begin_alike() {
+    return random_ ? random_->begin([this] { return loader_.begin(); }) : loader_.begin();
+  }
+  std::optional<batch_t<Loader>> read() {
+    if (begun_) ++position_;
+    begun_ = true;
+    if (position_ == loader_.end()) return std::nullopt;
+    return *position_;
+  }
+
+  std::optional<LoaderRandom> random_;
+  Loader& loader_;
+  position_t<Loader> position_;
+  bool begun_ = false;
+};
+
+/// A loader that reads only this rank's share and whose iterator knows its place.
+template <typename Loader>
+class OwnPass {
+ public:
+  OwnPass(Loader& loader, const LoaderOptions&, const Shared& shared) : walk_(loader, shared.group) {}
+
+  [[nodiscard]] std::optional<batch_t<Loader>> next() { return walk_.next(); }
+  [[nodiscard]] const state::BatchInfo& info() const { return walk_.position().info(); }
+
+ private:
+  AlikeWalk<Loader> walk_;
+};
+
+/// Any other loader is read one round ahead: a batch of each rank, of which this one keeps its own. So the end is known
+/// with the last batch, and what the loader throws in a round comes to all ranks after the same number of batches.
+template <typename Loader>
+class ForeignPass {
+ public:
+  using Batch = batch_t<Loader>;
+
+  ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
+      : walk_(loader, shared.group),
+        // A shardable loader gives its own share already: nothing is dealt.
+        dealer_(data::Shardable<Loader> ? data::DealOptions{}
+                                        : data::DealOptions{.rank = shared.group.rank(),
+                                                            .world_size = shared.group.size(),
+                                                            .even_batches = options.even_batches},
+                shared.place) {
+    ahead_ = read_round();
+  }
+
+  [[nodiscard]] std::optional<Batch> next() {
+    if (!ahead_ && failure_) std::rethrow_exception(failure_);
+    if (!ahead_) return std::nullopt;
+    std::optional<Batch> following = read_round();
+    ++info_.index;
+    info_.last = !following && !failure_;
+    if (info_.last) info_.remainder = remainder();
+    return std::exchange(ahead_, std::move(following));
+  }
+  [[nodiscard]] const state::BatchInfo& info() const { return info_; }
+
+ private:
+  /// This rank's batch of the next round.
+  std::optional<Batch> read_round() {
+    if (ended_) return std::nullopt;
+    std::optional<Batch> mine;
+    try {
+      do {
+        auto batch = walk_.next();
+        ended_ = !batch;
+        if (ended_) break;
+        if (auto ready = dealer_.feed(std::move(*batch))) mine = std::move(ready);
+      } while (!dealer_.round_complete());
+    } catch (...) {
+      failure_ = std::current_exception();
+      ended_ = true;
+      return std::nullopt;
+    }
+    if (!ended_) return mine;
+    if (!dealer_.round_complete()) return dealer_.finish(std::move(mine));
+    ahead_ = dealer_.finish(std::move(ahead_));  // the round before was the last one
+    return std::nullopt;
+  }
+
+  [[nodiscard]] int64_t remainder() const {
+    return data::Shardable<Loader> ? state::BatchInfo{}.remainder : dealer_.remainder();
+  }
+
+  AlikeWalk<Loader> walk_;
+  data::BatchDealer<Batch> dealer_;
+  state::BatchInfo info_{};
+  std::exception_ptr failure_;
+  bool ended_ = false;
+  std::optional<Batch> ahead_;
+};
+
+template <typename Loader>
+struct PassOf {
+  using type = ForeignPass<Loader>;
+};
+template <data::Shardable Loader>
+requires data::KnowsItsPlace<position_t<Loader>>
+struct PassOf<Loader> {
+  using type = OwnPass<Loader>;
+};
+
+}  // namespace accelerate::prepared
