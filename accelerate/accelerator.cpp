@@ -128,16 +128,19 @@ std::shared_ptr<prepared::ModelCore> Accelerator::add_model(const void* identity
                                                             std::vector<gradient::NamedTensor> parameters,
                                                             std::vector<gradient::NamedTensor> buffers,
                                                             bool evaluation_mode) {
+  const prepared::ModelOptions options{.engine = {.buckets = options_.buckets, .static_graph = options_.static_graph},
+                                       .broadcast_buffers = options_.broadcast_buffers,
+                                       .evaluation_mode = evaluation_mode};
   for (const auto& known : models_) {
-    if (known->is(identity, parameters)) return known;
+    if (known->is(identity, parameters, options)) return known;
   }
-  // Another module took the address, or parameters were exchanged, frozen or freed.
-  forget_models([&](const auto& model) { return model->identity() == identity; });
-  auto model = std::make_shared<prepared::ModelCore>(
-      shared_, identity, std::move(parameters), std::move(buffers),
-      prepared::ModelOptions{.engine = {.buckets = options_.buckets, .static_graph = options_.static_graph},
-                             .broadcast_buffers = options_.broadcast_buffers,
-                             .evaluation_mode = evaluation_mode});
+  // Another module took the address, or parameters were exchanged, frozen, freed or moved. One for evaluation may stand
+  // beside one that trains.
+  forget_models([&](const auto& model) {
+    return model->identity() == identity && model->options().evaluation_mode == evaluation_mode;
+  });
+  auto model =
+      std::make_shared<prepared::ModelCore>(shared_, identity, std::move(parameters), std::move(buffers), options);
   models_.push_back(model);
   shared_->models.push_back(model);
   ++shared_->models_version;

@@ -17,6 +17,7 @@ struct BucketOptions {
   int64_t cap_bytes = 25 << 20;
   /// First bucket, in bytes; small, so that the first all-reduce starts early.
   int64_t first_cap_bytes = 1 << 20;
+  bool operator==(const BucketOptions&) const = default;
 };
 
 /// One parameter as the plan sees it.

@@ -101,17 +101,6 @@ void clip_value_of(const std::vector<at::Tensor>& gradients, double value) {
   for (const at::Tensor& gradient : gradients) gradient.clamp_(-value, value);
 }
 
-at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
-  check_norm(max_norm, norm_type);
-  const at::NoGradGuard no_grad;
-  return clip_norm_of(dense_gradients(parameters), max_norm, norm_type);
-}
-
-void clip_grad_value_(const std::vector<at::Tensor>& parameters, double value) {
-  const at::NoGradGuard no_grad;
-  clip_value_of(dense_gradients(parameters), value);
-}
-
 void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
   if (factor == 1.0) return;
   const at::NoGradGuard no_grad;

@@ -5,12 +5,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "accelerate/gradient/join_coordinator.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
+#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -31,6 +34,18 @@ auto group_by(const std::vector<at::Tensor>& tensors, Key key) {
     found->second.push_back(tensor);
   }
   return groups;
+}
+
+// Without the repetitions of an expanded tensor, which share memory and refuse to be written one by one.
+at::Tensor without_repetitions(at::Tensor tensor, const at::Tensor& like) {
+  for (int64_t axis = 0; axis < like.dim(); ++axis) {
+    if (like.stride(axis) == 0 && like.size(axis) > 1) tensor = tensor.narrow(axis, 0, 1);
+  }
+  return tensor;
+}
+
+void write(const at::Tensor& tensor, const at::Tensor& values) {
+  without_repetitions(tensor, tensor).copy_(without_repetitions(values, tensor), true);
 }
 
 auto device_of(const at::Tensor& tensor) { return tensor.device(); }
@@ -60,29 +75,53 @@ void BufferBroadcast::broadcast(const comm::Group& group, const Pack& pack, int6
 }
 
 void BufferBroadcast::unpack(const Pack& pack) {
-  for (size_t i = 0; i < pack.tensors.size(); ++i) pack.tensors[i].copy_(pack.views[i], true);
+  for (size_t i = 0; i < pack.tensors.size(); ++i) write(pack.tensors[i], pack.views[i]);
+}
+
+bool BufferBroadcast::Pack::fits() const {
+  return std::equal(tensors.begin(), tensors.end(), views.begin(),
+                    [](const at::Tensor& tensor, const at::Tensor& view) {
+                      return tensor.scalar_type() == view.scalar_type() && tensor.device() == view.device();
+                    });
+}
+
+std::vector<BufferBroadcast::Pack> BufferBroadcast::pack_by_device(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<Pack> packs;
+  for (auto& [device, those] : group_by(tensors, device_of)) packs.push_back(pack(std::move(those)));
+  return packs;
 }
 
 BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers)
     : group_(std::move(group)) {
-  const at::NoGradGuard no_grad;
   require_same(group_, "buffer", buffers);
   std::vector<at::Tensor> tensors;
   for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
-  for (auto& [device, those] : group_by(tensors, device_of)) packs_.push_back(pack(std::move(those)));
+  packs_ = pack_by_device(tensors);
+  if (buffers.empty()) return;
+  what_ = fmt::format("the buffers of the model ({}) are not made equal",
+                      first_and_more(buffers.front().name, buffers.size()));
 }
 
-void BufferBroadcast::run(int64_t root) const {
+void BufferBroadcast::run(int64_t root) {
   if (group_.size() == 1 || packs_.empty()) return;
   const at::NoGradGuard no_grad;
+  if (!std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) {
+    packs_ = pack_by_device(tensors());
+  }
   if (join_link_ != nullptr) root = join_link_->announce(join_operation_).root;
   for (const Pack& one : packs_) {
-    broadcast(group_, one, root);
+    in_user_call("forward", what_, group_.place(), [&] { broadcast(group_, one, root); });
     if (group_.rank() == root) continue;
     // Not counted as a change in place: BatchNorm's backward has saved the statistics without using them.
     const at::AutoDispatchBelowADInplaceOrView uncounted;
     unpack(one);
   }
+}
+
+void BufferBroadcast::before_forward(bool synchronised) {
+  if (due_) run();
+  due_ = synchronised;
 }
 
 std::vector<at::Tensor> BufferBroadcast::tensors() const {
@@ -99,7 +138,7 @@ void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& 
     std::vector<at::Tensor> piece;
     int64_t bytes = 0;
     const auto send = [&] {
-      if (piece.size() == 1) {
+      if (piece.size() == 1 && piece.front().is_non_overlapping_and_dense()) {
         group.broadcast(piece.front(), root);
       } else if (!piece.empty()) {
         const auto pack = BufferBroadcast::pack(std::move(piece));
@@ -129,7 +168,7 @@ void average_parameters(const comm::Group& group, const std::vector<at::Tensor>&
     group.all_reduce(sum, comm::ReduceOp::mean);
     int64_t offset = 0;
     for (const at::Tensor& tensor : those) {
-      tensor.copy_(sum.narrow(0, offset, tensor.numel()).view(tensor.sizes()), true);
+      write(tensor, sum.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
       offset += tensor.numel();
     }
   }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
@@ -22,17 +23,21 @@ void average_parameters(const comm::Group& group, const std::vector<at::Tensor>&
 
 struct JoinCoordinator;
 
-/// Buffers (BatchNorm's running statistics) made equal on all ranks before a synchronised forward, as PyTorch does:
-/// one broadcast per device whatever the dtypes, from memory that is kept. Without buffers it does nothing.
+/// Buffers (BatchNorm's running statistics) made equal on all ranks, as PyTorch does: one broadcast per device whatever
+/// the dtypes, from memory that is kept. Without buffers it does nothing.
 class BufferBroadcast {
  public:
   BufferBroadcast() = default;
   /// Compares names, shapes and dtypes across the ranks; the error names the first that differs, on every rank.
   BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers);
 
-  /// Every buffer becomes root's, in place. Inside an UnevenJoin root is a rank that still has batches. Graphs that
-  /// saved a buffer stay usable, as they are in one process: a second forward comes before the first one's backward.
-  void run(int64_t root = 0) const;
+  /// Every buffer becomes root's, in place. Inside an UnevenJoin root is the highest rank that still has batches.
+  /// Graphs that saved a buffer stay usable, as they are in one process: a second forward comes before the first one's
+  /// backward.
+  void run(int64_t root = 0);
+  /// PyTorch's rule: run() before the first forward of all and before each one that follows a synchronised forward, in
+  /// evaluation too. synchronised: this one trains, and its backward will be reduced.
+  void before_forward(bool synchronised);
   [[nodiscard]] bool empty() const { return packs_.empty(); }
   [[nodiscard]] std::vector<at::Tensor> tensors() const;
 
@@ -42,15 +47,19 @@ class BufferBroadcast {
     at::Tensor bytes;
     std::vector<at::Tensor> tensors;
     std::vector<at::Tensor> views;
+    [[nodiscard]] bool fits() const;  ///< no tensor has moved to another dtype or device
   };
   friend class UnevenJoin;
   friend void broadcast_tensors(const comm::Group&, const std::vector<at::Tensor>&, int64_t, int64_t);
+  static std::vector<Pack> pack_by_device(const std::vector<at::Tensor>& tensors);
   static Pack pack(std::vector<at::Tensor> tensors);
   static void broadcast(const comm::Group& group, const Pack& pack, int64_t root);
   static void unpack(const Pack& pack);
 
   comm::Group group_{};
   std::vector<Pack> packs_{};
+  std::string what_{};  ///< these buffers, for messages about peers
+  bool due_ = true;     ///< before the next forward
   JoinCoordinator* join_link_ = nullptr;
   int64_t join_operation_ = 0;
 };

@@ -11,6 +11,7 @@
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/gradient/engine_core.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
+#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -58,8 +59,27 @@ Engine::~Engine() { retire(); }
 
 void Engine::retire() { core_->unhook(); }
 
-void Engine::set_sync(bool sync) { core_->sync = sync; }
-bool Engine::sync() const { return core_->sync; }
+void Engine::forward(bool sync) {
+  const auto lock = locked(*core_);
+  core_->follow_parameters();
+  core_->rule.forward(sync);
+}
+
+void Engine::set_sync(bool sync) { core_->rule.decide(sync); }
+void Engine::open_no_sync() { core_->rule.open_no_sync(); }
+void Engine::close_no_sync() { core_->rule.close_scope(); }
+
+void Engine::open_window(bool sync) {
+  core_->in_window = true;
+  core_->rule.decide(sync);
+}
+
+void Engine::close_window() {
+  core_->in_window = false;
+  core_->rule.close_scope();
+}
+
+bool Engine::sync() const { return core_->rule.sync(); }
 bool Engine::touched() const { return core_->touched; }
 bool Engine::unreduced() const { return core_->unreduced() != nullptr; }
 void Engine::allow_local(bool allowed) { core_->local_allowed = allowed; }
@@ -84,12 +104,6 @@ void Engine::zero_all() {
 
 void Engine::zero(const std::vector<at::Tensor>& parameters, bool set_to_none) {
   const auto lock = locked(*core_);
-  size_t ours = 0;
-  for (const at::Tensor& parameter : parameters) ours += core_->index_of.count(parameter.unsafeGetTensorImpl());
-  if (set_to_none && ours == core_->states.size()) {
-    core_->zero_all();
-    return;
-  }
   core_->complete();
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {
@@ -129,7 +143,10 @@ std::vector<at::Tensor> Engine::gradients() {
 void run_backward(std::span<Engine* const> engines, const comm::Group& group, const std::function<void()>& backward) {
   std::vector<Engine::Core*> cores;
   for (const Engine* engine : engines) {
-    if (engine->core_->sync) cores.push_back(engine->core_.get());
+    const auto lock = locked(*engine->core_);
+    engine->core_->follow_parameters();
+    if (engine->core_->rule.sync()) cores.push_back(engine->core_.get());
+    engine->core_->rule.backward();
   }
   {
     // When backward throws, the deferral ends and the engines know that their reduction has died.
@@ -151,7 +168,8 @@ void run_backward(std::span<Engine* const> engines, const comm::Group& group, co
   if (cores.size() > 1 && !uneven) {
     reached = at::zeros({static_cast<int64_t>(cores.size())}, at::kInt);
     for (size_t i = 0; i < cores.size(); ++i) reached.mutable_data_ptr<int>()[i] = cores[i]->begun() ? 1 : 0;
-    group.all_reduce(reached, comm::ReduceOp::max);
+    in_user_call("backward", "which models the loss reaches is not known", group.place(),
+                 [&] { group.all_reduce(reached, comm::ReduceOp::max); });
   }
   std::vector<Engine::Core*> taking_part;
   for (size_t i = 0; i < cores.size(); ++i) {

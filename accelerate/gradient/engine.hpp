@@ -21,6 +21,7 @@ struct EngineOptions {
   /// The same parameters are used in every backward, on every rank: what was unused in the first reduction stays so.
   /// Saves counting the uses; another set of used parameters is then an error.
   bool static_graph = false;
+  bool operator==(const EngineOptions&) const = default;
 };
 
 /// Data-parallel gradients: after a synchronised backward every parameter's gradient is the mean over all ranks of what
@@ -32,7 +33,10 @@ struct EngineOptions {
 ///
 /// Reduced gradients are views into the buckets. A parameter that no rank used since its gradient was zeroed ends with
 /// an undefined gradient; one that some ranks used ends with the mean on all ranks, the others counting as zeros.
-/// Sparse gradients stay sparse. User code may drop or replace gradients: they are copied back into the buckets.
+/// Sparse gradients stay sparse. User code may drop or replace gradients: a replaced one is local until it is reduced.
+///
+/// Parameters may move to another dtype or device (module->to()): the next forward(), run_backward(), join or step
+/// notices, gradients that are there follow them, and the next reduction lays the buckets out anew. On all ranks alike.
 ///
 /// All ranks make the engine, run synchronised backwards and zero gradients in the same order. Errors of peers come out
 /// of backward as Error (peer).
@@ -54,10 +58,19 @@ class Engine {
   /// but by an UnevenJoin that still knows this engine.
   void retire();
 
-  /// What the latest prepared forward decided: false leaves gradients local, to be reduced with those of the next
-  /// synchronised backward. At first true.
-  void set_sync(bool sync);
+  /// Whether the next backward's gradients are reduced; else they stay local, to be reduced with those of the next
+  /// synchronised backward. At first true. See SyncRule for who decides when.
   [[nodiscard]] bool sync() const;
+  /// A prepared forward runs; sync: neither no_sync nor a window holds it back.
+  void forward(bool sync);
+  void open_no_sync();
+  void close_no_sync();
+  /// One micro-batch of an accumulation window. A parameter that changes while it holds a local gradient of the window
+  /// is an error in the next backward: a step passed the window by.
+  void open_window(bool sync);
+  void close_window();
+  /// For all that comes, until somebody else decides.
+  void set_sync(bool sync);
 
   /// Takes part in a reduction of the other ranks with what this rank has accumulated, zeros where it has nothing.
   /// run_backward() calls it where this rank's graph did not touch the model.
@@ -65,7 +78,7 @@ class Engine {
 
   /// A backward reached a parameter since the last reduction ended.
   [[nodiscard]] bool touched() const;
-  /// Gradients are there that were never reduced, or whose reduction broke off: ranks would go apart.
+  /// Gradients are there that were never reduced (user code's assignments too), or whose reduction broke off.
   [[nodiscard]] bool unreduced() const;
   /// Steps on local gradients are wanted (local SGD).
   void allow_local(bool allowed);

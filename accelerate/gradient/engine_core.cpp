@@ -3,80 +3,65 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "accelerate/base/log.hpp"
+#include "accelerate/gradient/user_call.hpp"
+
 namespace accelerate::gradient {
-namespace {
 
-struct ArrivalHook : torch::autograd::FunctionPostHook {
-  ArrivalHook(std::weak_ptr<Engine::Core> the_core, size_t the_index) : core(std::move(the_core)), index(the_index) {}
-
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    if (const auto alive = core.lock()) alive->arrived(index);
-    return outputs;
-  }
-
-  std::weak_ptr<Engine::Core> core;
-  size_t index;
-};
-
-bool averaged_elsewhere(const std::vector<std::unique_ptr<torch::autograd::FunctionPostHook>>& hooks) {
-  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
-    const auto* arrival = dynamic_cast<const ArrivalHook*>(hook.get());
-    return arrival != nullptr && !arrival->core.expired();
-  });
-}
-
-}  // namespace
-
-Engine::Core::Core(comm::Group the_group, std::vector<ParameterState> the_slots, EngineOptions the_options)
-    : group(std::move(the_group)), options(the_options), states(std::move(the_slots)) {
+Engine::Core::Core(comm::Group the_group, std::vector<ParameterState> the_states, EngineOptions the_options)
+    : group(std::move(the_group)), options(the_options), states(std::move(the_states)) {
+  what_ = fmt::format("the gradients of the model ({}) are not averaged",
+                      states.empty() ? "none" : first_and_more(states.front().name, states.size()));
   for (size_t i = 0; i < states.size(); ++i) index_of.emplace(states[i].parameter.unsafeGetTensorImpl(), i);
 }
 
 Engine::Core::~Core() = default;
 
-void Engine::Core::hook_up() {
-  std::vector<Accumulator> accumulators;
-  for (const ParameterState& state : states) {
-    accumulators.push_back(torch::autograd::impl::grad_accumulator(state.parameter));
-    if (!averaged_elsewhere(accumulators.back()->post_hooks())) continue;
-    base::fail(ErrorKind::usage, group.place(), "prepare",
-               "the gradient of parameter {} is averaged already, through another Accelerator or "
-               "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or let "
-               "its prepared model go)",
-               state.name);
-  }
-  // A tensor holds its accumulator weakly; ours keeps it, and the hook with it, alive.
-  accumulators_ = std::move(accumulators);
-  for (size_t i = 0; i < states.size(); ++i) {
-    hook_keys_.push_back(accumulators_[i]->add_post_hook(std::make_unique<ArrivalHook>(weak_from_this(), i)));
-  }
+template <typename Collective>
+void Engine::Core::for_backward(const Collective& collective) const {
+  in_user_call("backward", what_, group.place(), collective);
 }
 
-void Engine::Core::unhook() {
-  for (size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
-  accumulators_.clear();
-  hook_keys_.clear();
+// What user code writes to a parameter while it holds a local gradient of the window is a step on that gradient.
+void Engine::Core::refuse_passing_step(const ParameterState& state) const {
+  if (!state.local || !state.imprint || local_allowed || *state.imprint == imprint_of(state.parameter)) return;
+  base::fail(ErrorKind::usage, group.place(), "backward",
+             "parameter {} changed within an accumulation window, while its gradient was this rank's own, not the mean "
+             "of {} ranks: an optimizer stepped that was not prepared, or the one behind a prepared optimizer; step "
+             "what prepare() returned, or step where sync_gradients() is true",
+             state.name, group.size());
+}
+
+// The graph of a gradient ends where the mean is taken; c10d::Reducer says so too.
+void Engine::Core::warn_of_graph(const ParameterState& state) {
+  if (std::exchange(said_graph_, true)) return;
+  base::log(base::LogLevel::warning, group.place(),
+            "backward: create_graph is set; the gradient of parameter {} is averaged over the {} ranks, its graph is "
+            "not: what is differentiated through it stays without effect. Take higher derivatives with "
+            "torch::autograd::grad(), and only the last backward through the model",
+            state.name, group.size());
+}
+
+void Engine::Core::arrived_locally(ParameterState& state) {
+  state.local = true;
+  if (in_window) state.imprint = imprint_of(state.parameter);
+  if (state.view.defined() && state.used()) state.attach();  // what follows is added there: no memory is held twice
 }
 
 void Engine::Core::arrived(size_t index) {
   const std::lock_guard lock(mutex);
-  const at::NoGradGuard no_grad;
   ParameterState& state = states[index];
+  const bool sync = rule.sync();
+  if (sync && at::GradMode::is_enabled()) warn_of_graph(state);
+  const at::NoGradGuard no_grad;
+  refuse_passing_step(state);
   touched = true;
-  if (!sync) {
-    state.local = true;
-    if (state.view.defined() && state.used())
-      state.attach();  // what follows is added there, and no memory is held twice
-    return;
-  }
+  if (!sync) return arrived_locally(state);
   begin();
   const bool launched = state.bucket >= 0 && static_cast<size_t>(state.bucket) < next_;
   if (state.arrived && launched) {
@@ -133,6 +118,7 @@ void Engine::Core::end_of_launch() {
 }
 
 void Engine::Core::join() {
+  follow_parameters();
   complete();
   active_ = true;
   graph_task_ = -1;
@@ -185,8 +171,10 @@ void Engine::Core::launch_bucket(FlatBucket& bucket) {
   }
   // run_backward() waits for the last one at once, and for all engines in one order.
   const bool waits_at_once = &bucket == &buckets.back() && deferral != nullptr;
-  bucket.work = group.all_reduce_async(bucket.flat, comm::ReduceOp::sum,
-                                       waits_at_once ? comm::Execution::deferred : comm::Execution::eager);
+  for_backward([&] {
+    bucket.work = group.all_reduce_async(bucket.flat, comm::ReduceOp::sum,
+                                         waits_at_once ? comm::Execution::deferred : comm::Execution::eager);
+  });
 }
 
 void Engine::Core::finish() {
@@ -194,21 +182,23 @@ void Engine::Core::finish() {
   if (!active_) return;
   try {
     divide_by(join_coordinator == nullptr ? group.size() : join_coordinator->announce(join_operation).divisor);
-    if (buckets.empty()) learn_layout();
+    if (buckets.empty()) for_backward([&] { learn_layout(); });
     while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
-    for (FlatBucket& bucket : buckets) {
-      bucket.work.wait();
-      bucket.work = {};
-    }
+    for_backward([&] {
+      for (FlatBucket& bucket : buckets) {
+        bucket.work.wait();
+        bucket.work = {};
+      }
+    });
     settle_unused();
-    settle_sparse(1.0 / static_cast<double>(divisor_));
+    for_backward([&] { settle_sparse(1.0 / static_cast<double>(divisor_)); });
     if (options.static_graph) check_static_graph();
   } catch (...) {
     broken_off = true;
     reset();
     throw;
   }
-  for (ParameterState& state : states) state.local = false;
+  for (ParameterState& state : states) state.settle();
   reset();
 }
 

@@ -7,30 +7,35 @@
 //   finish    waits, settles what unused parameters get; then everything is as before begin
 //
 // launch and finish are apart, because with several engines all of them must have launched before one waits.
-// Before the first reduction there are no buckets: finish then learns their layout and launches them.
+// Before the first reduction there are no buckets: finish then learns their layout and launches them. Parameters that
+// module->to() moved have other accumulators: follow_parameters() hooks those, and the layout is learnt again.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "accelerate/gradient/engine.hpp"
 #include "accelerate/gradient/flat_buckets.hpp"
 #include "accelerate/gradient/join_coordinator.hpp"
+#include "accelerate/gradient/sync_rule.hpp"
 
 namespace accelerate::gradient {
 
 struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
-  Core(comm::Group the_group, std::vector<ParameterState> the_slots, EngineOptions the_options);
+  Core(comm::Group the_group, std::vector<ParameterState> the_states, EngineOptions the_options);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   /// After construction: the hooks know the core by a weak pointer.
   void hook_up();
   void unhook();
+  /// To be called wherever parameters may have moved to another dtype or device: costs a look at each.
+  void follow_parameters();
 
   // Everything below is called with the mutex held, except arrived() and end_of_backward(), which take it.
   void arrived(size_t index);
@@ -59,7 +64,8 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   BucketPlan plan;
   std::vector<FlatBucket> buckets;  ///< empty before the first reduction
 
-  bool sync = true;
+  SyncRule rule;
+  bool in_window = false;
   bool touched = false;
   bool local_allowed = false;
   bool broken_off = false;  ///< a reduction failed, gradients are neither local nor reduced
@@ -71,18 +77,27 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
  private:
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
+  [[nodiscard]] bool parameters_moved() const;
   void begin();
+  void arrived_locally(ParameterState& state);
+  void refuse_passing_step(const ParameterState& state) const;
+  void warn_of_graph(const ParameterState& state);
+  template <typename Collective>
+  void for_backward(const Collective& collective) const;
   void launch_bucket(FlatBucket& bucket);
   void divide_by(int64_t ranks);
   void fill(FlatBucket& bucket);
   void write_counts(const at::Tensor& counts);
   void read_counts();
   void learn_layout();
+  void forget_layout();
   void settle_sparse(double factor);
   void settle_unused();
   void check_static_graph() const;
   void reset();
 
+  std::string what_;         ///< these gradients, for messages about peers
+  bool said_graph_ = false;  ///< the warning about create_graph
   std::vector<Accumulator> accumulators_;
   std::vector<uintptr_t> hook_keys_;
 

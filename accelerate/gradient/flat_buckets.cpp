@@ -33,6 +33,19 @@ bool ParameterState::inside() const {
                                now.const_data_ptr() == view.const_data_ptr() && now.strides() == view.strides());
 }
 
+bool ParameterState::in_place() const {
+  if (!used()) return true;
+  if (view.defined()) return inside();
+  return kept && kept->_unsafe_get_target() == gradient().unsafeGetTensorImpl();
+}
+
+void ParameterState::settle() {
+  local = false;
+  imprint.reset();
+  kept.reset();
+  if (used() && !view.defined()) kept.emplace(gradient().getIntrusivePtr());
+}
+
 void ParameterState::attach(const at::Tensor& factor) {
   at::Tensor& now = gradient();
   if (!inside()) {
@@ -46,6 +59,17 @@ void ParameterState::attach(const at::Tensor& factor) {
 void ParameterState::blank_out() {
   if (!blank) view.zero_();
   blank = true;
+}
+
+void ParameterState::leave_bucket() {
+  const bool settled = !local && in_place();
+  view.reset();
+  bucket = -1;
+  sparse_dim = 0;
+  blank = false;
+  imprint.reset();
+  if (used()) gradient() = gradient().to(parameter.device(), parameter.scalar_type());
+  if (settled) settle();
 }
 
 at::Tensor number(double value) {

@@ -3,13 +3,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
+#include "accelerate/gradient/imprint.hpp"
 
 namespace accelerate::gradient {
 
@@ -30,6 +33,11 @@ struct ParameterState {
   bool contributes = false;
   /// It has gradients that no reduction has seen.
   bool local = false;
+  /// Of the parameter, when a window's micro-batch left a local gradient: who changes it now steps on that.
+  std::optional<Imprint> imprint{};
+  /// Where there is no view: the gradient that is the same on all ranks, what a reduction or zeroing left. Weak, so
+  /// that it costs no memory once it is dropped.
+  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> kept{};
   /// Ranks that contributed to the last reduction; known where this rank had to ask. With static_graph: to the first.
   int64_t uses = 0;
 
@@ -38,11 +46,17 @@ struct ParameterState {
   [[nodiscard]] bool used() const { return gradient().defined(); }
   /// It lies in the bucket, as the view or (detached by user code) under another handle.
   [[nodiscard]] bool inside() const;
+  /// There is none, or it lies where a reduction or zeroing left it. Else it was made here: by backward, or assigned.
+  [[nodiscard]] bool in_place() const;
+  /// What the gradient is now counts as the same on all ranks.
+  void settle();
   /// The gradient becomes the view, with the values it has, those from outside times factor (a number, or undefined for
   /// 1). A sparse one is densified.
   void attach(const at::Tensor& factor = {});
   /// Its view becomes zero unless it is known to be; the gradient is left as it is.
   void blank_out();
+  /// It lies in no bucket any more; the gradient follows its parameter to another dtype or device.
+  void leave_bucket();
 };
 
 /// One flat tensor and the states that lie in it.

@@ -9,7 +9,7 @@ namespace accelerate::gradient {
 struct JoinCoordinator {
   struct Answer {
     int64_t divisor;  ///< what a sum over the ranks is divided by
-    int64_t root;     ///< the lowest rank that still has batches
+    int64_t root;     ///< the highest rank that still has batches
   };
   virtual ~JoinCoordinator() = default;
   virtual Answer announce(int64_t operation) = 0;

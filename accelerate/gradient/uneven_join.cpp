@@ -8,6 +8,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/gradient/engine_core.hpp"
+#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -37,9 +38,10 @@ struct UnevenJoin::Link : JoinCoordinator {
       word[group.rank()] = 1;
       word[group.size() + operation] = 1;
     }
-    group.all_reduce(words);
+    in_user_call("join_uneven_inputs", "what the others do is not known", group.place(),
+                 [&] { group.all_reduce(words); });
     int64_t now_active = 0;
-    for (int64_t rank = group.size() - 1; rank >= 0; --rank) {
+    for (int64_t rank = 0; rank < group.size(); ++rank) {
       now_active += word[rank];
       if (word[rank] != 0) root = rank;
     }
@@ -66,7 +68,7 @@ struct UnevenJoin::Link : JoinCoordinator {
   int64_t operations;
   JoinOptions options;
   int64_t active = 0;
-  int64_t root = 0;  ///< lowest rank that took part in the last announced operation
+  int64_t root = 0;  ///< highest rank that took part in the last announced operation, PyTorch's choice
   bool shadowing = false;
 };
 
@@ -115,6 +117,7 @@ void UnevenJoin::shadow(int64_t operation) {
   if (operation % 2 == 0) {
     model.engine->zero_all();  // of the last step here, which the others have zeroed too
     model.engine->join_backward();
+    model.engine->zero_all();  // the others' step: no gradient of this rank's next one
   } else {
     model.buffers->run();
   }
@@ -139,7 +142,11 @@ void UnevenJoin::finish() {
     if (model.buffers == nullptr) continue;
     for (const at::Tensor& buffer : model.buffers->tensors()) tensors.push_back(buffer);
   }
-  broadcast_tensors(group_, tensors, coordinator_->root);
+  in_user_call("join_uneven_inputs", "the parameters are not made equal at the end", group_.place(),
+               [&] { broadcast_tensors(group_, tensors, coordinator_->root); });
+  for (const JoinModel& model : models_) {
+    if (model.buffers != nullptr) model.buffers->due_ = false;  // on all ranks, whatever their last forward was
+  }
 }
 
 }  // namespace accelerate::gradient

@@ -28,8 +28,8 @@ struct JoinModel {
 ///
 /// Every reduction and buffer broadcast in it is announced by one small reduction first. A rank that calls finish() has
 /// run out: it takes part in the others' reductions with zeros until all ranks are there, then every parameter and
-/// buffer becomes that of a rank that went on longest (the lowest of them). Optimizer states are not made equal, and
-/// gradients that the rank had not reduced by then are dropped.
+/// buffer becomes that of a rank that went on longest (the highest of them, as in PyTorch). Optimizer states are not
+/// made equal, and a rank that the others outlast has no gradients then: neither its own nor theirs.
 ///
 /// All ranks make it with the same models in the same order. Inside it every rank that still has batches runs the same
 /// reductions; they do not overlap with backward.

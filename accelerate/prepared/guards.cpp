@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/guards.hpp"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "accelerate/gradient/clip.hpp"
@@ -28,14 +29,25 @@ void scale_gradients(const Shared& shared, const OptimizerCores& optimizers, dou
   gradient::scale_gradients(parameters, factor);
 }
 
-// Decides for the micro-batch that begins; the models that stay local are what is left to open.
-ModelCores begin_micro_batch(Shared& shared, const OptimizerCores& optimizers, ModelCores models) {
+template <typename Do>
+void each_model(const Shared& shared, const Do& act) {
+  for (const auto& weak : shared.models) {
+    if (const auto model = weak.lock()) act(*model);
+  }
+}
+
+// Decides for the micro-batch that begins, and for every model: ranks may leave one out and still agree about it.
+void begin_micro_batch(Shared& shared, const OptimizerCores& optimizers, const ModelCores& models) {
   const state::BatchInfo* loader = shared.active_loader();
   const auto decision = shared.window.begin(loader != nullptr && loader->last, shared.place);
   // What the window's earlier micro-batches left was divided by its full length; this one is divided rightly at once.
   if (decision.scale != 1.0) scale_gradients(shared, optimizers, decision.scale);
-  if (decision.reduce) models.clear();
-  return models;
+  const auto held_back = [&](const ModelCore& model) {
+    return !decision.reduce &&
+           std::any_of(models.begin(), models.end(), [&](const auto& one) { return one.get() == &model; });
+  };
+  each_model(shared, [&](ModelCore& model) { model.open_window(!held_back(model)); });
+  each_model(shared, [](ModelCore& model) { model.synchronise_partners(); });
 }
 
 }  // namespace
@@ -48,11 +60,16 @@ NoSyncGuard::~NoSyncGuard() {
   for (const auto& model : models_) model->close_no_sync();
 }
 
-AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers, ModelCores models)
-    : shared_(std::move(shared)), no_sync_(begin_micro_batch(*shared_, optimizers, std::move(models))) {}
+AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers,
+                                 const ModelCores& models)
+    : shared_(std::move(shared)) {
+  begin_micro_batch(*shared_, optimizers, models);
+}
 
 AccumulateGuard::~AccumulateGuard() {
-  if (shared_) shared_->window.end_micro_batch();
+  if (!shared_) return;
+  shared_->window.end_micro_batch();
+  each_model(*shared_, [](ModelCore& model) { model.close_window(); });
 }
 
 }  // namespace accelerate::prepared

@@ -30,14 +30,14 @@ class [[nodiscard]] NoSyncGuard {
 class [[nodiscard]] AccumulateGuard {
  public:
   /// optimizers   whose gradients a short last window rescales, with those of all prepared models
-  AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers, ModelCores models);
+  /// models       held back within a window; all others are reduced in every micro-batch
+  AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers, const ModelCores& models);
   ~AccumulateGuard();
   AccumulateGuard(AccumulateGuard&&) = default;
   AccumulateGuard& operator=(AccumulateGuard&&) = delete;
 
  private:
   std::shared_ptr<Shared> shared_;
-  NoSyncGuard no_sync_;
 };
 
 }  // namespace accelerate::prepared

@@ -5,6 +5,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/gradient/coalesced.hpp"
+#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::prepared {
 
@@ -53,7 +54,8 @@ void LocalSgd::close() {
 void LocalSgd::average() {
   std::vector<at::Tensor> tensors;
   for (const auto& parameter : model_->parameters()) tensors.push_back(parameter.tensor);
-  gradient::average_parameters(shared_->group, tensors);
+  gradient::in_user_call("local_sgd", "the parameters are not averaged", shared_->place,
+                         [&] { gradient::average_parameters(shared_->group, tensors); });
 }
 
 }  // namespace accelerate::prepared

@@ -2,14 +2,24 @@
 #include "accelerate/prepared/model.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <unordered_set>
 
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
+#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::prepared {
+namespace {
+
+// What a core rests on; preparing again after it changed makes a new one.
+std::string describe(const gradient::NamedTensor& parameter) {
+  return fmt::format("{} on {}", gradient::describe(parameter, "parameter"), parameter.tensor.device().str());
+}
+
+}  // namespace
 
 ModelCore::ModelCore(std::shared_ptr<Shared> shared, const void* identity,
                      std::vector<gradient::NamedTensor> parameters, std::vector<gradient::NamedTensor> buffers,
@@ -17,15 +27,23 @@ ModelCore::ModelCore(std::shared_ptr<Shared> shared, const void* identity,
     : shared_(std::move(shared)),
       identity_(identity),
       parameters_(std::move(parameters)),
-      buffers_(std::move(buffers)) {
-  for (const auto& parameter : parameters_) trainable_.push_back(parameter.tensor.requires_grad());
+      buffers_(std::move(buffers)),
+      options_(options) {
+  for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
   if (shared_->group.size() == 1 && shared_->group.backend() == "single") return;
   if (options.evaluation_mode) return;
+  const std::string first = parameters_.empty() ? "no parameters" : parameters_.front().name;
+  gradient::in_user_call(
+      "prepare", fmt::format("the model ({}) is not made equal", gradient::first_and_more(first, parameters_.size())),
+      shared_->place, [&] { meet(); });
+}
+
+void ModelCore::meet() {
   // A connection of its own: two models' buckets may be filled in another order on another rank.
   const comm::Group group = shared_->group.duplicate();
   buffer_broadcast_ = std::make_unique<gradient::BufferBroadcast>(group, buffers_);
   buffer_broadcast_->run();  // all ranks start from rank 0's, whatever the option says later
-  if (!options.broadcast_buffers || buffers_.empty()) buffer_broadcast_.reset();
+  if (!options_.broadcast_buffers || buffers_.empty()) buffer_broadcast_.reset();
   gradient::require_same(group, "parameter", parameters_);
   std::vector<gradient::NamedTensor> own = own_parameters();
   find_partners();
@@ -36,8 +54,8 @@ ModelCore::ModelCore(std::shared_ptr<Shared> shared, const void* identity,
   for (const auto& parameter : own) {
     if (!learns) rest.push_back(parameter.tensor);
   }
-  gradient::broadcast_tensors(group, rest, 0, options.engine.buckets.cap_bytes);
-  if (learns) engine_ = std::make_unique<gradient::Engine>(group, own, options.engine);
+  gradient::broadcast_tensors(group, rest, 0, options_.engine.buckets.cap_bytes);
+  if (learns) engine_ = std::make_unique<gradient::Engine>(group, own, options_.engine);
   shared_->engines = shared_->engines || learns;
 }
 
@@ -86,20 +104,48 @@ std::vector<gradient::Engine*> ModelCore::engines() {
   return list;
 }
 
-void ModelCore::before_forward(bool training) {
-  if (retired_ || (!engine_ && elsewhere_.empty()) || !at::GradMode::is_enabled()) return;
-  if (engine_) engine_->set_sync(synchronises());
-  if (!synchronises()) return;
+void ModelCore::before_forward() {
+  if (retired_ || (!engine_ && elsewhere_.empty())) return;
+  const bool learns = at::GradMode::is_enabled();
+  const bool sync = synchronises();
+  if (buffer_broadcast_) buffer_broadcast_->before_forward(learns && sync);
+  if (!learns) return;
+  if (engine_) engine_->forward(sync);
+  if (!sync) return;
   find_partners();
-  for (const auto& partner : partners_) partner->engine_->set_sync(true);
-  if (buffer_broadcast_ && training) buffer_broadcast_->run();
+  for (const auto& partner : partners_) partner->engine_->forward(true);
 }
 
-bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor>& parameters) const {
-  if (identity != identity_ || parameters.size() != parameters_.size()) return false;
+void ModelCore::open_no_sync() {
+  ++no_sync_;
+  if (engine() != nullptr) engine_->open_no_sync();
+}
+
+void ModelCore::close_no_sync() {
+  if (--no_sync_ == 0 && engine() != nullptr) engine_->close_no_sync();
+}
+
+void ModelCore::open_window(bool sync) {
+  window_ = sync;
+  if (engine() != nullptr) engine_->open_window(synchronises());
+}
+
+void ModelCore::synchronise_partners() {
+  if (!synchronises()) return;
+  find_partners();
+  for (const auto& partner : partners_) partner->open_window(true);
+}
+
+void ModelCore::close_window() {
+  window_.reset();
+  if (engine() != nullptr) engine_->close_window();
+}
+
+bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,
+                   const ModelOptions& options) const {
+  if (identity != identity_ || options != options_ || parameters.size() != parameters_.size()) return false;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].tensor.is_same(parameters_[i].tensor)) return false;
-    if (parameters[i].tensor.requires_grad() != trainable_[i]) return false;
+    if (!parameters[i].tensor.is_same(parameters_[i].tensor) || describe(parameters[i]) != described_[i]) return false;
   }
   return true;
 }

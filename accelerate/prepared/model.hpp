@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,10 +26,12 @@ namespace accelerate::prepared {
 
 struct ModelOptions {
   gradient::EngineOptions engine{};
-  /// Rank 0's buffers (BatchNorm's statistics) go to all ranks at each synchronised training forward, as in PyTorch.
+  /// Rank 0's buffers (BatchNorm's statistics) go to all ranks before each forward that follows a synchronised one, in
+  /// evaluation too, as in PyTorch: all ranks then run model(x). model->forward(x) is a rank's own affair.
   bool broadcast_buffers = true;
   /// For evaluation only: moved to the device, never reduced.
   bool evaluation_mode = false;
+  bool operator==(const ModelOptions&) const = default;
 };
 
 /// What is the same for every type of module: its tensors, its engine and whether its next backward is synchronised.
@@ -37,14 +40,16 @@ class ModelCore {
   ModelCore(std::shared_ptr<Shared> shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
             std::vector<gradient::NamedTensor> buffers, const ModelOptions& options);
 
-  /// Before every prepared forward: fixes whether the backward that follows is reduced (PyTorch's rule: no_sync counts
-  /// where it is open at the forward), and broadcasts the buffers if it is.
-  void before_forward(bool training);
+  /// Before every prepared forward: broadcasts the buffers where that is due, and tells the engine whether no_sync is
+  /// open (PyTorch's rule: it counts where it is open at the forward).
+  void before_forward();
 
-  /// Whether this is the module at that address with those parameters, frozen and free as they were: preparing it again
-  /// gives this object.
-  [[nodiscard]] bool is(const void* identity, const std::vector<gradient::NamedTensor>& parameters) const;
+  /// Whether this is the module at that address, prepared with those options, with those parameters: frozen and free,
+  /// and of the dtypes and on the devices that they had. Preparing it again gives this object.
+  [[nodiscard]] bool is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,
+                        const ModelOptions& options) const;
   [[nodiscard]] const void* identity() const { return identity_; }
+  [[nodiscard]] const ModelOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const { return buffers_; }
   /// Null on one rank, for evaluation, where nothing needs a gradient or other models' engines see to all of it, and
@@ -61,11 +66,18 @@ class ModelCore {
   /// The module still runs; its gradients are averaged no more.
   void retire();
 
-  void open_no_sync() { ++no_sync_; }
-  void close_no_sync() { --no_sync_; }
-  [[nodiscard]] bool synchronises() const { return no_sync_ == 0; }
+  void open_no_sync();
+  void close_no_sync();
+  /// One micro-batch of accumulate(). sync: the gradients of this model are reduced in it, whether or not this rank
+  /// calls the model.
+  void open_window(bool sync);
+  void close_window();
+  /// To be called when all models' windows are open: what this one shares with others is reduced where this one is.
+  void synchronise_partners();
+  [[nodiscard]] bool synchronises() const { return no_sync_ == 0 && window_.value_or(true); }
 
  private:
+  void meet();
   /// Parameters that no other model's engine averages; the others go to elsewhere_.
   std::vector<gradient::NamedTensor> own_parameters();
   void find_partners();
@@ -73,11 +85,13 @@ class ModelCore {
   std::shared_ptr<Shared> shared_;
   const void* identity_;
   std::vector<gradient::NamedTensor> parameters_, buffers_;
-  std::vector<bool> trainable_;  // when prepared, one per parameter
+  ModelOptions options_;
+  std::vector<std::string> described_;  // each parameter when prepared
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_;
   std::unique_ptr<gradient::Engine> engine_;
   bool retired_ = false;
   int64_t no_sync_ = 0;
+  std::optional<bool> window_;  // the micro-batch of accumulate() that is open
   // Trainable parameters that engines of other models average, and those models; found again when models came or went.
   std::vector<at::Tensor> elsewhere_;
   std::vector<std::shared_ptr<ModelCore>> partners_;
@@ -112,7 +126,7 @@ class PreparedModel {
   }
   template <typename... Args>
   decltype(auto) forward(Args&&... args) const {
-    core_->before_forward(module_->is_training());
+    core_->before_forward();
     return module_->forward(std::forward<Args>(args)...);
   }
 
@@ -121,7 +135,7 @@ class PreparedModel {
     return forward(std::move(inputs));
   }
   c10::IValue forward(std::vector<c10::IValue> inputs) const requires std::same_as<Module, torch::jit::Module> {
-    core_->before_forward(module_->is_training());
+    core_->before_forward();
     return module_->forward(std::move(inputs));
   }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/prepared/model.hpp"
 
 namespace accelerate::prepared {
@@ -112,7 +113,28 @@ void OptimizerCore::find_engines() {
   }
 }
 
+// Steps that are allowed, and hardly what was meant.
+void OptimizerCore::warn_of_odd_step() const {
+  if (shared_->window.keeps_gradients()) {
+    base::log_once(base::LogLevel::warning, shared_->place,
+                   "optimizer.step: accelerator.backward() did not run in this micro-batch; a plain loss.backward() is "
+                   "not divided by gradient_accumulation_steps ({})",
+                   shared_->window.options.steps);
+  }
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (parameter.grad().defined()) return;
+    }
+  }
+  base::log_once(
+      base::LogLevel::warning, shared_->place,
+      "optimizer.step: none of the optimizer's {} parameters has a gradient, so nothing changes: no backward "
+      "ran since they were zeroed, or the loss reaches another model's",
+      count_parameters(optimizer_));
+}
+
 void OptimizerCore::check_reduced() {
+  warn_of_odd_step();
   if (!shared_->engines && shared_->group.size() == 1) return;
   shared_->group.check("optimizer.step");
   find_engines();

@@ -32,6 +32,7 @@ class OptimizerCore {
 
  private:
   void check_reduced();
+  void warn_of_odd_step() const;
   void find_engines();
 
   std::shared_ptr<Shared> shared_;

@@ -345,3 +345,22 @@ TEST_CASE("a loss that is not one number is refused") {
       accelerator.backward(torch::ones({3}, torch::requires_grad())),
       doctest::Contains("backward: the loss has 3 elements, must have 1; take its mean() or sum() first"));
 }
+
+TEST_CASE("an optimizer that accumulate() does not know is told at the next backward that it stepped within a window") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight net;
+             torch::optim::SGD sgd(net->parameters(), 1.0);
+             auto model = accelerator.prepare(net);
+             const auto micro_batch = [&] {
+               auto window = accelerator.accumulate(model);
+               accelerator.backward(model(torch::ones({1}, torch::kDouble)).sum());
+               sgd.step();
+               sgd.zero_grad();
+             };
+             micro_batch();
+             CHECK_THROWS_WITH(micro_batch(), doctest::Contains("backward: parameter w changed within an accumulation "
+                                                                "window"));
+           },
+           {.gradient_accumulation_steps = 4});
+}

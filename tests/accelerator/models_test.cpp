@@ -23,7 +23,7 @@ TEST_CASE("parameters and buffers start as rank 0's") {
   });
 }
 
-TEST_CASE("buffers are rank 0's at each synchronised training forward, unless switched off") {
+TEST_CASE("buffers are rank 0's at the forward after a synchronised one, unless switched off") {
   for (const bool on : {true, false}) {
     on_ranks(2,
              [on](Accelerator& accelerator) {
@@ -238,4 +238,43 @@ TEST_CASE("N ranks with batch B train as one rank with batch N*B, in float64, wi
   const auto one = train(1);
   CHECK((one - train(2)).abs().max().item<double>() < 1e-12);
   CHECK((one - train(4)).abs().max().item<double>() < 1e-12);
+}
+
+TEST_CASE("a model moved to another dtype after prepare trains on, the same handle or prepared again") {
+  for (const bool again : {false, true}) {
+    on_ranks(2, [again](Accelerator& accelerator) {
+      OneWeight net(1.0);
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+      accelerator.backward(model(full(rank_of(accelerator))).sum());
+      optimizer.zero_grad();
+      model->to(torch::kFloat);
+      auto now = accelerator.prepare(net);
+      CHECK_FALSE(now == model);
+      CHECK(accelerator.prepare(net) == now);
+      if (!again) {
+        model->to(torch::kDouble);
+        now = accelerator.prepare(net);
+        model->to(torch::kFloat);  // and nothing is prepared for it
+      }
+      for (int step = 0; step < 2; ++step) {
+        accelerator.backward(now(full(rank_of(accelerator)).to(torch::kFloat)).sum());
+        CHECK(net->w.grad().item<double>() == 0.5);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      CHECK(net->w.item<double>() == 0.0);
+    });
+  }
+}
+
+TEST_CASE("a model for evaluation stands beside the one that trains") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net(1.0);
+    auto model = accelerator.prepare(net);
+    auto evaluated = accelerator.prepare_model(net, /*evaluation_mode=*/true);
+    CHECK_FALSE(evaluated == model);
+    CHECK(accelerator.prepare(net) == model);
+    accelerator.backward(model(full(rank_of(accelerator))).sum());
+    CHECK(net->w.grad().item<double>() == 0.5);
+  });
 }

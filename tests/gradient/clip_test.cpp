@@ -32,7 +32,7 @@ at::Tensor flat_gradient(const std::vector<at::Tensor>& from) {
 
 }  // namespace
 
-TEST_CASE("clip_grad_norm_ equals LibTorch's, on parameters and on one flat bucket") {
+TEST_CASE("clip_norm_of equals LibTorch's, on parameters and on one flat bucket") {
   for (const double norm_type : {1.0, 2.0, 3.5, kInf}) {
     for (const double max_norm : {0.5, 1000.0}) {
       CAPTURE(norm_type);
@@ -40,7 +40,7 @@ TEST_CASE("clip_grad_norm_ equals LibTorch's, on parameters and on one flat buck
       const auto ours = parameters(2.0);
       const auto theirs = parameters(2.0);
       const at::Tensor flat = flat_gradient(ours);
-      const at::Tensor norm = clip_grad_norm_(ours, max_norm, norm_type);
+      const at::Tensor norm = clip_norm_of(dense_gradients(ours), max_norm, norm_type);
       const double expected = torch::nn::utils::clip_grad_norm_(theirs, max_norm, norm_type);
       CHECK(norm.dim() == 0);
       CHECK(norm.item<double>() == doctest::Approx(expected).epsilon(1e-12));
@@ -55,7 +55,7 @@ TEST_CASE("clip_grad_norm_ equals LibTorch's, on parameters and on one flat buck
 TEST_CASE("gradients below the limit keep every bit") {
   const auto ours = parameters(1e-3);
   const at::Tensor before = flat_gradient(ours).clone();
-  clip_grad_norm_(ours, 1.0);
+  clip_norm_of(dense_gradients(ours), 1.0);
   CHECK(torch::equal(before, flat_gradient(ours)));
 }
 
@@ -67,11 +67,11 @@ TEST_CASE("bfloat16 and float32 gradients have one norm, taken in float32") {
   for (const at::Tensor& parameter : mixed) {
     if (parameter.grad().defined()) pieces.push_back(parameter.grad().reshape({-1}).to(at::kDouble));
   }
-  const at::Tensor norm = clip_grad_norm_(mixed, 1.0);
+  const at::Tensor norm = clip_norm_of(dense_gradients(mixed), 1.0);
   CHECK((norm.scalar_type() == at::kFloat));
   CHECK(norm.item<double>() == doctest::Approx(torch::cat(pieces).norm().item<double>()).epsilon(1e-6));
   CHECK((mixed.back().grad().scalar_type() == at::kBFloat16));
-  CHECK(clip_grad_norm_(mixed, 100.0).item<double>() == doctest::Approx(1.0).epsilon(1e-2));
+  CHECK(clip_norm_of(dense_gradients(mixed), 100.0).item<double>() == doctest::Approx(1.0).epsilon(1e-2));
 }
 
 TEST_CASE("a sparse gradient counts by its coalesced values and stays sparse") {
@@ -81,23 +81,23 @@ TEST_CASE("a sparse gradient counts by its coalesced values and stays sparse") {
   REQUIRE(embedding->weight.grad().is_sparse());
   const double expected = embedding->weight.grad().to_dense().norm().item<double>();
   const std::vector<at::Tensor> all{embedding->weight};
-  CHECK(clip_grad_norm_(all, 1.0).item<double>() == doctest::Approx(expected));
+  CHECK(clip_norm_of(dense_gradients(all), 1.0).item<double>() == doctest::Approx(expected));
   CHECK(embedding->weight.grad().is_sparse());
   CHECK(embedding->weight.grad().to_dense().norm().item<double>() == doctest::Approx(1.0).epsilon(1e-5));
-  clip_grad_value_(all, 0.01);
+  clip_value_of(dense_gradients(all), 0.01);
   CHECK(embedding->weight.grad().to_dense().abs().max().item<double>() == doctest::Approx(0.01));
 }
 
 TEST_CASE("without any gradient the norm is zero") {
-  CHECK(clip_grad_norm_({torch::zeros({2}, torch::requires_grad())}, 1.0).item<double>() == 0.0);
-  CHECK(clip_grad_norm_({}, 1.0).item<double>() == 0.0);
+  CHECK(clip_norm_of(dense_gradients({torch::zeros({2}, torch::requires_grad())}), 1.0).item<double>() == 0.0);
+  CHECK(clip_norm_of({}, 1.0).item<double>() == 0.0);
 }
 
-TEST_CASE("clip_grad_value_ clamps like LibTorch's, on parameters and on one flat bucket") {
+TEST_CASE("clip_value_of clamps like LibTorch's, on parameters and on one flat bucket") {
   const auto ours = parameters(2.0);
   const auto theirs = parameters(2.0);
   const at::Tensor flat = flat_gradient(ours);
-  clip_grad_value_(ours, 0.7);
+  clip_value_of(dense_gradients(ours), 0.7);
   clip_value_of({flat}, 0.7);
   torch::nn::utils::clip_grad_value_(theirs, 0.7);
   CHECK(torch::equal(flat_gradient(ours), flat_gradient(theirs)));
@@ -113,8 +113,8 @@ TEST_CASE("scale_gradients multiplies what is there") {
 }
 
 TEST_CASE("limits that mean nothing are refused, with the value in the message") {
-  CHECK_THROWS_WITH(clip_grad_norm_({}, -1.0), "clip_grad_norm_: max_norm is -1, must be at least 0");
-  CHECK_THROWS_WITH(clip_grad_norm_({}, 1.0, 0.0),
+  CHECK_THROWS_WITH(clip_norm_of({}, -1.0), "clip_grad_norm_: max_norm is -1, must be at least 0");
+  CHECK_THROWS_WITH(clip_norm_of({}, 1.0, 0.0),
                     "clip_grad_norm_: norm_type is 0, must be above 0 (infinity is allowed)");
-  CHECK_THROWS_WITH(clip_grad_value_({}, -0.5), "clip_grad_value_: value is -0.5, must be at least 0");
+  CHECK_THROWS_WITH(clip_value_of({}, -0.5), "clip_grad_value_: value is -0.5, must be at least 0");
 }

@@ -54,7 +54,7 @@ TEST_CASE("buffers become rank 0's at every call, whatever their dtypes") {
     std::vector<NamedTensor> buffers;
     for (const auto& item : norm->named_buffers()) buffers.push_back({item.key(), item.value()});
     REQUIRE(buffers.size() == 3);
-    const BufferBroadcast broadcast(group, buffers);
+    BufferBroadcast broadcast(group, buffers);
     CHECK_FALSE(broadcast.empty());
     CHECK(broadcast.tensors().size() == 3);
     for (int step = 1; step <= 3; ++step) {
@@ -74,11 +74,11 @@ TEST_CASE("buffers become rank 0's at every call, whatever their dtypes") {
 }
 
 TEST_CASE("without buffers nothing is sent") {
-  const BufferBroadcast none(Group(), {});
+  BufferBroadcast none(Group(), {});
   CHECK(none.empty());
   none.run();
   run_threads(2, [](const Group& group) {
-    const BufferBroadcast broadcast(group, {});
+    BufferBroadcast broadcast(group, {});
     if (group.rank() == 0) broadcast.run();  // alone: would hang if it talked
     CHECK(broadcast.empty());
   });

@@ -113,7 +113,7 @@ TEST_CASE("buffers become rank 0's, and parameters their mean") {
   const auto mine = static_cast<double>(group.rank());
   const at::Tensor mean = torch::full({4}, mine, at::kFloat);
   const at::Tensor count = torch::full({}, mine, at::kLong);
-  const accelerate::gradient::BufferBroadcast broadcast(group, {{"mean", mean}, {"count", count}});
+  accelerate::gradient::BufferBroadcast broadcast(group, {{"mean", mean}, {"count", count}});
   broadcast.run();
   CHECK(mean.eq(0).all().item<bool>());
   CHECK(count.item<int64_t>() == 0);

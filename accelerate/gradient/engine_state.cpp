@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between reductions: whether gradients may be stepped on, zeroing, and gradients as flat tensors.
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "accelerate/gradient/engine_core.hpp"
+
+namespace accelerate::gradient {
+
+void Engine::Core::reset() {
+  active_ = false;
+  touched = false;
+  rule.reduced();
+  graph_task_ = -1;
+  next_ = 0;
+  order_.clear();
+  for (FlatBucket& bucket : buckets) bucket.pending = static_cast<int64_t>(bucket.members.size());
+  for (ParameterState& state : states) {
+    state.arrived = false;
+    state.contributes = false;
+    if (state.sparse_dim > 0) ++buckets.back().pending;
+  }
+}
+
+const ParameterState* Engine::Core::unreduced() const {
+  for (const ParameterState& state : states) {
+    if (state.used() && (state.local || broken_off || !state.in_place())) return &state;
+  }
+  return nullptr;
+}
+
+void Engine::Core::before_step() {
+  follow_parameters();
+  complete();
+  const ParameterState* state = local_allowed ? nullptr : unreduced();
+  if (state != nullptr && broken_off) {
+    base::fail(ErrorKind::usage, group.place(), "optimizer.step",
+               "the reduction of the gradients broke off with an error, so they differ between the {} ranks; zero them "
+               "before the next backward",
+               group.size());
+  }
+  if (state != nullptr && !state->local) {
+    base::fail(ErrorKind::usage, group.place(), "optimizer.step",
+               "the gradient of parameter {} was assigned after the last reduction, so it is this rank's own, not the "
+               "mean of {} ranks; assign before a synchronised backward, which averages it too, and change reduced "
+               "gradients in place (grad.mul_(), grad.copy_())",
+               state->name, group.size());
+  }
+  if (state != nullptr) {
+    base::fail(
+        ErrorKind::usage, group.place(), "optimizer.step",
+        "the gradient of parameter {} is this rank's own, not the mean of {} ranks: it is from before prepare(), "
+        "or no_sync was open at the last model(x) before its backward (model->forward(x) does not count); run "
+        "one synchronised backward before the step",
+        state->name, group.size());
+  }
+}
+
+void Engine::Core::zero(ParameterState& state) {
+  state.gradient().reset();
+  state.settle();
+}
+
+void Engine::Core::zero_in_place(ParameterState& state) {
+  if (!state.used()) return zero(state);
+  at::Tensor& gradient = state.gradient();
+  if (state.view.defined()) {
+    state.view.zero_();
+    state.blank = false;
+    gradient = state.view;
+  } else {
+    gradient = gradient.detach();
+    gradient.zero_();
+  }
+  state.settle();
+}
+
+void Engine::Core::forgive() {
+  broken_off =
+      broken_off && std::any_of(states.begin(), states.end(), [](const ParameterState& state) { return state.used(); });
+}
+
+void Engine::Core::zero_all() {
+  complete();
+  broken_off = false;
+  for (ParameterState& state : states) zero(state);
+}
+
+std::vector<at::Tensor> Engine::Core::gradients() {
+  complete();
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> all;
+  for (ParameterState& state : states) {
+    at::Tensor& gradient = state.gradient();
+    if (state.view.defined()) {
+      // What user code dropped or replaced must show in the bucket; it counts as local then, if it did.
+      state.local = state.local || !state.in_place();
+      state.used() ? state.attach() : state.blank_out();
+    } else if (gradient.defined() && gradient.is_sparse()) {
+      gradient = gradient.coalesce();
+      all.push_back(gradient._values());
+    } else if (gradient.defined()) {
+      all.push_back(gradient);
+    }
+  }
+  for (const FlatBucket& bucket : buckets) {
+    if (bucket.gradients.numel() > 0) all.push_back(bucket.gradients);
+  }
+  return all;
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a reduction leaves in parameters that some ranks, or all, did not use, and in sparse ones.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "accelerate/gradient/engine_core.hpp"
+#include "accelerate/gradient/sparse.hpp"
+
+namespace accelerate::gradient {
+
+void Engine::Core::write_counts(const at::Tensor& counts) {
+  if (std::all_of(states.begin(), states.end(), [](const ParameterState& state) { return state.contributes; })) {
+    counts.fill_(1);
+    return;
+  }
+  const at::Tensor mine = at::empty({counts.numel()}, at::kFloat);
+  auto* out = mine.mutable_data_ptr<float>();
+  for (const ParameterState& state : states) *out++ = state.contributes ? 1.0F : 0.0F;
+  counts.copy_(mine);
+}
+
+// Makes the host wait for the device, so only ranks that left something unused come here.
+void Engine::Core::read_counts() {
+  const at::Tensor sums = buckets.back().counts.to(at::kCPU, at::kFloat);
+  const auto* sum = sums.const_data_ptr<float>();
+  for (ParameterState& state : states) state.uses = static_cast<int64_t>(*sum++);
+}
+
+void Engine::Core::settle_unused() {
+  const auto is_unused = [](const ParameterState& state) { return !state.contributes; };
+  if (std::none_of(states.begin(), states.end(), is_unused)) return;
+  if (!options.static_graph) read_counts();
+  for (ParameterState& state : states) {
+    if (state.contributes || state.sparse_dim > 0) continue;
+    if (state.uses > 0) {
+      state.gradient() = state.view;
+      state.blank = false;
+    } else {
+      state.gradient().reset();
+    }
+  }
+}
+
+void Engine::Core::settle_sparse(double factor) {
+  for (ParameterState& state : states) {
+    if (state.sparse_dim == 0) continue;
+    at::Tensor& gradient = state.gradient();
+    const at::Tensor mean =
+        reduce_sparse(group, state.contributes ? gradient : at::Tensor(), state.parameter, state.sparse_dim, factor);
+    gradient = state.contributes || state.uses > 0 ? mean : at::Tensor();
+  }
+}
+
+// A rank that joins without a graph of its own says nothing about the graph.
+void Engine::Core::check_static_graph() const {
+  if (!touched) return;
+  for (const ParameterState& state : states) {
+    if (state.uses != 0 && state.uses != group.size()) {
+      base::fail(ErrorKind::usage, group.place(), "backward",
+                 "static_graph is set, but parameter {} was used on {} of {} ranks in the first reduction; leave "
+                 "static_graph off",
+                 state.name, state.uses, group.size());
+    }
+    if (state.contributes != (state.uses > 0)) {
+      base::fail(
+          ErrorKind::usage, group.place(), "backward",
+          "static_graph is set, but parameter {} was {} in the first reduction and is {} now; leave static_graph "
+          "off",
+          state.name, state.uses > 0 ? "used" : "unused", state.contributes ? "used" : "unused");
+    }
+  }
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: tells whether somebody wrote to a parameter meanwhile.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace accelerate::gradient {
+
+/// The version counter, and because LibTorch's SGD writes past it (through data()), the first bytes where the host may
+/// read them at once.
+struct Imprint {
+  int64_t version = 0;
+  std::array<std::byte, 64> head{};
+  bool operator==(const Imprint&) const = default;
+};
+
+[[nodiscard]] Imprint imprint_of(const at::Tensor& parameter);
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/user_call.hpp"
+
+#include <fmt/format.h>
+
+namespace accelerate::gradient {
+
+Error told_as(std::string_view call, std::string_view what, const Place& place, const Error& error) {
+  std::string_view text = error.what();
+  const std::string prefix = base::prefix(place);
+  if (text.starts_with(prefix)) text.remove_prefix(prefix.size());
+  const size_t colon = text.find(": ");
+  if (colon != std::string_view::npos) text.remove_prefix(colon + 2);
+  return {ErrorKind::peer, place, call, fmt::format("{}: {}", what, text)};
+}
+
+std::string first_and_more(std::string_view first, size_t count) {
+  return count > 1 ? fmt::format("{} and {} more", first, count - 1) : std::string(first);
+}
+
+}  // namespace accelerate::gradient

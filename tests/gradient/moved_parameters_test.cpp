@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// module->to(dtype) after the engine was made: LibTorch gives the parameters other gradient accumulators.
+#include "accelerate/base/error.hpp"
+#include "support.hpp"
+
+using namespace gradient_testing;
+using accelerate::comm::run_threads;
+using accelerate::gradient::run_backward;
+
+namespace {
+
+void loss_backward(const NetPtr& net, int64_t rank) {
+  net->with_extra(batch(rank).to(net->first->weight.scalar_type())).pow(2).sum().backward();
+}
+
+enum class Noticed { at_forward, by_run_backward, at_join };
+
+}  // namespace
+
+TEST_CASE("parameters of another dtype are averaged again, in buckets of that dtype, before and after the first step") {
+  const Grads expected = truth(2, make_net, loss_backward);
+  for (const int steps_before : {0, 2}) {
+    for (const Noticed noticed : {Noticed::at_forward, Noticed::by_run_backward, Noticed::at_join}) {
+      run_threads(2, [&](const Group& group) {
+        auto net = built(make_net);
+        Engine engine(group, named(net), small_buckets());
+        const std::vector<Engine*> engines{&engine};
+        for (int i = 0; i < steps_before; ++i) loss_backward(net, group.rank());
+        for (const auto dtype : {at::kFloat, at::kDouble, at::kFloat}) {
+          net->zero_grad();
+          net->to(dtype);
+          if (noticed == Noticed::at_join && group.rank() == 1) {
+            engine.join_backward();
+            continue;
+          }
+          if (noticed != Noticed::by_run_backward) engine.forward(true);
+          const auto call = [&] { loss_backward(net, group.rank()); };
+          noticed == Noticed::by_run_backward ? run_backward(engines, group, call) : call();
+          if (noticed == Noticed::at_join) continue;
+          CHECK(same(gradients_of(net->parameters()), expected, dtype == at::kFloat ? 1e-4 : 1e-13));
+          CHECK(bit_equal(group, gradients_of(net->parameters())));
+          engine.before_step();
+          CHECK(engine.plan().buckets.front().key == (dtype == at::kFloat ? "Float cpu" : "Double cpu"));
+        }
+        CHECK(bit_equal(group, gradients_of(net->parameters())));
+      });
+    }
+  }
+}
+
+TEST_CASE("a dtype and back loses the accumulators too") {
+  const Grads expected = truth(2, make_net, loss_backward);
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    loss_backward(net, group.rank());
+    engine.zero_all();
+    net->to(at::kFloat);
+    net->to(at::kDouble);
+    engine.forward(true);
+    loss_backward(net, group.rank());
+    CHECK(same(gradients_of(net->parameters()), expected, 1e-4));
+    CHECK(bit_equal(group, gradients_of(net->parameters())));
+  });
+}
+
+TEST_CASE("gradients follow their parameters: reduced ones may be stepped on, local ones are reduced with the next") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    loss_backward(net, group.rank());
+    const Grads before = gradients_of(net->parameters());
+    net->to(at::kFloat);
+    engine.before_step();
+    CHECK((net->first->weight.grad().scalar_type() == at::kFloat));
+    CHECK(same(gradients_of(net->parameters()), before, 1e-4));
+    engine.zero_all();
+    engine.set_sync(false);
+    loss_backward(net, group.rank());
+    net->to(at::kDouble);
+    CHECK_THROWS_AS(engine.before_step(), accelerate::Error);
+    engine.set_sync(true);
+    loss_backward(net, group.rank());
+    for (size_t i = 0; i < before.size(); ++i)
+      CHECK(torch::allclose(net->parameters()[i].grad(), before[i] * 2, 0, 1e-4));
+    CHECK(bit_equal(group, gradients_of(net->parameters())));
+  });
+}
+
+TEST_CASE("a step after a backward that nobody saw, because the parameters had moved, is refused") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    loss_backward(net, group.rank());
+    engine.zero_all();
+    net->to(at::kFloat);
+    loss_backward(net, group.rank());
+    CHECK_THROWS_WITH(engine.before_step(), doctest::Contains("is this rank's own, not the mean of 2 ranks"));
+  });
+}
+
+TEST_CASE("a parameter that is frozen while it moves is hooked when it learns again") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    loss_backward(net, group.rank());
+    engine.zero_all();
+    net->second->weight.requires_grad_(false);
+    net->to(at::kFloat);
+    engine.forward(true);
+    loss_backward(net, group.rank());
+    CHECK_FALSE(net->second->weight.grad().defined());
+    engine.zero_all();
+    net->second->weight.requires_grad_(true);
+    engine.forward(true);
+    loss_backward(net, group.rank());
+    CHECK(bit_equal(group, gradients_of(net->parameters())));
+    engine.before_step();
+  });
+}

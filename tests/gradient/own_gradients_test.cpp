@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that are one rank's own without the engine having seen a backward: assigned ones, steps that pass a window
+// by, a graph of gradients; and what messages say when peers do not come.
+#include "accelerate/base/error.hpp"
+#include "accelerate/base/log.hpp"
+#include "support.hpp"
+
+using namespace gradient_testing;
+using accelerate::Error;
+using accelerate::comm::run_threads;
+using accelerate::gradient::run_backward;
+
+namespace {
+
+void use(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
+
+std::string text_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const size_t end = text.find("] ");
+    return end == std::string::npos ? text : text.substr(end + 2);
+  }
+  return "no error";
+}
+
+// Throws at the very end of a backward, when every parameter has its gradient.
+struct LateBomb : torch::autograd::Function<LateBomb> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw std::runtime_error("bomb");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a gradient that user code assigned is stepped on only after a reduction, clipping or not") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    const auto assign = [&] {
+      const at::Tensor loss = net->with_extra(batch(group.rank())).sum();
+      net->second->bias.mutable_grad() = torch::autograd::grad({loss}, {net->second->bias})[0] * (group.rank() + 1.0);
+    };
+    for (int round = 0; round < 2; ++round) {
+      for (const bool clips : {false, true}) {
+        assign();
+        if (clips) (void)engine.gradients();
+        CHECK(engine.unreduced());
+        const std::string text = text_of([&] { engine.before_step(); });
+        if (!clips) {
+          CHECK(text ==
+                "optimizer.step: the gradient of parameter second.bias was assigned after the last reduction, so it is "
+                "this rank's own, not the mean of 2 ranks; assign before a synchronised backward, which averages it "
+                "too, and change reduced gradients in place (grad.mul_(), grad.copy_())");
+        } else {
+          CHECK(text != "no error");
+        }
+      }
+      use(net, group.rank());
+      CHECK_FALSE(engine.unreduced());
+      net->second->bias.mutable_grad().mul_(0.5);
+      engine.before_step();
+      engine.zero_all();
+    }
+  });
+}
+
+TEST_CASE("a sparse gradient is known as reduced, another one in its place is not") {
+  run_threads(2, [](const Group& group) {
+    auto net = built([] {
+      auto table = torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 3).sparse(true));
+      table->weight.mutable_grad().reset();
+      return table;
+    });
+    Engine engine(group, named(net), small_buckets());
+    for (int round = 0; round < 2; ++round) {
+      net(torch::tensor({1 + group.rank()})).sum().backward();
+      engine.before_step();
+      (void)engine.gradients();
+      engine.before_step();
+      net->weight.mutable_grad() = net->weight.grad() * 2;
+      CHECK(engine.unreduced());
+      engine.zero_all();
+    }
+  });
+}
+
+TEST_CASE("a step that passes an accumulation window by is told at the next backward, SGD's through data() as well") {
+  enum class Way { sgd, adam, sgd_and_zero, none, after_zeroing };
+  for (const Way way : {Way::sgd, Way::adam, Way::sgd_and_zero, Way::none, Way::after_zeroing}) {
+    CAPTURE(static_cast<int>(way));
+    run_threads(2, [&](const Group& group) {
+      auto net = built(make_net);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      torch::optim::Adam adam(net->parameters(), 0.1);
+      Engine engine(group, named(net), small_buckets());
+      const std::vector<Engine*> engines{&engine};
+      engine.open_window(false);
+      run_backward(engines, group, [&] { use(net, group.rank()); });
+      if (way == Way::after_zeroing) engine.zero_all();
+      if (way == Way::adam) {
+        adam.step();
+      } else if (way != Way::none) {
+        sgd.step();
+      }
+      if (way == Way::sgd_and_zero) sgd.zero_grad();
+      engine.close_window();
+      engine.open_window(true);
+      const std::string text = text_of([&] { run_backward(engines, group, [&] { use(net, group.rank()); }); });
+      engine.close_window();
+      if (way == Way::none || way == Way::after_zeroing) {
+        CHECK(text == "no error");
+      } else {
+        CHECK(text.find("backward: parameter ") == 0);
+        CHECK(text.find(
+                  " changed within an accumulation window, while its gradient was this rank's own, not the mean of 2 "
+                  "ranks: an optimizer stepped that was not prepared, or the one behind a prepared optimizer; step "
+                  "what prepare() returned, or step where sync_gradients() is true") != std::string::npos);
+      }
+    });
+  }
+}
+
+TEST_CASE("a parameter listed twice in zero() leaves the others' gradients alone") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    use(net, group.rank());
+    std::vector<at::Tensor> list(net->parameters().size(), net->first->weight);
+    engine.zero(list);
+    CHECK_FALSE(net->first->weight.grad().defined());
+    CHECK(net->second->weight.grad().defined());
+  });
+}
+
+TEST_CASE("create_graph on averaged gradients is said once: their graph does not go over the ranks") {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  auto previous = accelerate::base::set_log_handler([&](auto, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  });
+  std::string expected;
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    for (int step = 0; step < 2; ++step) {
+      const auto loss = net->with_extra(batch(group.rank())).pow(2).sum();
+      loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+      engine.zero_all();
+    }
+    if (group.rank() == 0) expected = accelerate::base::prefix(group.place());
+  });
+  accelerate::base::set_log_handler(std::move(previous));
+  REQUIRE(lines.size() == 2);
+  const auto said = [&](const std::string& line) {
+    return line.find("backward: create_graph is set; the gradient of parameter ") != std::string::npos &&
+           line.find(
+               " is averaged over the 2 ranks, its graph is not: what is differentiated through it stays without "
+               "effect. Take higher derivatives with torch::autograd::grad(), and only the last backward through "
+               "the model") != std::string::npos;
+  };
+  CHECK(said(lines[0]));
+  CHECK(said(lines[1]));
+}
+
+TEST_CASE("a backward that throws with every bucket on its way: zeroing carries the reduction out, the peer goes on") {
+  const Grads expected = truth(2, make_net, use);
+  run_threads(2, [&](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    const std::vector<Engine*> engines{&engine};
+    const auto step = [&](bool explodes) {
+      at::Tensor x = batch(group.rank()).clone();
+      if (explodes) x = LateBomb::apply(x.requires_grad_());
+      run_backward(engines, group, [&] { net->with_extra(x).pow(2).sum().backward(); });
+    };
+    step(false);
+    for (int round = 0; round < 2; ++round) {
+      engine.zero_all();
+      if (group.rank() == 1) {
+        CHECK_THROWS_WITH(step(true), "bomb");
+      } else {
+        step(false);
+      }
+      engine.zero_all();
+      step(false);
+      CHECK(same(gradients_of(net->parameters()), expected));
+    }
+  });
+}
+
+TEST_CASE("a rank that does not come is told by the user's call and the model's parameters") {
+  std::atomic<int> told = 0;
+  try {
+    run_threads(
+        2,
+        [&](const Group& group) {
+          auto net = built(make_net);
+          Engine engine(group, named(net), small_buckets());
+          if (group.rank() == 1) {
+            while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            return;
+          }
+          const std::string text = text_of([&] { use(net, 0); });
+          ++told;
+          CHECK(text.find("backward: the gradients of the model (first.weight and 5 more) are not averaged: ") == 0);
+          CHECK(text.find("rank 1 has not come") != std::string::npos);
+        },
+        std::chrono::milliseconds(300));
+  } catch (const Error&) {
+  }
+  CHECK(told == 1);
+}
