@@ -136,7 +136,7 @@ TEST_CASE("after windows of different lengths in a join ranks agree on the next 
 TEST_CASE("an expanded buffer becomes rank 0's on every rank") {
   on_ranks(3, [](Accelerator& accelerator) {
     OneWeight net;
-    net->register_buffer("scale", torch::full({1}, 1.0 + accelerator.process_index(), torch::kDouble).expand({4}));
+    net->register_buffer("scale", torch::full({1}, accelerator.process_index() + 1, torch::kDouble).expand({4}));
     auto model = accelerator.prepare(net);
     for (int step = 0; step < 2; ++step) accelerator.backward(model(torch::ones({1}, torch::kDouble)).sum());
     CHECK(net->named_buffers()["scale"].equal(torch::ones({4}, torch::kDouble)));

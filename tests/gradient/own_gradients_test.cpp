@@ -41,7 +41,8 @@ TEST_CASE("a gradient that user code assigned is stepped on only after a reducti
     Engine engine(group, named(net), small_buckets());
     const auto assign = [&] {
       const at::Tensor loss = net->with_extra(batch(group.rank())).sum();
-      net->second->bias.mutable_grad() = torch::autograd::grad({loss}, {net->second->bias})[0] * (group.rank() + 1.0);
+      net->second->bias.mutable_grad() =
+          torch::autograd::grad({loss}, {net->second->bias})[0] * static_cast<double>(group.rank() + 1);
     };
     for (int round = 0; round < 2; ++round) {
       for (const bool clips : {false, true}) {
