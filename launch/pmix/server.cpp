@@ -26,8 +26,8 @@ std::string unpredictable_name() {
   return fmt::format("accelerate-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-/// libpmix 4.2 copies a host's name, as far as it has no digits, into an array of 50 letters on its stack. On one machine
-/// any name does.
+/// libpmix 4.2 copies a host's name, as far as it has no digits, into an array of 50 letters on its stack. On one
+/// machine any name does.
 std::string short_host_name() { return base::host_name().substr(0, 49); }
 
 std::string temporary_parent() {
