@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Logging.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -23,6 +24,13 @@ std::shared_ptr<Connection> connect_row(const BackendRow& row, const ConnectionC
     return row.connect(context);
   } catch (const Error&) {
     throw;
+  } catch (const DeadlinePassed& error) {
+    const bool one = error.missing.size() == 1;
+    base::fail(ErrorKind::peer, context.place, "connect", "{} could not connect the {} ranks within {:g} s; {}",
+               row.name, context.process.world_size, seconds(context.options.timeout),
+               error.missing.empty() ? "a rank cannot be reached"
+                                     : fmt::format("{} {} {} not come", one ? "rank" : "ranks",
+                                                   fmt::join(error.missing, ", "), one ? "has" : "have"));
   } catch (const std::exception& error) {
     base::log(base::LogLevel::debug, context.place, "connect: {} says: {}", row.name, error.what());
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);

@@ -37,12 +37,20 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                    int64_t size, std::chrono::milliseconds timeout, const Devices& devices) {
   const auto options = Gloo::Options::create(timeout);
   options->devices = devices;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   // Gloo keeps the timeout while the store answers; one that does not is left a second later.
-  auto gloo = within(std::chrono::steady_clock::now() + timeout + std::chrono::seconds(1), [=] {
+  const auto make = [=] {
+    tell_arrival(*store, name, rank);
     return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
                                      static_cast<int>(size), options);
-  });
-  if (!gloo) throw DeadlinePassed();
+  };
+  std::optional<c10::intrusive_ptr<Gloo>> gloo;
+  try {
+    gloo = within(deadline + std::chrono::seconds(1), make);
+  } catch (const std::exception&) {
+    if (std::chrono::steady_clock::now() < deadline - timeout / 10) throw;  // it did not fail by the time
+  }
+  if (!gloo) throw DeadlinePassed(not_arrived(store, name, size));
   return *std::move(gloo);
 }
 
@@ -60,9 +68,14 @@ class GlooConnection : public Connection {
   std::shared_ptr<Connection> split(const Subgroup& part) override {
     const auto options = gloo_->getOptions();
     const auto size = static_cast<int64_t>(part.ranks.size());
-    return std::make_shared<GlooConnection>(
-        make_gloo(store_, part.name, part.rank, size, options->timeout, options->devices), store_, part.name, part.rank,
-        part.job_ranks);
+    try {
+      return std::make_shared<GlooConnection>(
+          make_gloo(store_, part.name, part.rank, size, options->timeout, options->devices), store_, part.name,
+          part.rank, part.job_ranks);
+    } catch (DeadlinePassed& late) {  // names ranks of the part
+      for (auto& rank : late.missing) rank = part.ranks.at(static_cast<size_t>(rank));
+      throw;
+    }
   }
 
   std::string ask_after_peers(const CallSignature& signature) override {

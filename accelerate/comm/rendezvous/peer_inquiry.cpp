@@ -19,6 +19,8 @@ constexpr auto kPatience = 2s;
 
 std::string key(const std::string& group, int64_t rank) { return fmt::format("{}/failed/{}", group, rank); }
 
+std::string arrival_key(const std::string& group, int64_t rank) { return fmt::format("{}/connects/{}", group, rank); }
+
 struct Answers {
   std::vector<int64_t> silent;
   std::string elsewhere;  ///< sentences about ranks that are in another operation
@@ -78,6 +80,27 @@ std::string ask_peers(const c10::intrusive_ptr<c10d::Store>& store, const std::s
   } catch (const std::exception&) {
   }
   return "the job's store at rank 0 does not answer.";
+}
+
+void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank) {
+  store.set(arrival_key(group, rank), "");
+}
+
+std::vector<int64_t> not_arrived(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group,
+                                 int64_t size) noexcept {
+  try {
+    return within(std::chrono::steady_clock::now() + kPatience,
+                  [store, group, size] {
+                    std::vector<int64_t> absent;
+                    for (int64_t rank = 0; rank < size; ++rank) {
+                      if (!store->check({arrival_key(group, rank)})) absent.push_back(rank);
+                    }
+                    return absent;
+                  })
+        .value_or(std::vector<int64_t>{});
+  } catch (const std::exception&) {  // the store is gone
+    return {};
+  }
 }
 
 }  // namespace accelerate::comm

@@ -16,4 +16,11 @@ namespace accelerate::comm {
 std::string ask_peers(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group, const CallSignature& mine,
                       int64_t rank, const std::vector<int64_t>& job_ranks) noexcept;
 
+/// Says that this rank begins to connect the group's backend.
+void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank);
+
+/// The ranks that have not said so; none where the store does not answer within two seconds.
+std::vector<int64_t> not_arrived(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group,
+                                 int64_t size) noexcept;
+
 }  // namespace accelerate::comm
