@@ -4,6 +4,7 @@ packages_build="g++ cmake ninja-build ccache python3 libopenmpi-dev libpmix-dev 
   nlohmann-json3-dev zlib1g-dev libyaml-cpp-dev"
 packages_test="doctest-dev"
 packages_style="clang-format clang-tidy"
+packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client munge"
 
 # What a package gives: a command, a header or a Python module. Seen by what it gives and not by its name, so that
 # another system, or a compiler of one's own, counts too.
@@ -14,6 +15,8 @@ declare -A package_gives=(
   [libcli11-dev]="header CLI/CLI.hpp" [nlohmann-json3-dev]="header nlohmann/json.hpp" [zlib1g-dev]="header zlib.h"
   [libyaml-cpp-dev]="header yaml-cpp/yaml.h" [doctest-dev]="header doctest/doctest.h"
   [clang-format]="command clang-format" [clang-tidy]="command clang-tidy"
+  [iproute2]="command ip" [procps]="command ps" [openssh-server]="command sshd" [slurmctld]="command slurmctld"
+  [slurmd]="command slurmd" [slurm-client]="command srun" [munge]="command munged"
 )
 # Without these ./run build still builds: what they are for is left out, or takes longer.
 packages_optional=" ninja-build ccache libopenmpi-dev libpmix-dev libgloo-dev "
@@ -75,6 +78,28 @@ install_debian() {
   { quietly "$log" "${as[@]}" apt-get update -qq &&
     quietly "$log" "${as[@]}" env DEBIAN_FRONTEND=noninteractive $line -qq -o DPkg::Lock::Timeout=600; } ||
     fail "these Debian packages are missing; as root: $line"
+}
+
+# set_up_idle_services "<names>": as set_up_packages, but no service that comes with them runs, now or after a boot: tests
+# start their own. Without root nothing is installed, because those tests need root and say so themselves.
+policy=/usr/sbin/policy-rc.d   # Debian asks it before it starts a service
+set_up_idle_services() {
+  local missing denied=no service
+  [ "$(id -u)" -eq 0 ] || return 0
+  # shellcheck disable=SC2086  # a list of words
+  missing=$(missing_packages $1)
+  [ -n "$missing" ] || return 0
+  [ -e "$policy" ] || {
+    denied=yes
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+  }
+  (set_up_packages "$1") || { [ $denied = no ] || rm -f "$policy"; return 1; }
+  [ $denied = no ] || rm -f "$policy"
+  command -v systemctl >/dev/null || return 0
+  for service in $missing; do
+    systemctl disable "${service/openssh-server/ssh}" >/dev/null 2>&1 || true   # most of them have none
+  done
 }
 
 without_apt() {

@@ -6,7 +6,10 @@ run_tests() {
   build_all release "-DACCELERATE_TEST_PYTHON=$venv/bin/python"
   case ${1-} in
     "") test_in build -LE full ;;
-    full) test_full ;;
+    full)
+      set_up_idle_services "$packages_hosts"
+      test_full
+      ;;
     *) test_in build -R "$1" ;;
   esac
 }

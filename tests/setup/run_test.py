@@ -171,6 +171,37 @@ class Packages(OnAMachine):
         self.assertEqual((result.returncode, result.stdout), (0, "on\n"))
 
 
+class IdleServices(OnAMachine):
+    needs = 'policy=$HOME/policy; set_up_idle_services "procps openssh-server munge"'
+
+    def setUp(self):
+        super().setUp()
+        self.machine.add("ps", "")
+        self.machine.add("apt-get", 'echo "apt-get $* $([ -x $HOME/policy ] && $HOME/policy; echo policy $?)" >> "$RECORD"')
+        self.machine.add_real("chmod")
+        self.machine.add("systemctl", 'echo "systemctl $*" >> "$RECORD"')
+
+    def test_none_of_them_is_started_or_stays_enabled(self):
+        self.machine.add("id", "echo 0")
+        self.assertEqual(self.machine.run(*self.machine.script(self.needs)).returncode, 0)
+        installs = [line for line in self.machine.recorded() if "install" in line]
+        self.assertEqual(len(installs), 1)
+        self.assertIn("munge openssh-server", installs[0])
+        self.assertTrue(installs[0].endswith("policy 101"), installs[0])
+        self.assertEqual(self.machine.recorded()[-2:], ["systemctl disable ssh", "systemctl disable munge"])
+        self.assertFalse((self.folder / "policy").exists())
+
+    def test_a_policy_that_is_there_already_is_kept(self):
+        self.machine.add("id", "echo 0")
+        (self.folder / "policy").write_text("theirs")
+        self.machine.run(*self.machine.script(self.needs))
+        self.assertEqual((self.folder / "policy").read_text(), "theirs")
+
+    def test_without_root_nothing_is_installed(self):
+        self.assertEqual(self.machine.run(*self.machine.script(self.needs)).returncode, 0)
+        self.assertEqual(self.machine.recorded(), [])
+
+
 class Environment(OnAMachine):
     def setUp(self):
         super().setUp()
