@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// c10d's interface to the device's collectives. Ranks are threads of this process, each with a device.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "tests/stand_in/meeting.hpp"
+
+namespace stand_in {
+
+/// Every operation is a job of a stream of its own that waits for the caller's current stream; waiting for its Work
+/// makes the caller's current stream wait, not the host. As NCCL's.
+class Backend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  /// All ranks make it over one store, with one name.
+  Backend(c10d::Store& store, const std::string& name, int rank, int size, c10::Device device,
+          std::chrono::milliseconds timeout);
+  ~Backend() override;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  const std::string getBackendName() const override { return "standin"; }  // NOLINT: the interface's const
+
+  /// Ends what is under way; what comes later fails.
+  void give_up(const std::string& why) { meeting_->abort(why); }
+  [[nodiscard]] std::optional<std::string> failure() { return meeting_->failure(); }
+  /// Until its stream has done all it was given.
+  void drain();
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
+                        std::vector<int64_t>& input_rows, const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+
+ private:
+  /// The part's tensors are the device's.
+  WorkPtr start(Part part, std::chrono::milliseconds timeout);
+  WorkPtr run(const std::string& what, const Tensors& reads, const Tensors& writes, c10d::OpType type,
+              std::function<void()> job);
+
+  std::shared_ptr<Meeting> meeting_;
+  c10::Stream side_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace stand_in

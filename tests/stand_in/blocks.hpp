@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory, who used it when, and the one way to give a stream a job.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace stand_in {
+
+/// One use of a part of a block by a job.
+struct Access {
+  const char* low;
+  const char* high;
+  int stream;
+  uint64_t job;
+  bool write;
+};
+
+/// An allocation. Jobs that touch it keep it, whatever tensors do.
+struct Block {
+  char* address = nullptr;  ///< what the host sees: may not be read or written
+  char* memory = nullptr;   ///< what the kernels use
+  size_t bytes = 0;
+  int stream = 0;  ///< it was allocated on
+  c10::DeviceIndex device = 0;
+  std::vector<Access> accesses{};
+  std::set<int> recorded{};  ///< streams of record_stream
+
+  Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block();
+};
+using BlockPtr = std::shared_ptr<Block>;
+
+/// What a job is going to use.
+struct Touch {
+  BlockPtr block;
+  const char* low;
+  const char* high;
+  bool write;
+};
+
+/// Gives the stream a job, and compares what it touches with what other streams did: an access that conflicts with an
+/// earlier one and is not ordered after it is a race.
+void launch(const c10::Stream& stream, const std::string& what, const std::vector<Touch>& touches,
+            std::function<void()> job);
+
+/// An allocator with the promises of CUDA's caching one: a block is free at once for the stream it came from, and after
+/// the streams of record_stream. Fresh and freed memory is all ones: NaN, -1.
+class DeviceMemory final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t bytes) const override;
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override;
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override;
+};
+DeviceMemory& device_memory();
+
+/// Null for no bytes.
+BlockPtr block_of(const c10::DataPtr& data);
+
+}  // namespace stand_in

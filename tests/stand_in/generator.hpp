@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers: a generator of the device holds one of the CPU, which is what the kernels take.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+namespace stand_in {
+
+at::Generator new_generator(c10::DeviceIndex device);
+const at::Generator& default_generator(c10::DeviceIndex device);
+/// The one inside.
+at::Generator host_generator(const at::Generator& generator);
+
+}  // namespace stand_in

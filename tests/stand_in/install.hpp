@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of install().
+#pragma once
+
+namespace stand_in {
+
+void install_guard();
+void install_hooks();
+
+}  // namespace stand_in

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of an operator on the device.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/stand_in/tensors.hpp"
+
+namespace stand_in {
+
+/// The CPU's kernel for tensors of the device. Later: the shapes of the results are known in advance, and the call is a
+/// job. Now: it runs on the spot when the stream has come this far (random numbers, whose order is the host's; results
+/// that the host needs; shapes nobody knows), and new tensors get their content in the stream's order.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void run();
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+
+  void take_arguments();
+  void take_lists(size_t i, bool write);
+  void take_generator();
+  /// The argument for the CPU's kernel; for_meta: the same for the meta kernel.
+  at::Tensor take(const at::Tensor& tensor, bool write, bool out, at::Tensor& for_meta);
+  void refuse_mixed_devices() const;
+  void look_at_results();
+
+  void run_later(const torch::jit::Stack& shapes);
+  void run_now();
+  [[nodiscard]] c10::IValue place(size_t result, const c10::IValue& like);
+  [[nodiscard]] at::Tensor place(size_t result, const at::Tensor& like);
+
+  const c10::OperatorHandle& op_;
+  const c10::FunctionSchema& schema_;
+  const std::string name_;
+  torch::jit::Stack& stack_;
+  torch::jit::Stack arguments_, cpu_, meta_;
+  std::vector<Touch> touches_;
+  std::optional<c10::Device> device_, stranger_;
+  std::vector<size_t> outs_;      ///< arguments that are out
+  std::vector<int64_t> alias_;    ///< by result: the argument that it is, -1 for a new one
+  std::vector<Tensors> targets_;  ///< by result: the new tensors, as the CPU sees them
+  bool later_ = true;
+  bool host_result_ = false;  ///< the host needs it: a wait that counts
+};
+
+}  // namespace stand_in

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the jobs of a communicator's ranks meet, on their side streams. The hosts do not.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <tuple>
+#include <vector>
+
+namespace stand_in {
+
+/// What one rank brings to a collective, as the CPU sees it.
+struct Part {
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  std::vector<at::Tensor> outputs{};
+  std::vector<at::Tensor> inputs{};
+  c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM;
+  int64_t root = 0;
+  std::vector<int64_t> output_rows{};  ///< all to all: empty for equal parts
+  std::vector<int64_t> input_rows{};
+};
+
+class Meeting {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Meeting(int size) : parts_(static_cast<size_t>(size)) {}
+
+  /// By a job of this rank: until all ranks' jobs are there and the operation is carried out. Throws on every rank that
+  /// waits when the time is up, when the ranks' calls differ, and after abort().
+  void meet(int rank, Part part, std::chrono::milliseconds timeout);
+
+  /// A message is there as soon as it is sent.
+  void send(int from, int to, int tag, at::Tensor letter);
+  void receive(int from, int to, int tag, const at::Tensor& into, std::chrono::milliseconds timeout);
+
+  /// Nobody waits any more, now or later.
+  void abort(const std::string& why);
+  [[nodiscard]] std::optional<std::string> failure();
+
+ private:
+  void fail(const std::string& why);
+  void check_failure() const;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::optional<Part>> parts_;  ///< of this round, by rank
+  size_t arrived_ = 0;
+  uint64_t round_ = 0;
+  std::map<std::tuple<int, int, int>, std::deque<at::Tensor>> mail_;  ///< from, to, tag
+  std::optional<std::string> failure_;
+};
+
+/// Rank 0 makes a meeting and tells the others its number; every rank then asks for it once.
+int64_t open_meeting(int size);
+std::shared_ptr<Meeting> join_meeting(int64_t number);
+
+}  // namespace stand_in

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stream: jobs that a thread of its own carries out one after another.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+
+#include "tests/stand_in/clock.hpp"
+
+namespace stand_in {
+
+class Queue {
+ public:
+  /// Returns the job's number, from 1.
+  uint64_t push(std::function<void()> job);
+  /// Until all jobs given so far are over. Throws what one of them threw, once, as a GPU does.
+  void wait();
+  [[nodiscard]] bool idle();
+  [[nodiscard]] uint64_t issued();
+
+  Clock seen;  ///< what its next job comes after; guarded by the world's mutex
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  uint64_t issued_ = 0;
+  uint64_t finished_ = 0;
+  std::exception_ptr error_;
+  bool started_ = false;
+};
+
+}  // namespace stand_in

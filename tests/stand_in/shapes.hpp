@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes of results in advance, so that the host need not wait for them.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <string>
+
+namespace stand_in {
+
+/// The operator's results as meta tensors: by LibTorch's meta kernel or, for those that have none in C++ and that
+/// training needs, by a rule of ours. Nothing: not known in advance.
+///
+/// arguments   with tensors on meta; out arguments take their new shape
+std::optional<torch::jit::Stack> shapes_of(const c10::OperatorHandle& op, const std::string& name,
+                                           const torch::jit::Stack& arguments);
+
+/// BatchNorm changes its running statistics without saying so in its schema.
+bool writes_silently(const std::string& name, size_t argument);
+
+}  // namespace stand_in

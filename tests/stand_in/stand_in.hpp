@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// An accelerator for tests: device type PrivateUse1, called "standin". What a test sees of it; README.md says how it
+// works.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stand_in {
+
+inline constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
+
+/// "standin:index"
+inline c10::Device device(int64_t index = 0) { return {kType, static_cast<c10::DeviceIndex>(index)}; }
+
+/// Once, before anything else: it cannot be taken back, and autograd counts the devices at the first backward.
+void install(int devices, size_t bytes_of_each);
+/// Until every stream has done all it was given; before main() ends, and kernels lose LibTorch under their feet.
+void finish();
+
+/// How often the host waited for this device: item(), copies that block, synchronize, nonzero ...
+int64_t host_waits(c10::DeviceIndex device);
+
+/// Accesses that nothing orders (no event, no wait of the host), a line each, since the last call. Independent of
+/// timing: one run without any delay finds them.
+std::vector<std::string> take_races();
+
+/// Which streams are slow: main the default ones, side the others.
+enum class Slow { all, main, side };
+/// From now on every job of the slow streams first sleeps half of this to all of it. 0: no delay.
+void set_delay(int microseconds, Slow slow = Slow::all);
+
+/// The device holds no more than this from now on.
+void set_limit(c10::DeviceIndex device, size_t bytes);
+
+/// One job as the host gave it to a stream.
+struct Launch {
+  std::string what;             ///< the operator
+  c10::DeviceIndex device = 0;  ///< of the stream
+  bool side = false;            ///< not on the default stream
+  int stream = 0;               ///< number of the stream, of all devices
+  uint64_t job = 0;             ///< its number in that stream
+  std::vector<uint64_t> after;  ///< by number of the stream: the last job that this one waits for
+};
+/// Whether the streams' order or events make b wait for a.
+bool ordered(const Launch& a, const Launch& b);
+/// From now on every launch is kept.
+void start_trace();
+/// Ends it; in the order of the host.
+std::vector<Launch> take_trace();
+
+/// Operators whose shapes could not be had in advance, so that the host waited inside for the device's stream.
+std::vector<std::string> never_deferred();
+
+}  // namespace stand_in

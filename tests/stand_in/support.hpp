@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests on the stand-in share.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/stand_in/stand_in.hpp"
+#include "tests/testing.hpp"
+
+namespace stand_in {
+
+inline const std::vector<std::string> kNoRaces{};
+
+/// Runs body three times: without delays, when the race check alone is certain; with slow side streams, which show as
+/// wrong numbers that somebody did not wait for a copy or a collective; and with a slow main stream, which shows that a
+/// side stream did not wait for it. Nothing may race in any of them.
+inline void at_every_pace(const std::function<void()>& body, int microseconds = 2000) {
+  const auto run = [&](const char* pace, int delay, Slow slow) {
+    INFO("pace: ", pace);
+    take_races();
+    set_delay(delay, slow);
+    body();
+    set_delay(0);
+    CHECK(take_races() == kNoRaces);
+  };
+  run("no delay", 0, Slow::all);
+  run("slow side streams", microseconds, Slow::side);
+  run("slow main streams", microseconds, Slow::main);
+}
+
+}  // namespace stand_in

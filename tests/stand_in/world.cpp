@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/stand_in/world.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace stand_in {
+namespace {
+
+thread_local c10::DeviceIndex device_now = 0;                        // NOLINT: what the device API asks for
+thread_local std::array<c10::StreamId, kMostDevices> streams_now{};  // NOLINT
+
+}  // namespace
+
+World& world() {
+  static auto* one = new World;
+  return *one;
+}
+
+c10::DeviceIndex device_count() { return static_cast<c10::DeviceIndex>(world().memory.size()); }
+c10::DeviceIndex current_device() { return device_now; }
+
+c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
+  TORCH_CHECK(device >= 0 && device < device_count(), "standin has no device ", static_cast<int>(device));
+  return std::exchange(device_now, device);
+}
+
+c10::Stream stream_at(c10::DeviceIndex device, int index) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), index);
+}
+
+c10::Stream current_stream(c10::DeviceIndex device) {
+  return stream_at(device, static_cast<int>(streams_now.at(static_cast<size_t>(device))));
+}
+
+c10::Stream exchange_stream(const c10::Stream& stream) {
+  auto& now = streams_now.at(static_cast<size_t>(stream.device_index()));
+  return stream_at(stream.device_index(), static_cast<int>(std::exchange(now, stream.id())));
+}
+
+c10::Stream next_pool_stream(c10::DeviceIndex device) {
+  static std::atomic<int> next{0};
+  return stream_at(device, 1 + next++ % kPool);
+}
+
+c10::Stream take_owned_stream(c10::DeviceIndex device) {
+  const std::lock_guard lock(world().mutex);
+  auto& taken = world().owned.at(static_cast<size_t>(device));
+  for (int index = 1 + kPool; index < kStreams; ++index) {
+    if (taken.insert(index).second) return stream_at(device, index);
+  }
+  TORCH_CHECK(false, "standin: all ", kOwned, " streams for communicators of device ", static_cast<int>(device),
+              " are taken");
+}
+
+void give_back(const c10::Stream& stream) {
+  const std::lock_guard lock(world().mutex);
+  world().owned.at(static_cast<size_t>(stream.device_index())).erase(static_cast<int>(stream.id()));
+}
+
+int number_of(const c10::Stream& stream) { return stream.device_index() * kStreams + static_cast<int>(stream.id()); }
+
+Queue& queue_of(const c10::Stream& stream) { return *world().queues.at(static_cast<size_t>(number_of(stream))); }
+
+void wait_for(const c10::Stream& stream) {
+  auto& queue = queue_of(stream);
+  Clock reached;
+  {
+    const std::lock_guard lock(world().mutex);
+    reached = queue.seen;
+    reached.raise(number_of(stream), queue.issued());
+  }
+  queue.wait();
+  const std::lock_guard lock(world().mutex);
+  world().host.join(reached);
+}
+
+void host_wait(const c10::Stream& stream) {
+  ++world().host_waits.at(static_cast<size_t>(stream.device_index()));
+  wait_for(stream);
+}
+
+void finish() {
+  for (const auto& queue : world().queues) {
+    try {
+      queue->wait();
+    } catch (const std::exception&) {  // of a job that nobody waited for
+    }
+  }
+}
+
+int64_t host_waits(c10::DeviceIndex device) { return world().host_waits.at(static_cast<size_t>(device)); }
+
+std::vector<std::string> take_races() {
+  const std::lock_guard lock(world().mutex);
+  return std::exchange(world().races, {});
+}
+
+void set_delay(int microseconds, Slow slow) {
+  world().delay_us = microseconds;
+  world().slow = slow;
+}
+
+void set_limit(c10::DeviceIndex device, size_t bytes) {
+  const std::lock_guard lock(world().mutex);
+  world().limit.at(static_cast<size_t>(device)) = bytes;
+}
+
+bool ordered(const Launch& a, const Launch& b) {
+  if (a.stream == b.stream) return a.job < b.job;
+  const auto at = static_cast<size_t>(a.stream);
+  return at < b.after.size() && b.after[at] >= a.job;
+}
+
+void start_trace() {
+  const std::lock_guard lock(world().mutex);
+  world().trace.emplace();
+}
+
+std::vector<Launch> take_trace() {
+  const std::lock_guard lock(world().mutex);
+  return std::exchange(world().trace, std::nullopt).value_or(std::vector<Launch>{});
+}
+
+std::vector<std::string> never_deferred() {
+  const std::lock_guard lock(world().mutex);
+  return {world().never_deferred.begin(), world().never_deferred.end()};
+}
+
+}  // namespace stand_in

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What there is of the device in this process: its streams, and what has been noticed.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Stream.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/stand_in/clock.hpp"
+#include "tests/stand_in/queue.hpp"
+#include "tests/stand_in/stand_in.hpp"
+
+namespace stand_in {
+
+inline constexpr int kMostDevices = 16;
+inline constexpr int kPool = 8;    ///< streams of a device that getNewStream() gives out in turn
+inline constexpr int kOwned = 64;  ///< streams of a device that belong to one communicator each
+inline constexpr int kStreams = 1 + kPool + kOwned;
+
+struct World {
+  std::mutex mutex;                            ///< of all that is not atomic
+  std::vector<std::unique_ptr<Queue>> queues;  ///< by number_of(stream); made once
+  Clock host;                                  ///< what the program has waited for
+  std::vector<c10::CachingDeviceAllocator::DeviceStats> memory;
+  std::vector<size_t> limit;
+  std::vector<at::Generator> generators;
+  std::vector<std::set<int>> owned;  ///< of a device: streams that a communicator has
+  std::vector<std::string> races;
+  std::optional<std::vector<Launch>> trace;
+  std::map<const char*, size_t> pinned;  ///< start and bytes
+  std::set<std::string> never_deferred;
+  std::array<std::atomic<int64_t>, kMostDevices> host_waits{};
+  std::atomic<int> delay_us{0};
+  std::atomic<Slow> slow{Slow::all};
+};
+
+/// Never destroyed: its threads outlive main().
+World& world();
+
+c10::DeviceIndex device_count();
+c10::DeviceIndex current_device();
+c10::DeviceIndex exchange_device(c10::DeviceIndex device);
+/// Of this thread.
+c10::Stream current_stream(c10::DeviceIndex device);
+c10::Stream exchange_stream(const c10::Stream& stream);
+
+/// The streams of a device: 0 is the default one, then the pool, then the owned ones.
+c10::Stream stream_at(c10::DeviceIndex device, int index);
+c10::Stream next_pool_stream(c10::DeviceIndex device);
+/// One that nobody else uses until it is given back: a collective that waits in it holds up nobody.
+c10::Stream take_owned_stream(c10::DeviceIndex device);
+void give_back(const c10::Stream& stream);
+
+int number_of(const c10::Stream& stream);
+Queue& queue_of(const c10::Stream& stream);
+
+/// Until the stream has come this far. What the program does next comes after it.
+void wait_for(const c10::Stream& stream);
+/// The same, counted.
+void host_wait(const c10::Stream& stream);
+
+}  // namespace stand_in
