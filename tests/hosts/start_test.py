@@ -71,6 +71,10 @@ class Mpi(Starts):
         self.check(2, ways.mpirun, family=6, ssh=True)
         self.check(2, ways.srun_pmix, family=6, slurm=True)
 
+    def test_a_second_network_that_leads_nowhere(self):
+        self.check(2, ways.mpirun, dead_network=True, ssh=True)
+        self.check(3, ways.srun_pmix, dead_network=True, slurm=True)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

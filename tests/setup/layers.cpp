@@ -65,7 +65,7 @@ const std::map<std::string, Names>& table() {
         {"comm/core", ground},
         {"comm/operations", ground + Names{"comm/core"}},
         {"comm/rendezvous", ground + Names{"comm/core"}},
-        {"comm/mpi", ground + Names{"comm/core"}},
+        {"comm/mpi", ground + Names{"comm/core", "comm/rendezvous"}},
         {"comm/threads", ground + Names{"comm/core"}},
         {"comm/gloo", ground + Names{"comm/core", "comm/rendezvous"}},
         {"comm/nccl", ground + Names{"comm/core", "comm/rendezvous"}},

@@ -11,6 +11,7 @@
 #include "accelerate/comm/core/elementwise.hpp"
 #include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/comm/core/within.hpp"
+#include "accelerate/comm/mpi/network.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -35,7 +36,9 @@ void prefer_shared_memory(const env::ProcessEnv& process) {
 /// In MPI's start all ranks wait for all others, and no call of it can be left: a thread of its own makes it.
 void initialise(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
   prefer_shared_memory(process);
-  const auto level = within(std::chrono::steady_clock::now() + timeout, [] {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  choose_network(process, deadline);
+  const auto level = within(deadline, [] {
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
     return provided;
