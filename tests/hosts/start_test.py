@@ -18,7 +18,7 @@ class Starts(unittest.TestCase):
         options = {"address": address} if address else {}
         with self.subTest(title), Hosts(count, **kind) as hosts:
             job = way(hosts, PROGRAM, OMP_NUM_THREADS=1, **options)
-            codes = job.codes(120)
+            codes = job.codes(240)
             self.assertEqual(codes, [0] * len(codes), job.text())
             self.assertEqual(job.text().count("Status: SUCCESS!"), count, job.text())
             for host in hosts:
