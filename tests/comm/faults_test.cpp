@@ -172,6 +172,17 @@ TEST_CASE("gloo: a rank that never came to the meeting is named") {
   check_quiet(ranks[0]);
 }
 
+TEST_CASE("gloo: rank 0 gives up first, and the others still see who never came") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(0, 3, port, "connect"),
+                          fmt::format("sh -c 'sleep 0.3; exec {}'", rank_command(1, 3, port, "connect"))});
+  for (const int rank : {0, 1}) {
+    CHECK(ranks[static_cast<size_t>(rank)].out ==
+          fmt::format("peer: [rank {} of 3, {}] connect: waited 2 s for rank 2, it has not come\n", rank,
+                      accelerate::base::host_name()));
+  }
+}
+
 TEST_CASE("gloo: when rank 0 never came its address is named") {
   const int port = free_port();
   const auto ranks = run({rank_command(1, 2, port, "connect")});

@@ -166,6 +166,18 @@ struct Attendance {
   std::vector<int64_t> missing{};
 };
 
+/// Whoever waits a little longer still finds the store, which ends with rank 0, and sees for himself who is missing.
+void part_together(c10d::Store& store, const env::ProcessEnv& process, const std::vector<int64_t>& missing) {
+  const auto key = [](int64_t rank) { return fmt::format("parts/{}", rank); };
+  store.set(key(process.rank), "");
+  if (process.rank != 0 || process.agent_store) return;
+  std::vector<std::string> others;
+  for (int64_t rank = 1; rank < process.world_size; ++rank) {
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end()) others.push_back(key(rank));
+  }
+  if (!others.empty()) store.wait(others, kAnswerTime);
+}
+
 Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Milliseconds timeout) {
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < process.world_size; ++rank) keys.push_back(here_key(rank));
@@ -181,6 +193,10 @@ Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Millisecon
       found.lost = true;
     }
   }
+  try {
+    if (!found.missing.empty()) part_together(store, process, found.missing);
+  } catch (const std::exception&) {  // they did not come in time, or the store went first
+  }
   return found;
 }
 
@@ -188,8 +204,8 @@ Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Millisecon
 void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
                   const Patience& patience) {
   const auto begun = Clock::now();
-  const auto found =
-      within(patience.last(), [store, process, limit = patience.left()] { return attend(*store, process, limit); });
+  const auto last = patience.last() + (process.rank == 0 ? kAnswerTime : Milliseconds(0));  // it waits for the others
+  const auto found = within(last, [store, process, limit = patience.left()] { return attend(*store, process, limit); });
   if (!found) fail_with_silence(endpoint, place, patience);
   if (found->twice) fail_as_double(process, endpoint, place);
   if (found->lost) fail_without_store(process, endpoint, place, Clock::now() - begun);
