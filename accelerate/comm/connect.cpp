@@ -50,12 +50,13 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
     group->timeout = options.timeout;
     return Group(std::move(group));
   }
-  const bool cuda = options.device && options.device->is_cuda();
+  const bool on_device = options.device && !options.device->is_cpu();
   // c10d logs a backtrace with every lost connection; our errors say what there is to say. NCCL's watchdog, which ends
   // the process, is heard.
-  if (::setenv("TORCH_CPP_LOG_LEVEL", cuda ? "ERROR" : "FATAL", 0) == 0) c10::initLogging();
+  if (::setenv("TORCH_CPP_LOG_LEVEL", on_device ? "ERROR" : "FATAL", 0) == 0) c10::initLogging();
   const auto variables = env::current_variables();
-  const BackendRow& cpu = choose_backend(variables, options, backend_table(), place);
+  const auto table = backend_table();
+  const BackendRow& cpu = choose_backend(variables, options, table, place);
 
   ConnectionContext context{.process = process, .options = options, .variables = variables, .place = place};
   if (cpu.uses_store) context.store = meet(process, place, options.timeout);
@@ -69,10 +70,10 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
   group->timeout = options.timeout;
   group->debug = options.debug;
   group->cpu = connect_row(cpu, context);
-  if (cuda) {
+  if (on_device) {
     group->device = options.device;
     if (!context.store) context.store = meet_over(*group->cpu->backend, context.process, place, options.timeout);
-    group->cuda = connect_row(gpu_backend(backend_table(), place), context);
+    group->on_device = connect_row(device_backend(options.device->type(), table, place), context);
   }
   return Group(with_process_group(std::move(group)));
 }

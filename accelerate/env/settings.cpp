@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/env/backends.hpp"
 #include "accelerate/env/setting.hpp"
 
 namespace accelerate::env {
@@ -23,7 +24,7 @@ std::optional<seconds> parse_seconds(std::string_view text) {
 std::optional<int64_t> parse_threads(std::string_view text) { return parse_integer(text.substr(0, text.find(','))); }
 
 bool any_bool(const bool&) { return true; }
-bool is_backend(const std::string& value) { return value == "mpi" || value == "gloo" || value == "nccl"; }
+bool known_backend(const std::string& value) { return is_backend(value); }
 bool is_device(const std::string& value) { return parse_device(value).has_value(); }
 bool positive(const int64_t& value) { return value >= 1; }
 // Beyond these a deadline or a thread pool overflows what LibTorch and the clock can hold.
@@ -34,14 +35,15 @@ constexpr std::string_view bool_expected = "y, yes, t, true, on, 1, n, no, f, fa
 
 /// A new setting is a row here and a member in each of the two structs.
 const auto& table() {
+  static const std::string choice = backend_choice();
   static const std::tuple rows{
       Setting<int64_t>{"gradient_accumulation_steps", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
                        "an integer, at least 1", parse_integer, positive, &GivenSettings::gradient_accumulation_steps,
                        [](Settings& to, const int64_t& value) { to.gradient_accumulation_steps = value; }},
       Setting<bool>{"cpu", "ACCELERATE_USE_CPU", bool_expected, parse_bool, any_bool, &GivenSettings::cpu,
                     [](Settings& to, const bool& value) { to.cpu = value; }},
-      Setting<std::string>{"backend", "ACCELERATE_BACKEND", "mpi, gloo or nccl", parse_text, is_backend,
-                           &GivenSettings::backend, [](Settings& to, const std::string& value) { to.backend = value; }},
+      Setting<std::string>{"backend", "ACCELERATE_BACKEND", choice, parse_text, known_backend, &GivenSettings::backend,
+                           [](Settings& to, const std::string& value) { to.backend = value; }},
       Setting<seconds>{"timeout", "ACCELERATE_TIMEOUT", "whole seconds, 1 to 1000000000", parse_seconds, is_timeout,
                        &GivenSettings::timeout, [](Settings& to, const seconds& value) { to.timeout = value; }},
       Setting<bool>{"debug", "ACCELERATE_DEBUG_MODE", bool_expected, parse_bool, any_bool, &GivenSettings::debug,

@@ -9,6 +9,8 @@
 #include <limits>
 #include <memory>
 
+#include "accelerate/env/backends.hpp"
+
 namespace accelerate::launch {
 namespace {
 
@@ -79,8 +81,9 @@ void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
 }
 
 void check_backend(const LaunchOptions& o) {
-  if (o.backend && *o.backend != "mpi" && *o.backend != "gloo" && *o.backend != "nccl") {
-    throw LaunchError(2, fmt::format("accelerate_launch: --backend is '{}', must be mpi, gloo or nccl", *o.backend));
+  if (o.backend && !env::is_backend(*o.backend)) {
+    throw LaunchError(
+        2, fmt::format("accelerate_launch: --backend is '{}', must be {}", *o.backend, env::backend_choice()));
   }
   if (o.cpu && o.backend == "nccl") {
     throw LaunchError(2, "accelerate_launch: --backend nccl needs GPUs, but --cpu is given; use mpi or gloo");

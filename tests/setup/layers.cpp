@@ -5,6 +5,8 @@
 #include <fstream>
 #include <regex>
 
+#include "accelerate/env/backends.hpp"
+
 namespace layers {
 namespace fs = std::filesystem;
 namespace {
@@ -67,8 +69,6 @@ const std::map<std::string, Names>& table() {
         {"comm/rendezvous", ground + Names{"comm/core"}},
         {"comm/mpi", ground + Names{"comm/core", "comm/rendezvous"}},
         {"comm/threads", ground + Names{"comm/core"}},
-        {"comm/gloo", ground + Names{"comm/core", "comm/rendezvous"}},
-        {"comm/nccl", ground + Names{"comm/core", "comm/rendezvous"}},
         {"device", ground},
         {"launch", ground + Names{"launch/plan", "launch/run", "launch/pmix"}},
         {"launch/plan", ground},
@@ -82,6 +82,9 @@ const std::map<std::string, Names>& table() {
         {"facade", values + rooms + Names{"prepared"}},
         {"trainer", {"facade"}}};
     for (const auto& room : rooms) rows[room] = values;
+    for (const auto& backend : accelerate::env::backends()) {
+      rows.try_emplace("comm/" + backend.name, ground + Names{"comm/core", "comm/rendezvous"});
+    }
     // Two integers are all that these know of other ranks.
     rows["data"].erase("comm");
     rows["optim"].erase("comm");

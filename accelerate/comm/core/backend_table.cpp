@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/comm/core/backend_table.hpp"
 
-#include <algorithm>
-#include <array>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <mutex>
+
+#include "accelerate/env/backends.hpp"
 #include "accelerate/env/parse.hpp"
 
 namespace accelerate::comm {
@@ -23,18 +26,57 @@ bool has_mpi_wire_up(const env::Variables& variables, const Place& place) {
   return find(variables, "PMIX_NAMESPACE") || find(variables, "PMIX_RANK");
 }
 
-/// The one look-up.
-const BackendRow& row_named(std::string_view name, std::span<const BackendRow* const> table, const Place& place,
-                            std::string_view asked_by) {
+const BackendRow* find_named(std::string_view name, std::span<const BackendRow* const> table) {
   const auto row = std::find_if(table.begin(), table.end(), [&](const BackendRow* each) { return each->name == name; });
-  if (row == table.end()) {
-    base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be mpi or gloo", asked_by, name);
+  return row == table.end() ? nullptr : *row;
+}
+
+const BackendRow* find_for(c10::DeviceType device, std::span<const BackendRow* const> table) {
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const BackendRow* each) { return each->device == device; });
+  return row == table.end() ? nullptr : *row;
+}
+
+/// "mpi or gloo"
+std::string choice_for(c10::DeviceType device, std::span<const BackendRow* const> table) {
+  std::string text;
+  for (const auto* row : table) {
+    if (row->device != device) continue;
+    text += text.empty() ? "" : " or ";
+    text += row->name;
   }
-  if ((*row)->connect == nullptr) {
-    base::fail(ErrorKind::environment, place, "connect", "{} is '{}', which this build lacks; {}", asked_by, name,
-               (*row)->missing);
-  }
-  return **row;
+  return text;
+}
+
+std::string device_name(c10::DeviceType device) {
+  return device == c10::DeviceType::CUDA ? "GPU" : c10::DeviceTypeName(device, /*lower_case=*/true);
+}
+
+const BackendRow& must_be_built(const BackendRow& row, const Place& place, std::string_view asked_by) {
+  if (row.connect != nullptr) return row;
+  base::fail(ErrorKind::environment, place, "connect", "{} is '{}', which this build lacks; {}", asked_by, row.name,
+             row.missing);
+}
+
+[[noreturn]] void refuse_on_this_device(const BackendRow& asked, std::span<const BackendRow* const> table,
+                                        const Place& place) {
+  base::fail(ErrorKind::environment, place, "connect",
+             "{} is '{}', which needs a {}, and this rank computes on the CPU; use {}, or unset it", kAsked, asked.name,
+             device_name(asked.device), choice_for(c10::DeviceType::CPU, table));
+}
+
+struct Rows {
+  std::mutex mutex;
+  std::vector<const BackendRow*> all{
+#define ACCELERATE_BACKEND(name, device) &name##_row(),
+#include "accelerate/env/backends.def"
+#undef ACCELERATE_BACKEND
+  };
+};
+
+Rows& rows() {
+  static Rows table;
+  return table;
 }
 
 std::optional<std::string> asked_backend(const env::Variables& variables, const ConnectOptions& options) {
@@ -43,32 +85,41 @@ std::optional<std::string> asked_backend(const env::Variables& variables, const 
 
 }  // namespace
 
-std::span<const BackendRow* const> backend_table() {
-  static const std::array rows{&mpi_row(), &gloo_row(), &nccl_row()};
-  return rows;
+std::vector<const BackendRow*> backend_table() {
+  const std::lock_guard lock(rows().mutex);
+  return rows().all;
+}
+
+void add_backend(const BackendRow& row) {
+  env::add_backend({std::string(row.name), c10::DeviceTypeName(row.device, /*lower_case=*/true)});
+  const std::lock_guard lock(rows().mutex);
+  auto& all = rows().all;
+  if (std::find(all.begin(), all.end(), &row) == all.end()) all.push_back(&row);
 }
 
 const BackendRow& choose_backend(const env::Variables& variables, const ConnectOptions& options,
                                  std::span<const BackendRow* const> table, const Place& place) {
-  auto asked = asked_backend(variables, options);
-  if (asked == "nccl") {
-    if (!options.device || !options.device->is_cuda()) {
-      base::fail(ErrorKind::environment, place, "connect",
-                 "{} is 'nccl', which needs a GPU, and this rank computes on the CPU; use mpi or gloo, or unset it",
-                 kAsked);
+  if (const auto asked = asked_backend(variables, options)) {
+    const BackendRow* row = find_named(*asked, table);
+    if (row == nullptr) {
+      base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be {}", kAsked, *asked,
+                 choice_for(c10::DeviceType::CPU, table));
     }
-    asked.reset();  // what GPU tensors get anyway: for those on the CPU nothing is asked
+    if (row->device == c10::DeviceType::CPU) return must_be_built(*row, place, kAsked);
+    if (!options.device || options.device->type() != row->device) refuse_on_this_device(*row, table, place);
+    // What the device's tensors get anyway: for those on the CPU nothing is asked.
   }
-  if (asked) return row_named(*asked, table, place, kAsked);
-  const bool mpi_is_built = std::any_of(table.begin(), table.end(), [](const BackendRow* each) {
-    return each->name == "mpi" && each->connect != nullptr;
-  });
-  return row_named(mpi_is_built && has_mpi_wire_up(variables, place) ? "mpi" : "gloo", table, place,
-                   "the backend for CPU tensors");
+  const BackendRow* mpi = find_named("mpi", table);
+  if (mpi != nullptr && mpi->connect != nullptr && has_mpi_wire_up(variables, place)) return *mpi;
+  return must_be_built(*find_named("gloo", table), place, "the backend for CPU tensors");
 }
 
-const BackendRow& gpu_backend(std::span<const BackendRow* const> table, const Place& place) {
-  return row_named("nccl", table, place, "the backend for GPU tensors");
+const BackendRow& device_backend(c10::DeviceType device, std::span<const BackendRow* const> table, const Place& place) {
+  if (const BackendRow* row = find_for(device, table)) {
+    return must_be_built(*row, place, fmt::format("the backend for {} tensors", device_name(device)));
+  }
+  base::fail(ErrorKind::environment, place, "connect", "no backend carries {} tensors between ranks",
+             device_name(device));
 }
 
 }  // namespace accelerate::comm

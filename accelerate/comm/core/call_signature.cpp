@@ -58,7 +58,7 @@ std::optional<std::string> difference(const CallSignature& mine, const CallSigna
                        rank, reduce_name(theirs.reduce));
   }
   if (agreement == Agreement::operation_only) return std::nullopt;
-  if (mine.dtype == theirs.dtype && mine.cuda == theirs.cuda && shapes_agree(mine, theirs, agreement))
+  if (mine.dtype == theirs.dtype && mine.device == theirs.device && shapes_agree(mine, theirs, agreement))
     return std::nullopt;
   return fmt::format("this rank sends {}, rank {} sends {}; {}", describe(mine), rank, describe(theirs),
                      advice(agreement));
@@ -108,7 +108,7 @@ std::string_view dtype_name(at::ScalarType dtype) {
 }
 
 CallSignature signature_of(Operation operation, const at::Tensor& tensor) {
-  CallSignature signature{.operation = operation, .dtype = tensor.scalar_type(), .cuda = tensor.is_cuda()};
+  CallSignature signature{.operation = operation, .dtype = tensor.scalar_type(), .device = tensor.device().type()};
   const auto sizes = tensor.sizes();
   signature.shape.assign(sizes.begin(), sizes.end());
   return signature;
@@ -117,7 +117,8 @@ CallSignature signature_of(Operation operation, const at::Tensor& tensor) {
 std::string describe(const CallSignature& signature) {
   if (!signature.dtype) return "no tensor";
   return fmt::format("[{}] {}{}", fmt::join(signature.shape.begin(), signature.shape.end(), ", "),
-                     dtype_name(*signature.dtype), signature.cuda ? " on cuda" : "");
+                     dtype_name(*signature.dtype),
+                     signature.device == at::kCPU ? "" : " on " + c10::DeviceTypeName(signature.device, true));
 }
 
 std::array<int64_t, CallSignature::kWords> encode(const CallSignature& signature) {
@@ -128,7 +129,7 @@ std::array<int64_t, CallSignature::kWords> encode(const CallSignature& signature
   words[3] = signature.reduce;
   words[4] = signature.dtype ? static_cast<int64_t>(*signature.dtype) : -1;
   words[5] = static_cast<int64_t>(signature.shape.size());
-  words[6] = signature.cuda ? 1 : 0;
+  words[6] = static_cast<int64_t>(signature.device);
   std::copy_n(signature.shape.begin(), std::min(signature.shape.size(), CallSignature::kMaxDims), words.begin() + 8);
   return words;
 }
@@ -138,7 +139,7 @@ CallSignature decode(std::span<const int64_t> words) {
                           .sequence = words[1],
                           .root = words[2],
                           .reduce = words[3],
-                          .cuda = words[6] != 0};
+                          .device = static_cast<at::DeviceType>(words[6])};
   if (words[4] >= 0) signature.dtype = static_cast<at::ScalarType>(words[4]);
   const auto dims = std::min(static_cast<size_t>(words[5]), CallSignature::kMaxDims);
   signature.shape.assign(words.begin() + 8, words.begin() + 8 + static_cast<std::ptrdiff_t>(dims));

@@ -44,7 +44,7 @@ struct CallSignature {
   int64_t root = -1;     ///< -1: none
   int64_t reduce = -1;   ///< ReduceOp, -1: none
   std::optional<at::ScalarType> dtype{};
-  bool cuda = false;
+  at::DeviceType device = at::kCPU;
   at::DimVector shape{};
 
   bool operator==(const CallSignature&) const = default;

@@ -33,9 +33,10 @@ std::string_view name_of(Operation operation) { return name(operation); }
 
 Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operation) const {
   if (tensor.is_cpu()) return *cpu;
-  if (tensor.is_cuda() && cuda) return *cuda;
+  if (on_device && device && tensor.device().type() == device->type()) return *on_device;
   base::fail(ErrorKind::usage, place, name_of(operation), "the tensor is on {}, this group ({}) carries {} tensors",
-             tensor.device().str(), backend_name, cuda ? "CPU and CUDA" : "CPU");
+             tensor.device().str(), backend_name,
+             on_device ? "CPU and " + c10::DeviceTypeName(device->type(), false) : "CPU");
 }
 
 void GroupCore::refuse_broken(const CallSignature& signature) {
@@ -105,12 +106,13 @@ void GroupCore::compare(const std::vector<CallSignature>& signatures, Agreement 
   }
 }
 
-void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit, bool on_cuda) {
+void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit,
+                     bool on_stream) {
   if (broken_ && !work.isCompleted()) refuse_broken(signature);  // it may never end: what breaks a group drops the rest
   const auto begun = Clock::now();
   try {
     // With a deadline NCCL's wait blocks the host; without one it only makes the stream wait, and its watchdog watches.
-    if (on_cuda) {
+    if (on_stream) {
       work.wait();
     } else {
       work.wait(limit);
@@ -156,12 +158,12 @@ void GroupCore::break_with(const std::string& why) {
     broken_ = true;
   }
   cpu->give_up();
-  if (cuda) cuda->give_up();
+  if (on_device) on_device->give_up();
 }
 
 void PendingOperation::wait(std::chrono::milliseconds limit) {
   if (finished) return;
-  if (work) group->wait(*work, signature, limit, wire.is_cuda());
+  if (work) group->wait(*work, signature, limit, !wire.is_cpu());
   finished = true;
   work.reset();
   const at::NoGradGuard no_grad;
@@ -183,7 +185,7 @@ GroupPtr GroupCore::make_part(const CallSignature& signature, Subgroup part) {
   const auto begun = Clock::now();
   try {
     child->cpu = cpu->split(part);
-    if (cuda) child->cuda = cuda->split(part);
+    if (on_device) child->on_device = on_device->split(part);
   } catch (const std::exception&) {
     fail_operation(signature, timeout, Clock::now() - begun);
   }
@@ -228,10 +230,13 @@ GroupPtr with_process_group(GroupPtr group) {
     if (group->device) process_group->setBoundDeviceId(group->device);  // setBackend copies it
     process_group->setBackend(c10::DeviceType::CPU, group->cpu->tag, group->cpu->backend);
     process_group->setDefaultBackend(group->cpu->tag);
-    if (group->cuda) process_group->setBackend(c10::DeviceType::CUDA, group->cuda->tag, group->cuda->backend);
+    if (group->on_device) {
+      process_group->setBackend(group->device->type(), group->on_device->tag, group->on_device->backend);
+    }
     process_group->setGroupName(group->name);
     group->process_group = process_group;
-    group->backend_name = group->cuda ? fmt::format("{}+{}", group->cuda->name, group->cpu->name) : group->cpu->name;
+    group->backend_name =
+        group->on_device ? fmt::format("{}+{}", group->on_device->name, group->cpu->name) : group->cpu->name;
   }
   return group;
 }

@@ -32,9 +32,9 @@ struct GroupCore {
   std::string backend_name = "single";
   std::chrono::milliseconds timeout = std::chrono::seconds(600);
   bool debug = false;
-  std::optional<at::Device> device{};  ///< of CUDA tensors
+  std::optional<at::Device> device{};  ///< of tensors that are not on the CPU
   std::shared_ptr<Connection> cpu{};
-  std::shared_ptr<Connection> cuda{};
+  std::shared_ptr<Connection> on_device{};  ///< for the device's tensors
   c10::intrusive_ptr<c10d::ProcessGroup> process_group{};
 
   [[nodiscard]] bool single() const { return cpu == nullptr; }
@@ -55,10 +55,10 @@ struct GroupCore {
   void compare(const std::vector<CallSignature>& signatures, Agreement agreement);
 
   /// Waits, and turns whatever a backend throws into an Error of kind peer.
-  void wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit, bool on_cuda = false);
+  void wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit, bool on_stream = false);
   /// Starts and waits for one operation of a backend.
   template <typename Begin>
-  void run(Connection& connection, const CallSignature& signature, bool on_cuda, const Begin& begin_operation) {
+  void run(Connection& connection, const CallSignature& signature, bool on_stream, const Begin& begin_operation) {
     const auto begun = Clock::now();
     c10::intrusive_ptr<c10d::Work> work;
     try {
@@ -66,7 +66,7 @@ struct GroupCore {
     } catch (const std::exception&) {
       fail_operation(signature, timeout, Clock::now() - begun);
     }
-    if (work) wait(*work, signature, timeout, on_cuda);
+    if (work) wait(*work, signature, timeout, on_stream);
   }
   /// Inside a catch block: breaks the group and throws the Error of kind peer for it.
   [[noreturn]] void fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,

@@ -7,6 +7,7 @@ namespace accelerate::comm {
 const BackendRow& nccl_row() {
   static constexpr BackendRow row{
       .name = "nccl",
+      .device = c10::DeviceType::CUDA,
       .connect = nullptr,
       .missing = "build with a LibTorch that has CUDA, the PyPI package torch for example (ACCELERATE_WITH_NCCL=ON)",
       .uses_store = true};

@@ -96,7 +96,8 @@ std::shared_ptr<Connection> connect_nccl(const ConnectionContext& context) {
 }  // namespace
 
 const BackendRow& nccl_row() {
-  static constexpr BackendRow row{.name = "nccl", .connect = connect_nccl, .missing = "", .uses_store = true};
+  static constexpr BackendRow row{
+      .name = "nccl", .device = c10::DeviceType::CUDA, .connect = connect_nccl, .missing = "", .uses_store = true};
   return row;
 }
 

@@ -42,7 +42,7 @@ void send(const GroupPtr& group, const at::Tensor& tensor, int64_t to, int64_t t
   group->refuse_broken(signature);
   if (group->debug) send_signature(*group, signature, to, tag);
   std::vector<at::Tensor> wires{as_bytes(tensor.contiguous())};
-  group->run(connection, signature, tensor.is_cuda(),
+  group->run(connection, signature, !tensor.is_cpu(),
              [&](c10d::Backend& backend) { return backend.send(wires, static_cast<int>(to), static_cast<int>(tag)); });
 }
 
@@ -55,7 +55,7 @@ void recv(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t
   if (group->debug) check_signature(*group, signature, from, tag);
   const at::Tensor dense = tensor.contiguous();
   std::vector<at::Tensor> wires{as_bytes(dense)};
-  group->run(connection, signature, tensor.is_cuda(), [&](c10d::Backend& backend) {
+  group->run(connection, signature, !tensor.is_cpu(), [&](c10d::Backend& backend) {
     return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag));
   });
   if (dense.const_data_ptr() != tensor.const_data_ptr()) tensor.copy_(dense);

@@ -69,7 +69,7 @@ Tensors gather_rows(GroupCore& group, const at::Tensor& tensor, const CallSignat
   if (output.numel() > 0) {
     at::Tensor from = as_bytes(input);
     at::Tensor to = as_bytes(output);
-    group.run(group.connection_of(tensor, mine.operation), mine, tensor.is_cuda(), [&](c10d::Backend& backend) {
+    group.run(group.connection_of(tensor, mine.operation), mine, !tensor.is_cpu(), [&](c10d::Backend& backend) {
       return backend._allgather_base(to, from, {.timeout = group.timeout, .asyncOp = false});
     });
   }
@@ -94,7 +94,7 @@ Tensors exchange_pieces(GroupCore& group, const CallSignature& mine, const Tenso
   at::Tensor input = at::cat(flat);
   const auto options = at::TensorOptions().dtype(at::kByte).device(device);
   at::Tensor output = at::empty({std::accumulate(out_bytes.begin(), out_bytes.end(), int64_t{0})}, options);
-  group.run(group.connection_of(output, mine.operation), mine, device.is_cuda(), [&](c10d::Backend& backend) {
+  group.run(group.connection_of(output, mine.operation), mine, !device.is_cpu(), [&](c10d::Backend& backend) {
     auto into = out_bytes;  // gloo moves the lists away
     auto out_of = in_bytes;
     return backend.alltoall_base(output, input, into, out_of, {.timeout = group.timeout, .asyncOp = false});
@@ -226,7 +226,8 @@ at::Tensor scatter(const GroupPtr& group, const std::vector<at::Tensor>& tensors
   for (int64_t r = 0; r < group->size; ++r) {
     if (r != root) received[static_cast<size_t>(r)].dtype.reset();
   }
-  const at::Device device = received[static_cast<size_t>(root)].cuda ? *group->device : at::Device(at::kCPU);
+  const at::Device device =
+      received[static_cast<size_t>(root)].device != at::kCPU ? *group->device : at::Device(at::kCPU);
   const Tensors pieces = sends ? tensors : Tensors(static_cast<size_t>(group->size), at::empty({0}, device));
   return exchange_pieces(*group, signature, pieces, received, device).front();
 }

@@ -98,7 +98,7 @@ void all_reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op) {
 
 PendingPtr all_reduce_async(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, Execution execution) {
   return std::make_shared<PendingOperation>(
-      start_all_reduce(group, tensor, op, execution == Execution::eager || tensor.is_cuda()));
+      start_all_reduce(group, tensor, op, execution == Execution::eager || !tensor.is_cpu()));
 }
 
 void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_t root) {

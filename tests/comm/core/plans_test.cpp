@@ -8,6 +8,7 @@
 #include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/comm/core/reduction_plan.hpp"
 #include "accelerate/comm/objects.hpp"
+#include "accelerate/env/backends.hpp"
 #include "tests/testing.hpp"
 
 namespace {
@@ -22,10 +23,11 @@ std::shared_ptr<Connection> no_link(const ConnectionContext&) { return nullptr; 
 constexpr BackendRow kMpi{.name = "mpi", .connect = no_link, .missing = "", .uses_store = false};
 constexpr BackendRow kNoMpi{.name = "mpi", .connect = nullptr, .missing = "install it", .uses_store = false};
 constexpr BackendRow kGloo{.name = "gloo", .connect = no_link, .missing = "", .uses_store = true};
+constexpr BackendRow kNccl{.name = "nccl", .device = at::kCUDA, .connect = no_link, .missing = "", .uses_store = true};
 
 std::string choose(const accelerate::env::Variables& variables, const ConnectOptions& options = {},
                    const BackendRow& mpi = kMpi) {
-  const std::array<const BackendRow*, 2> table{&mpi, &kGloo};
+  const std::array<const BackendRow*, 3> table{&mpi, &kGloo, &kNccl};
   return std::string(choose_backend(variables, options, table, kHere).name);
 }
 
@@ -56,12 +58,15 @@ TEST_CASE("a backend that is unknown or not built is refused, with what to do") 
                     "[rank 1 of 4, gpu-a] connect: backend (ACCELERATE_BACKEND) is 'mpi', which this build lacks; "
                     "install it");
   constexpr BackendRow no_gloo{.name = "gloo", .connect = nullptr, .missing = "install that", .uses_store = true};
-  constexpr BackendRow no_nccl{.name = "nccl", .connect = nullptr, .missing = "install CUDA", .uses_store = true};
+  constexpr BackendRow no_nccl{
+      .name = "nccl", .device = at::kCUDA, .connect = nullptr, .missing = "install CUDA", .uses_store = true};
   const std::array<const BackendRow*, 3> table{&kMpi, &no_gloo, &no_nccl};
   CHECK_THROWS_WITH(choose_backend({}, {}, table, kHere),
                     "[rank 1 of 4, gpu-a] connect: the backend for CPU tensors is 'gloo', which this build lacks; "
                     "install that");
-  CHECK_THROWS_WITH(gpu_backend(table, kHere),
+  CHECK_THROWS_WITH(device_backend(at::kXPU, table, kHere),
+                    "[rank 1 of 4, gpu-a] connect: no backend carries xpu tensors between ranks");
+  CHECK_THROWS_WITH(device_backend(at::kCUDA, table, kHere),
                     "[rank 1 of 4, gpu-a] connect: the backend for GPU tensors is 'nccl', which this build lacks; "
                     "install CUDA");
 }
@@ -98,7 +103,14 @@ TEST_CASE("that the time was up is said where it was") {
 }
 
 TEST_CASE("every backend has a row, built or not") {
-  for (const auto* row : backend_table()) CHECK((row->connect == nullptr) == !row->missing.empty());
+  const auto rows = backend_table();
+  const auto names = accelerate::env::backends();
+  REQUIRE(rows.size() == names.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CHECK((rows[i]->connect == nullptr) == !rows[i]->missing.empty());
+    CHECK(rows[i]->name == names[i].name);
+    CHECK(c10::DeviceTypeName(rows[i]->device, true) == names[i].device);
+  }
 }
 
 TEST_CASE("a reduction of any dtype becomes one that every backend knows") {
