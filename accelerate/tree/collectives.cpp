@@ -45,6 +45,9 @@ std::vector<int64_t> longest(const Tensors& tensors, const comm::Group& group, i
   return lengths;
 }
 
+/// What is returned is written to without the argument noticing, on one rank as on several.
+at::Tensor own_copy(const at::Tensor& tensor) { return tensor.detach().clone(); }
+
 at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const PadOptions& options) {
   auto shape = tensor.sizes().vec();
   const int64_t old = shape[static_cast<size_t>(dim)];
@@ -57,22 +60,19 @@ at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const P
 }  // namespace
 
 Tensors gather(const Tensors& tensors, const comm::Group& group) {
-  if (group.size() == 1) return tensors;
   Tensors all;
-  for (const auto& tensor : tensors) all.push_back(group.all_gather(tensor.detach()));
+  for (const auto& tensor : tensors) {
+    all.push_back(group.size() == 1 ? own_copy(tensor) : group.all_gather(tensor.detach()));
+  }
   return all;
 }
 
 Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp op, double scale) {
   Tensors reduced;
   for (const auto& tensor : tensors) {
-    if (group.size() == 1) {
-      reduced.push_back(scale == 1.0 ? tensor : tensor.mul(scale));
-      continue;
-    }
-    auto result = tensor.detach().clone();
-    group.all_reduce(result, op);
-    reduced.push_back(scale == 1.0 ? result : result.mul_(scale));
+    auto result = own_copy(tensor);
+    if (group.size() > 1) group.all_reduce(result, op);
+    reduced.push_back(scale == 1.0 ? result : result.mul(scale));
   }
   return reduced;
 }
@@ -83,12 +83,14 @@ void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root) {
 }
 
 Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, const PadOptions& options) {
-  if (group.size() == 1 || tensors.empty()) return tensors;
-  const auto lengths = longest(tensors, group, options.dim);
-  Tensors out = tensors;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const auto dim = dimension(out[i], options.dim);
-    if (dim && out[i].size(*dim) < lengths[i]) out[i] = padded(out[i], *dim, lengths[i], options);
+  if (tensors.empty()) return {};
+  std::vector<int64_t> lengths(tensors.size(), 0);
+  if (group.size() > 1) lengths = longest(tensors, group, options.dim);
+  Tensors out;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto dim = dimension(tensors[i], options.dim);
+    const bool short_of = dim && tensors[i].size(*dim) < lengths[i];
+    out.push_back(short_of ? padded(tensors[i], *dim, lengths[i], options) : own_copy(tensors[i]));
   }
   return out;
 }

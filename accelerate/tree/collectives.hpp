@@ -39,7 +39,8 @@ constexpr void must_be_tensors() {
 /// Joins every rank's tensors along the first dimension, in rank order, on every rank.
 ///
 /// value     tensors [n_r, ...] of rank r; first dimensions may differ, 0-dim counts as [1]
-/// returns   the same structure with tensors [n_0 + ... + n_{P-1}, ...], without gradient history; one rank: value
+/// returns   the same structure with tensors [n_0 + ... + n_{P-1}, ...], without gradient history, in memory
+///           of its own
 /// Throws as comm::Group::all_gather does.
 template <typename T>
 [[nodiscard]] T gather(const T& value, const comm::Group& group) {
@@ -50,7 +51,7 @@ template <typename T>
 /// Reduces every tensor over all ranks; the input is not changed.
 ///
 /// scale     the result is multiplied by it
-/// returns   the same structure and shapes, without gradient history; one rank: value (scaled)
+/// returns   the same structure and shapes, without gradient history, in memory of its own
 template <typename T>
 [[nodiscard]] T reduce(const T& value, const comm::Group& group, comm::ReduceOp op = comm::ReduceOp::sum,
                        double scale = 1.0) {
@@ -68,8 +69,8 @@ T broadcast(const T& value, const comm::Group& group, int64_t root = 0) {
 
 /// Makes one dimension of every tensor as long as the longest rank's.
 ///
-/// returns   the same structure and dtypes (bool stays bool); a tensor without that dimension, or already long enough,
-///           comes back as it is
+/// returns   the same structure and dtypes (bool stays bool), in memory of its own; a tensor without that dimension, or
+///           already long enough, comes back as a copy
 template <typename T>
 [[nodiscard]] T pad_across_processes(const T& value, const comm::Group& group, const PadOptions& options = {}) {
   detail::must_be_tensors<T>();

@@ -27,6 +27,14 @@ constexpr void must_hold_tensors() {
                 "tree_members(T&) that returns std::tie of its members");
 }
 
+template <typename T>
+constexpr void must_own_tensors() {
+  static_assert(
+      !holds_references<T>,
+      "accelerate::tree: a tuple of references (std::tie, forward_as_tuple) cannot be copied: the result would "
+      "write into the caller's tensors; give std::make_tuple or std::tuple of values");
+}
+
 }  // namespace detail
 
 /// Calls fn(const at::Tensor&) for every defined tensor in value: members first to last, maps by key.
@@ -41,6 +49,7 @@ void for_each_tensor(const T& value, Fn&& fn) {
 template <typename T, typename Fn>
 [[nodiscard]] T map(const T& value, Fn&& fn) {
   detail::must_hold_tensors<T>();
+  detail::must_own_tensors<T>();
   T out = value;
   walk(out, [&fn](at::Tensor& tensor) { tensor = fn(std::as_const(tensor)); });
   return out;

@@ -103,6 +103,38 @@ constexpr bool holds_leaf() {
 template <bool some, typename T>
 struct Holds : std::bool_constant<holds_leaf<some, T>()> {};
 
+template <typename T>
+constexpr bool refers();
+
+/// own: the elements of the tuple itself, not the ties that structs give of their members.
+template <bool own, typename T, size_t... I>
+constexpr bool element_refers(std::index_sequence<I...>) {
+  return ((own && std::is_reference_v<std::tuple_element_t<I, T>>) || ...) ||
+         (refers<std::remove_cvref_t<std::tuple_element_t<I, T>>>() || ...);
+}
+
+template <typename T>
+constexpr bool refers() {
+  if constexpr (Tensor<T>) {
+    return false;
+  } else if constexpr (Struct<T>) {
+    using Tie = decltype(members(std::declval<T&>()));
+    return element_refers<false, Tie>(std::make_index_sequence<std::tuple_size_v<Tie>>());
+  } else if constexpr (Tuple<T>) {
+    return element_refers<true, T>(std::make_index_sequence<std::tuple_size_v<T>>());
+  } else if constexpr (Map<T>) {
+    return refers<typename T::mapped_type>();
+  } else if constexpr (Sequence<T> || IsOptional<T>::value) {
+    return refers<typename T::value_type>();
+  } else {
+    return false;
+  }
+}
+
+/// A copy of a T would be no copy of its tensors.
+template <typename T>
+inline constexpr bool holds_references = refers<std::remove_cvref_t<T>>();
+
 /// The values of a map in the order of its keys, which is the same on every rank; a hash map's own is not.
 template <typename T>
 auto values_by_key(T& map) {

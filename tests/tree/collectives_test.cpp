@@ -22,14 +22,28 @@ TEST_CASE("nested collectives hold on threads, with 1 to 4 ranks") {
   }
 }
 
-TEST_CASE("one process gets its input back, no copy made") {
+TEST_CASE("a result never shares memory with the argument, on one process as on several; broadcast apart") {
+  const auto check = [](const comm::Group& group) {
+    const std::pair<at::Tensor, at::Tensor> value{torch::arange(3), torch::tensor(true)};
+    std::vector<std::pair<at::Tensor, at::Tensor>> results{
+        tree::gather(value, group), tree::reduce(value, group), tree::pad_across_processes(value, group, {.dim = 0}),
+        tree::pad_across_processes(value, group, {.dim = 1}), tree::reduce(value, group, comm::ReduceOp::max, 1.0)};
+    for (auto& result : results) {
+      if (group.size() == 1) CHECK(result.first.equal(value.first));
+      result.first.zero_();
+      result.second.zero_();
+      CHECK(value.first.equal(torch::arange(3)));
+      CHECK(value.second.item<bool>());
+    }
+    CHECK(tree::broadcast(value, group).first.is_same(value.first));
+  };
+  check({});
+  comm::run_threads(2, check);
+}
+
+TEST_CASE("on one process a scalar stays a scalar, and scale scales") {
   const comm::Group alone;
-  const std::pair<at::Tensor, at::Tensor> value{torch::arange(3), torch::tensor(true)};
-  CHECK(tree::gather(value, alone).first.is_same(value.first));
-  CHECK(tree::gather(value, alone).second.is_same(value.second));
-  CHECK(tree::reduce(value, alone).first.is_same(value.first));
-  CHECK(tree::broadcast(value, alone).first.is_same(value.first));
-  CHECK(tree::pad_across_processes(value, alone, {.dim = 1}).first.is_same(value.first));
+  CHECK(tree::gather(torch::tensor(true), alone).dim() == 0);
   CHECK(tree::reduce(torch::ones(2), alone, comm::ReduceOp::sum, 0.5).equal(torch::full({2}, 0.5)));
 }
 

@@ -12,6 +12,9 @@ void no_tensor(const std::vector<std::string>& names) {
   accelerate::tree::for_each_tensor(names, [](const auto&) {});
 }
 void no_members(const Opaque& opaque) { (void)accelerate::tree::batch_size(opaque); }
+void references(at::Tensor& one, at::Tensor& other, const accelerate::comm::Group& group) {
+  (void)accelerate::tree::reduce(std::tie(one, other), group);
+}
 void a_name_beside_a_tensor(const std::pair<at::Tensor, std::string>& value, const accelerate::comm::Group& group) {
   (void)accelerate::tree::gather(value, group);
 }
