@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// A row alone makes a backend known, and what conforms to the cases is a backend.
+#include "tests/comm/store_backend/store_backend.hpp"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "accelerate/env/settings.hpp"
+#include "tests/comm/collectives_support.hpp"
+
+namespace {
+
+using accelerate::comm::connect;
+
+int64_t free_port() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ::bind(listener, reinterpret_cast<sockaddr*>(&address), length);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(listener);
+  return ntohs(address.sin_port);
+}
+
+/// Ranks as threads, which meet as processes would.
+void on_every_rank(const std::function<void(const Group&)>& check) {
+  accelerate::comm::add_backend(store_backend::row());
+  for (const int64_t ranks : {1, 2, 3}) {
+    const int64_t port = free_port();
+    std::vector<std::thread> threads;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&check, rank, ranks, port] {
+        const accelerate::env::ProcessEnv process{.rank = rank,
+                                                  .world_size = ranks,
+                                                  .local_rank = rank,
+                                                  .local_world_size = ranks,
+                                                  .master_addr = "127.0.0.1",
+                                                  .master_port = port};
+        try {
+          const Group group =
+              connect(process, {.backend = "store", .timeout = std::chrono::seconds(60), .force_group = true});
+          check(group);
+          group.barrier();
+        } catch (const std::exception& error) {
+          FAIL_CHECK(error.what());
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+
+#include "tests/comm/collectives_cases.hpp"
+
+TEST_CASE("a backend from outside is known by its row alone") {
+  on_every_rank([](const Group& group) { CHECK(group.backend() == "store"); });
+  CHECK(accelerate::env::resolve_settings({.backend = "store"}, {}, {}).backend == "store");
+  CHECK(accelerate::env::resolve_settings({}, {{"ACCELERATE_BACKEND", "store"}}, {}).backend == "store");
+}
