@@ -301,13 +301,70 @@ TEST_CASE("an operation that may start with its wait keeps its turn behind the o
   });
 }
 
-TEST_CASE("done becomes true without a wait") {
+TEST_CASE("what was left to its wait is carried out by whoever comes next: another operation, or a wait for it") {
   on_every_rank([](const Group& group) {
-    auto pending = group.all_reduce_async(at::ones({10}));
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!pending.done() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    CHECK(pending.done());
-    pending.wait();
+    for (const bool eager : {true, false}) {
+      const auto tensor_of = [&](int64_t i) { return input_of(group.rank(), {4 + i}, at::kFloat); };
+      const std::vector<at::Tensor> tensors{tensor_of(0), tensor_of(1), tensor_of(2)};
+      using accelerate::comm::Execution;
+      auto first = group.all_reduce_async(tensors[0], ReduceOp::sum, Execution::deferred);
+      auto second = group.all_reduce_async(tensors[1], ReduceOp::sum, Execution::deferred);
+      auto third = group.all_reduce_async(tensors[2], ReduceOp::sum, eager ? Execution::eager : Execution::deferred);
+      third.wait();
+      first.wait();
+      second.wait();
+      for (int64_t i = 0; i < 3; ++i) {
+        CHECK(at::equal(tensors[static_cast<size_t>(i)], reduced(group, {4 + i}, at::kFloat, ReduceOp::sum)));
+      }
+    }
+  });
+}
+
+TEST_CASE("what was left to a wait that never comes is carried out, so that the others need not wait") {
+  on_every_rank([](const Group& group) {
+    using accelerate::comm::Execution;
+    if (group.rank() == 0) {
+      static_cast<void>(group.all_reduce_async(at::ones({3}), ReduceOp::sum, Execution::deferred));
+      // No operation follows before all others have ended theirs.
+      for (int64_t r = 1; r < group.size(); ++r) group.recv(at::zeros({1}), r);
+    } else {
+      const auto tensor = at::ones({3});
+      group.all_reduce(tensor);
+      CHECK(tensor[0].item<int64_t>() == group.size());
+      group.send(at::ones({1}), 0);
+    }
+    group.barrier();
+  });
+}
+
+TEST_CASE("messages do not wait behind an operation") {
+  on_every_rank([](const Group& group) {
+    if (group.size() == 1) return;
+    const auto tensor = at::ones({5});
+    if (group.rank() == 0) {
+      auto pending = group.all_reduce_async(tensor);
+      const auto letter = at::zeros({2});
+      group.recv(letter, 1);
+      CHECK(letter.sum().item<int64_t>() == 2);
+      pending.wait();
+    } else {
+      if (group.rank() == 1) group.send(at::ones({2}), 0);
+      group.all_reduce(tensor);
+    }
+    CHECK(tensor[0].item<int64_t>() == group.size());
+  });
+}
+
+TEST_CASE("done becomes true without a wait, of what was left to one too") {
+  on_every_rank([](const Group& group) {
+    using accelerate::comm::Execution;
+    for (const auto execution : {Execution::eager, Execution::deferred}) {
+      auto pending = group.all_reduce_async(at::ones({10}), ReduceOp::sum, execution);
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      while (!pending.done() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      CHECK(pending.done());
+      pending.wait();
+    }
   });
 }
 

@@ -77,6 +77,49 @@ void ragged(const Group& group) { static_cast<void>(group.all_gather(at::ones({6
 
 void shapes(const Group& group) { group.all_reduce(at::ones({group.rank() + 4})); }
 
+void dtypes(const Group& group) { group.all_reduce(at::ones({4}, group.rank() == 0 ? at::kFloat : at::kInt)); }
+
+void reductions(const Group& group) {
+  group.all_reduce(at::ones({4}),
+                   group.rank() == 0 ? accelerate::comm::ReduceOp::sum : accelerate::comm::ReduceOp::max);
+}
+
+void roots(const Group& group) { group.broadcast(at::ones({4}), group.rank()); }
+
+/// Comes, and falls silent in the middle.
+void stops(const Group& group) {
+  const auto tensor = at::ones({100'000'000});
+  if (group.rank() == 1) {
+    static_cast<void>(group.all_reduce_async(tensor));
+    std::this_thread::sleep_for(30ms);
+    ::raise(SIGSTOP);
+  }
+  group.all_reduce(tensor);
+}
+
+/// An operation that only one thread of rank 0 waits for, behind one that rank 1 does not come to.
+void late_second(const Group& group) {
+  if (group.rank() == 1) come_late();
+  auto first = group.all_reduce_async(at::ones({2}));
+  auto second = group.all_reduce_async(at::ones({3}));
+  second.wait(500ms);
+}
+
+void late_message(const Group& group) {
+  if (group.rank() == 1) come_late();
+  group.recv(at::ones({2}), 1);
+}
+
+/// Rank 1 calls an operation more than the others, between two steps of a model.
+void extra(const Group& group, bool barrier_follows) {
+  const Group model = group.duplicate();
+  for (int step = 0; step < 3; ++step) {
+    model.all_reduce(at::ones({6}));
+    if (step == 1 && group.rank() == 1) group.all_reduce(at::ones({2}));
+    if (barrier_follows) group.barrier();
+  }
+}
+
 void operations(const Group& group) {
   group.barrier();
   if (group.rank() == 0) group.barrier();
@@ -98,6 +141,16 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"ragged", ragged},
     {"shapes", shapes},
     {"debug_shapes", shapes},
+    {"debug_extra", [](const Group& group) { extra(group, true); }},
+    {"debug_extra_last", [](const Group& group) { extra(group, false); }},
+    {"dtypes", dtypes},
+    {"reductions", reductions},
+    {"roots", roots},
+    {"operations", operations},
+    {"messages", messages},
+    {"stops", stops},
+    {"late_second", late_second},
+    {"late_message", late_message},
     {"late_large", late_large},
     {"late_barrier", late_barrier},
     {"debug_operations", operations},

@@ -272,6 +272,22 @@ TEST_CASE("gloo: trailing dimensions that differ are told on every rank") {
                                 "only the first dimension may differ."));
 }
 
+TEST_CASE("gloo: sizes that differ end the process in our words, with the rank and the remedy") {
+  const auto ranks = run_gloo("shapes");
+  const std::string text =
+      "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
+      "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank says which call it is\n";
+  bool told = false;
+  for (int rank : {0, 1}) {
+    const auto& ended = ranks[static_cast<size_t>(rank)];
+    CAPTURE(ended.err);
+    CAPTURE(ended.out);
+    CHECK((ended.code == 1 || ended.code == 3));  // the one that gloo ends, and the one that loses it
+    told = told || ended.err == fmt::format("[rank {} of 2, {}] {}", rank, accelerate::base::host_name(), text);
+  }
+  CHECK(told);
+}
+
 TEST_CASE("gloo, debug: shapes, operations and messages that differ are told") {
   auto ranks = run_gloo("debug_shapes");
   CHECK(ranks[0].out ==
@@ -282,6 +298,18 @@ TEST_CASE("gloo, debug: shapes, operations and messages that differ are told") {
   CHECK(ranks[0].out == at_rank(0,
                                 "barrier: operation 2 of this rank is barrier, rank 1's operation 2 is broadcast; all "
                                 "ranks must call the same operations in the same order."));
+  ranks = run_gloo("debug_extra");
+  CHECK(ranks[0].out == at_rank(0,
+                                "barrier: this rank calls barrier (no tensor), rank 1 calls all_reduce ([2] float32); "
+                                "all ranks must call the same operations in the same order."));
+  CHECK(ranks[1].out == at_rank(1,
+                                "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls barrier (no "
+                                "tensor); all ranks must call the same operations in the same order."));
+  ranks = run_gloo("debug_extra_last");
+  CHECK(ranks[0].out ==
+        at_rank(0,
+                "all_reduce: this rank calls all_reduce ([6] float32) on a duplicate of the group, rank 1 calls "
+                "all_reduce ([2] float32); all ranks must call the same operations in the same order."));
   ranks = run_gloo("debug_messages");
   CHECK(ranks[1].out ==
         at_rank(1, "recv: this rank expects [3] float32, rank 0 sends [4] float32; they must be equal."));
@@ -310,10 +338,51 @@ TEST_CASE("mpi: a rank that does not come breaks the group after the timeout, an
     CHECK(job[0].code == 3);
     CHECK(job[0].out.find("slept to the end") == std::string::npos);
   }
-  const auto job = run_mpi("late_barrier");
-  CHECK(job[0].out.find(at_rank(0,
-                                "barrier: waited 2 s in operation 1 (no tensor); MPI does not tell which rank is "
-                                "missing.")) != std::string::npos);
+}
+
+TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
+  const auto told = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
+  const auto contains = [](const std::string& out, const std::string& text) {
+    CAPTURE(out);
+    CHECK(out.find(at_rank(0, text)) != std::string::npos);
+  };
+  contains(told("late_barrier"), "barrier: waited 2 s in operation 1 (no tensor); rank 1 has not come.");
+  contains(told("late_second"), "all_reduce: waited 0.5 s in operation 2 ([3] float32); rank 1 has not come.");
+  contains(told("late_message"), "recv: waited 2 s in a message ([2] float32); rank 1 has not come.");
+  const auto out = told("stops");
+  CAPTURE(out);
+  CHECK(out.find("all_reduce: waited 2 s in operation 1 ([100000000] float32); ") != std::string::npos);
+  const bool in_the_middle = out.find("nothing was heard from rank 1.") != std::string::npos;
+  CHECK((in_the_middle || out.find("rank 1 has not come.") != std::string::npos));
+}
+
+TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
+  const auto check = [](const std::string& scenario, const std::string& of_0, const std::string& of_1) {
+    const auto out = run_mpi(scenario)[0].out;
+    CAPTURE(out);
+    CHECK((out.find(at_rank(0, of_0)) != std::string::npos || out.find(at_rank(1, of_1)) != std::string::npos));
+  };
+  const auto both = [&](const std::string& scenario, const std::string& head, const std::string& zero,
+                        const std::string& one, const std::string& middle, const std::string& end) {
+    check(scenario, fmt::format("{}{}{} {}{}", head, zero, fmt::format(fmt::runtime(middle), 1), one, end),
+          fmt::format("{}{}{} {}{}", head, one, fmt::format(fmt::runtime(middle), 0), zero, end));
+  };
+  both("shapes", "all_reduce: this rank sends ", "[4] float32", "[5] float32", ", rank {} sends",
+       "; they must be equal.");
+  both("dtypes", "all_reduce: this rank sends ", "[4] float32", "[4] int32", ", rank {} sends",
+       "; they must be equal.");
+  both("reductions", "all_reduce: this rank's reduction is ", "sum", "max", ", rank {}'s is", "; they must be equal.");
+  both("roots", "broadcast: this rank's root is ", "0", "1", ", rank {}'s is", "; they must be equal.");
+  check("operations",
+        "barrier: operation 2 of this rank is barrier, rank 1's operation 2 is broadcast; all ranks must call the same "
+        "operations in the same order.",
+        "broadcast: operation 2 of this rank is broadcast, rank 0's operation 2 is barrier; all ranks must call the "
+        "same operations in the same order.");
+  const auto out = run_mpi("messages")[0].out;
+  CAPTURE(out);
+  CHECK(out.find(at_rank(1,
+                         "recv: a message ([3] float32) cannot end: rank 0 sends more than the 12 bytes that this rank "
+                         "expects")) != std::string::npos);
 }
 
 TEST_CASE("mpi: a rank that stays away from MPI's start is waited for until the timeout, and the launcher names it") {
@@ -358,9 +427,6 @@ TEST_CASE("mpi: trailing dimensions that differ are told on every rank, and shap
                                       "only the first dimension may differ.",
                                       mine, 1 - rank, theirs)) != std::string::npos);
   }
-  job = run_mpi("shapes");
-  CHECK(job[0].out.find("of the group gives another number of elements; they must be equal, ACCELERATE_DEBUG_MODE=1 "
-                        "tells both") != std::string::npos);
   job = run_mpi("debug_shapes");
   CHECK(job[0].out.find("all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal.") !=
         std::string::npos);

@@ -1,50 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// What our own backends share: the handle of an operation, and c10d's reductions in our words.
+// The handle of an operation of our own backends.
 #pragma once
 
 #include <ATen/core/ivalue.h>
-#include <fmt/format.h>
 
-#include <stdexcept>
-#include <string_view>
-#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "accelerate/comm/core/connection.hpp"
-#include "accelerate/comm/core/reduce_op.hpp"
 
 namespace accelerate::comm {
-
-/// backend   named where it does not know the reduction
-inline ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return ReduceOp::sum;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::product;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::min;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::max;
-    default:
-      throw std::invalid_argument(fmt::format("the {} backend reduces by sum, product, min and max", backend));
-  }
-}
 
 /// Finished by whoever carries the operation out; keeps its tensors alive until then.
 class CompletableWork : public c10d::Work {
  public:
   CompletableWork(c10d::OpType type, std::vector<at::Tensor> kept) : Work(-1, type), tensors_(std::move(kept)) {}
 
-  /// Throws DeadlinePassed, or what the operation failed with.
+  /// Throws DeadlinePassed, or what the operation failed with. c10d's 0 is no deadline.
   bool wait(std::chrono::milliseconds timeout) override {
+    const bool limited = timeout > std::chrono::milliseconds(0);
+    const auto now = std::chrono::steady_clock::now();
+    if (!ended_by(limited ? now + timeout : std::chrono::steady_clock::time_point::max())) throw DeadlinePassed();
+    return true;
+  }
+
+  /// Until it has ended, or the deadline has passed: false. Throws what the operation failed with.
+  bool ended_by(std::chrono::steady_clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [this] { return completed_; };
-    if (timeout <= std::chrono::milliseconds(0)) {
+    if (deadline == std::chrono::steady_clock::time_point::max()) {
       cv_.wait(lock, over);
-    } else if (!cv_.wait_for(lock, timeout, over)) {
-      throw DeadlinePassed();
+    } else if (!cv_.wait_until(lock, deadline, over)) {
+      return false;
     }
     if (exception_) std::rethrow_exception(exception_);
     return true;

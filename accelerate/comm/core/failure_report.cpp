@@ -3,8 +3,10 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <regex>
+#include <vector>
 
 namespace accelerate::comm {
 
@@ -34,6 +36,26 @@ std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono
   }
   return fmt::format("{} could not connect the {} ranks, it failed after {:.1f} s: {}", backend, ranks, seconds(waited),
                      reason);
+}
+
+std::string what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
+                           std::span<const int64_t> job_ranks) {
+  const auto place_of = [](const CallSignature& call) {
+    if (call.sequence == 0) return fmt::format("a {}", name(call.operation));
+    return fmt::format("operation {} ({})", call.sequence, name(call.operation));
+  };
+  std::string text;
+  std::vector<int64_t> silent;
+  for (size_t r = 0; r < answers.size(); ++r) {
+    if (!answers[r]) {
+      silent.push_back(job_ranks[r]);
+    } else if (place_of(*answers[r]) != place_of(mine)) {
+      text += fmt::format("{}rank {} is in {}.", text.empty() ? "" : " ", job_ranks[r], place_of(*answers[r]));
+    }
+  }
+  if (silent.empty()) return text;
+  return fmt::format("{}{}nothing was heard from {} {}.", text, text.empty() ? "" : " ",
+                     silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "));
 }
 
 }  // namespace accelerate::comm

@@ -5,8 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "accelerate/comm/core/call_signature.hpp"
 
 namespace accelerate::comm {
 
@@ -24,5 +28,10 @@ std::string reason_of(const std::exception& error);
 /// "gloo could not connect the 2 ranks, it failed after 0.3 s: Connection closed by peer"
 std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
                             std::chrono::milliseconds waited, std::string_view reason);
+
+/// What the ranks of a group tell of where they are, one each; nothing was heard from those without.
+/// "rank 1 is in operation 4 (barrier). nothing was heard from rank 2.", "" where all are in the same as this one.
+std::string what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
+                           std::span<const int64_t> job_ranks);
 
 }  // namespace accelerate::comm

@@ -52,7 +52,7 @@ void GroupCore::check(std::string_view asked_by) {
   if (broken_) fail_broken(asked_by);
   try {
     if (cpu) cpu->check();
-    if (cuda) cuda->check();
+    if (on_device) on_device->check();
   } catch (const PeerLost& error) {
     break_with(fmt::format("{}: {}", asked_by, error.what()));
     throw Error(ErrorKind::peer, place, asked_by, error.what());
@@ -64,8 +64,46 @@ void GroupCore::number(CallSignature& signature) {
   signature.sequence = ++sequence_;
 }
 
+/// Over a connection that carries nothing else.
+struct OneSequence {
+  GroupPtr over{};
+  std::mutex mutex{};  // a backward's thread may come while another one is about to
+};
+
+void compare_in_one_sequence(const GroupPtr& group, const GroupPtr& duplicate) {
+  if (!group->one_sequence) {
+    group->one_sequence = std::make_shared<OneSequence>();
+    CallSignature signature{.operation = Operation::duplicate};
+    Subgroup part{.name = group->name + "/debug", .ranks = all_ranks(group->size), .rank = group->rank};
+    group->one_sequence->over = group->make_part(signature, part);
+  }
+  duplicate->one_sequence = group->one_sequence;
+  duplicate->is_duplicate = true;
+}
+
+/// Shapes are not compared: two models may fill their buckets in another order on another rank.
+void GroupCore::compare_in_sequence(const CallSignature& signature) {
+  const std::lock_guard lock(one_sequence->mutex);
+  CallSignature mine = signature;
+  mine.root = is_duplicate ? 1 : 0;
+  const auto signatures = one_sequence->over->exchange(mine);
+  const auto call = [](const CallSignature& of) {
+    return fmt::format("{} ({}){}", name_of(of.operation), describe(of),
+                       of.root == 0 ? "" : " on a duplicate of the group");
+  };
+  for (size_t r = 0; r < signatures.size(); ++r) {
+    if (signatures[r].operation == mine.operation && signatures[r].root == mine.root) continue;
+    const auto text =
+        fmt::format("this rank calls {}, rank {} calls {}; all ranks must call the same operations in the same order.",
+                    call(mine), job_ranks[r], call(signatures[r]));
+    break_with(fmt::format("operation {} ({}): {}", signature.sequence, name_of(signature.operation), text));
+    throw Error(ErrorKind::peer, place, name_of(signature.operation), text);
+  }
+}
+
 void GroupCore::begin(CallSignature& signature, Agreement agreement, Connection& connection) {
   number(signature);
+  if (one_sequence) compare_in_sequence(signature);
   bool compared = false;
   try {
     compared = connection.announce(signature, agreement);
@@ -78,6 +116,7 @@ void GroupCore::begin(CallSignature& signature, Agreement agreement, Connection&
 
 std::vector<CallSignature> GroupCore::begin_with_signatures(CallSignature& signature, Agreement agreement) {
   number(signature);
+  if (one_sequence) compare_in_sequence(signature);
   cpu->announce(signature, agreement);
   auto signatures = exchange(signature);
   compare(signatures, agreement);
@@ -163,12 +202,24 @@ void GroupCore::break_with(const std::string& why) {
 
 void PendingOperation::wait(std::chrono::milliseconds limit) {
   if (finished) return;
+  limit = std::max(limit, std::chrono::milliseconds(1));  // c10d's 0 is no limit
   if (work) group->wait(*work, signature, limit, !wire.is_cpu());
   finished = true;
   work.reset();
   const at::NoGradGuard no_grad;
   if (copy_back) target.copy_(dense);
   if (divide_by > 1) target.div_(divide_by);
+}
+
+PendingPtr shared_by_handles(PendingOperation pending) {
+  const auto drop = [](PendingOperation* operation) {
+    try {
+      if (operation->work && !operation->finished) operation->work->isCompleted();  // asked, a backend sees to it
+    } catch (const std::exception&) {                                               // whoever waits is told
+    }
+    delete operation;
+  };
+  return {new PendingOperation(std::move(pending)), drop};
 }
 
 GroupPtr GroupCore::make_part(const CallSignature& signature, Subgroup part) {

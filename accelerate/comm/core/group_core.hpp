@@ -21,6 +21,7 @@ namespace accelerate::comm {
 using Clock = std::chrono::steady_clock;
 
 struct GroupCore;
+struct OneSequence;
 using GroupPtr = std::shared_ptr<GroupCore>;
 
 struct GroupCore {
@@ -36,6 +37,10 @@ struct GroupCore {
   std::shared_ptr<Connection> cpu{};
   std::shared_ptr<Connection> on_device{};  ///< for the device's tensors
   c10::intrusive_ptr<c10d::ProcessGroup> process_group{};
+
+  /// Debug: where the operations of this group and of its duplicates are compared in one sequence. Null: by themselves.
+  std::shared_ptr<OneSequence> one_sequence{};
+  bool is_duplicate = false;  ///< in that sequence
 
   [[nodiscard]] bool single() const { return cpu == nullptr; }
   [[nodiscard]] Connection& connection_of(const at::Tensor& tensor, Operation operation) const;
@@ -80,6 +85,7 @@ struct GroupCore {
   std::shared_ptr<GroupCore> make_part(const CallSignature& signature, Subgroup part);
 
  private:
+  void compare_in_sequence(const CallSignature& signature);
   void break_with(const std::string& why);
   [[noreturn]] void fail_broken(std::string_view asked_by);
 
@@ -106,14 +112,20 @@ struct PendingOperation {
 };
 using PendingPtr = std::shared_ptr<PendingOperation>;
 
+/// Shared by its handles: dropped unwaited, what was left to the wait is carried out all the same.
+PendingPtr shared_by_handles(PendingOperation pending);
+
 std::string_view name_of(Operation operation);
 
-/// The largest tag of send and recv: MPI promises no more, and we keep one.
-constexpr int64_t kLargestTag = 32766;
+/// The largest tag of send and recv: MPI promises 32767, and we keep two.
+constexpr int64_t kLargestTag = 32765;
 
 /// A signature as words in memory of its own, [kWords] int64: after a wait that was given up a backend may still use
 /// it.
 at::Tensor tensor_of(const CallSignature& signature);
+
+/// Debug: both groups' operations, and those of duplicates that joined before, are one sequence from now on.
+void compare_in_one_sequence(const GroupPtr& group, const GroupPtr& duplicate);
 
 /// 0, 1 .. size-1.
 std::vector<int64_t> all_ranks(int64_t size);

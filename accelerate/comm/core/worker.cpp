@@ -10,12 +10,21 @@ namespace accelerate::comm {
 
 /// Shared with the thread, which may outlive the Worker.
 struct Worker::State {
+  explicit State(std::chrono::milliseconds own_patience) : patience(own_patience) {}
+
+  const std::chrono::milliseconds patience;
   std::mutex mutex;
   std::condition_variable work_came;
   std::condition_variable ended;
-  std::deque<Job> jobs;
-  uint64_t begun = 0;      // jobs that left the queue, which is the last one's number
-  bool under_way = false;  // on the thread, or on one that took over
+  struct Queued {
+    Job job;
+    bool thread_only;
+  };
+  std::deque<Queued> jobs;
+  uint64_t begun = 0;         // jobs that left the queue, which is the last one's number
+  bool under_way = false;     // on the thread, or on one that took over
+  std::thread::id carrier{};  // which one that is
+  std::atomic<Deadline> until{Deadline::max()};
   std::thread thread;
   bool started = false;
   bool stopping = false;
@@ -23,15 +32,22 @@ struct Worker::State {
   bool over = false;
 
   void carry_out_next(std::unique_lock<std::mutex>& lock, Deadline deadline) {
-    auto job = std::move(jobs.front());
+    auto job = std::move(jobs.front().job);
     jobs.pop_front();
     ++begun;
     under_way = true;
+    carrier = std::this_thread::get_id();
+    until = deadline;
     lock.unlock();
-    job({.deadline = deadline});
+    job({.until = &until});
     job = nullptr;  // its tensors go before the next wait
     lock.lock();
     under_way = false;
+  }
+
+  [[nodiscard]] Deadline own_deadline() const {
+    const auto now = std::chrono::steady_clock::now();
+    return patience < Deadline::max() - now ? now + patience : Deadline::max();
   }
 
   void loop() {
@@ -39,18 +55,20 @@ struct Worker::State {
     while (true) {
       work_came.wait(lock, [this] { return !under_way && (stopping || !jobs.empty()); });
       if (jobs.empty() || abandoned) break;
-      carry_out_next(lock, Deadline::max());
+      carry_out_next(lock, own_deadline());
     }
     over = true;
     ended.notify_all();
   }
+
+  [[nodiscard]] bool calls_from_its_job() const { return under_way && carrier == std::this_thread::get_id(); }
 };
 
-Worker::Worker() : state_(std::make_shared<State>()) {}
+Worker::Worker(std::chrono::milliseconds patience) : state_(std::make_shared<State>(patience)) {}
 
 Worker::~Worker() { stop(std::chrono::milliseconds(0)); }
 
-uint64_t Worker::push(Job job, bool wake) {
+uint64_t Worker::push(Job job, Carrier carrier) {
   uint64_t number = 0;
   {
     std::unique_lock lock(state_->mutex);
@@ -63,21 +81,35 @@ uint64_t Worker::push(Job job, bool wake) {
       state_->thread = std::thread([state = state_] { state->loop(); });
       state_->started = true;
     }
-    state_->jobs.push_back(std::move(job));
+    state_->jobs.push_back({std::move(job), carrier == Carrier::thread});
     number = state_->begun + state_->jobs.size();
   }
-  if (wake) state_->work_came.notify_one();  // unlocked, so that the thread does not wake only to wait for the mutex
+  // Unlocked, so that the thread does not wake only to wait for the mutex.
+  if (carrier != Carrier::waiter) state_->work_came.notify_one();
   return number;
 }
 
 bool Worker::take_over(uint64_t number, Deadline deadline) {
   std::unique_lock lock(state_->mutex);
-  if (state_->under_way || state_->jobs.empty() || number != state_->begun + 1) return false;
-  state_->carry_out_next(lock, deadline);
+  bool mine = false;
+  const auto may_begin = [this] {
+    return !state_->under_way && !state_->jobs.empty() && !state_->jobs.front().thread_only;
+  };
+  while (may_begin() && state_->begun < number) {
+    mine = state_->begun + 1 == number;
+    state_->carry_out_next(lock, deadline);
+  }
   const bool more = state_->stopping || !state_->jobs.empty();
   lock.unlock();
   if (more) state_->work_came.notify_one();
-  return true;
+  return mine;
+}
+
+void Worker::nudge() noexcept { state_->work_came.notify_one(); }
+
+void Worker::hurry(uint64_t number) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->under_way && state_->begun <= number) state_->until = Deadline::min();
 }
 
 bool Worker::stop(std::chrono::milliseconds patience) noexcept {
@@ -86,27 +118,35 @@ bool Worker::stop(std::chrono::milliseconds patience) noexcept {
   if (!state_->started) return true;
   if (!state_->thread.joinable()) return state_->over;
   state_->work_came.notify_all();
-  const bool over =
-      state_->abandoned ? state_->over : state_->ended.wait_for(lock, patience, [this] { return state_->over; });
+  const auto is_over = [this] { return state_->over; };
+  const bool from_job = state_->calls_from_its_job();
+  const bool idle = !state_->under_way && state_->jobs.empty();
+  if (idle) {
+    state_->ended.wait(lock, is_over);
+  } else if (!from_job && !state_->abandoned) {
+    state_->ended.wait_for(lock, patience, is_over);
+  }
+  const bool over = state_->over;
   lock.unlock();
   if (over) {
     state_->thread.join();
   } else {
     state_->thread.detach();
   }
-  return over;
+  return over || from_job;
 }
 
 void Worker::abandon() noexcept {
-  std::deque<Job> left;
+  std::deque<State::Queued> left;
   {
     const std::lock_guard lock(state_->mutex);
     state_->abandoned = true;
     state_->stopping = true;
     left.swap(state_->jobs);
+    state_->until = Deadline::min();
   }
   state_->work_came.notify_all();
-  for (const Job& job : left) job({.comes = false});
+  for (const auto& each : left) each.job({.comes = false});
 }
 
 }  // namespace accelerate::comm

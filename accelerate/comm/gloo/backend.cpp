@@ -8,6 +8,7 @@
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/core/within.hpp"
+#include "accelerate/comm/gloo/last_words.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
 #include "accelerate/comm/rendezvous/peer_inquiry.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
@@ -98,6 +99,7 @@ class GlooConnection : public Connection {
 };
 
 std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
+  say_what_gloo_ends_for(context.place);
   const auto& process = context.process;
   auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
                         devices_for(context));

@@ -3,63 +3,43 @@
 // Private to the mpi backend.
 #pragma once
 
-#include <chrono>
-#include <vector>
+#include <memory>
 
-#include "accelerate/comm/mpi/runtime.hpp"
+#include "accelerate/comm/core/reduce_op.hpp"
+#include "accelerate/comm/mpi/handshake.hpp"
 
 namespace accelerate::comm {
 
-/// The most ranks it is made for: a small tensor goes from every rank to every other in one step.
-constexpr int kFewRanks = 8;
-
+/// Between few ranks: a small tensor goes from every rank to every other with the handshake.
 class MpiAllReduce {
  public:
-  using Deadline = std::chrono::steady_clock::time_point;
-
-  /// tag   of its messages
-  MpiAllReduce(MPI_Comm communicator, int tag);
+  MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake);
 
   /// Every rank gets the same bits. tensor: contiguous, on the CPU, of a dtype that plan_reduction gives; op is not
-  /// mean. Throws DeadlinePassed, with who is missing where that is sure; PeerLost for what MPI reports and for a rank
-  /// with another number of elements. After either MPI may still write to the tensor, which is then kept for ever; so
-  /// must the communicator be.
-  void run(const at::Tensor& tensor, ReduceOp op, Deadline deadline);
+  /// mean. Throws as MpiHandshake and MpiRequests do; MPI may then still write to this object and to the tensor, which
+  /// both must stay.
+  void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
 
  private:
   struct Part {
     char* data;
     int64_t bytes;
   };
-  struct Message {
-    int peer;
-    int64_t expected;  ///< bytes; -1: it is sent
-  };
 
   /// Every rank has every other's, and adds them up in the order of the ranks.
-  void run_direct(Part own);
+  void add_up(Part own);
   /// Round the ring twice: sums, then copies of them.
-  void run_ring(Part own, bool first);
-  void send(Part part, int to);
-  void receive(Part part, int from);
-  /// first: nobody's message waits for another one, so whoever has not answered at the deadline has not come.
-  void wait(bool first);
-  void check_sizes_and_errors(int code);
-  [[nodiscard]] std::vector<int64_t> silent_peers() const;
+  void run_ring(Part own, const Turn& turn);
   void reduce_into(char* into, const char* from, int64_t bytes) const;
 
-  MPI_Comm comm_;
-  int tag_;
+  std::shared_ptr<MpiHandshake> handshake_;
+  MpiRequests requests_;
   int rank_ = 0;
   int size_ = 1;
   std::vector<char> scratch_;
-  std::vector<MPI_Request> requests_;
-  std::vector<MPI_Status> statuses_;
-  std::vector<Message> messages_;  ///< of the requests
   // Of the operation under way.
   at::ScalarType dtype_ = at::kFloat;
   ReduceOp op_ = ReduceOp::sum;
-  Deadline deadline_{};
 };
 
 }  // namespace accelerate::comm

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mpi backend: a c10d::Backend whose operations are carried out in order, by one worker thread or, where that can
-// keep its deadline, by the thread that waits for them.
-#include <algorithm>
+// The mpi backend: a c10d::Backend whose operations are carried out in order, by one worker thread or, where they can
+// be left when the time is up, by the thread that waits for them.
 #include <exception>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 
 #include "accelerate/comm/core/backend_table.hpp"
-#include "accelerate/comm/core/completable_work.hpp"
+#include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/connection.hpp"
-#include "accelerate/comm/core/worker.hpp"
+#include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/mpi/channel.hpp"
+#include "accelerate/comm/mpi/inquiry.hpp"
+#include "accelerate/comm/mpi/mailbox.hpp"
+#include "accelerate/comm/mpi/work.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -18,158 +21,191 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using c10d::OpType;
 
-/// Waiting for it carries it out where nobody has begun it: on 2 ranks and 2 cores a training step of 1.87 ms took 1.48
-/// that way, because cores went idle while one thread woke another.
-class CallerRunsWork : public CompletableWork {
- public:
-  CallerRunsWork(OpType type, Tensors tensors, std::weak_ptr<Worker> worker)
-      : CompletableWork(type, std::move(tensors)), worker_(std::move(worker)) {}
+/// What jobs share with the backend, because the worker may be left behind with one of them.
+struct MpiShared {
+  MpiShared(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator) : channel(std::move(runtime), communicator) {}
 
-  bool wait(std::chrono::milliseconds timeout) override {
-    const bool limited = timeout > std::chrono::milliseconds(0);
-    const auto deadline = limited ? std::chrono::steady_clock::now() + timeout : Worker::Deadline::max();
-    const auto worker = worker_.lock();
-    if (worker && !isCompleted()) worker->take_over(number_, deadline);
-    return CompletableWork::wait(timeout);
-  }
-
-  /// Its number among the worker's jobs, told before anybody can wait for it.
-  void set_number(uint64_t number) { number_ = number; }
-
- private:
-  std::weak_ptr<Worker> worker_;  // its jobs hold works
-  uint64_t number_ = 0;
+  MpiChannel channel;
+  /// Why no operation can be carried out any more. Only the thread that carries one out looks at it.
+  std::exception_ptr failure{};
 };
 
-/// What a thread without work needs at most to end, on a machine that is busy.
-constexpr std::chrono::milliseconds kThreadEnds{500};
-
-/// Jobs share the channel, because the worker may be left behind with one of them.
 class MpiBackend : public c10d::Backend {
  public:
-  MpiBackend(std::shared_ptr<MpiChannel> channel, int64_t rank, int64_t size, std::chrono::milliseconds timeout)
-      : Backend(static_cast<int>(rank), static_cast<int>(size)), channel_(std::move(channel)), timeout_(timeout) {}
+  MpiBackend(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator, std::vector<int64_t> job_ranks, int64_t rank,
+             std::chrono::milliseconds timeout)
+      : Backend(static_cast<int>(rank), static_cast<int>(job_ranks.size())),
+        shared_(std::make_shared<MpiShared>(std::move(runtime), communicator)),
+        mailbox_(std::make_shared<MpiMailbox>(channel(), job_ranks, timeout)),
+        job_ranks_(std::move(job_ranks)),
+        timeout_(timeout),
+        worker_(std::make_shared<Worker>(timeout)) {}
 
-  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception waits only for the
-  /// thread to notice that there is nothing to do.
+  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception waits for none, but
+  /// for an idle thread to end.
   ~MpiBackend() override {
-    const bool unwinding = std::uncaught_exceptions() > 0;
-    if (!worker_->stop(unwinding ? kThreadEnds : timeout_)) channel_->runtime().skip_finalize();
+    const auto patience = std::uncaught_exceptions() > 0 ? std::chrono::milliseconds(0) : timeout_;
+    const bool operations_ended = worker_->stop(patience);
+    if (!mailbox_->finish_dropped(patience) || !operations_ended) shared_->channel.runtime().skip_finalize();
   }
 
   const std::string getBackendName() const override { return "mpi"; }
 
+  void announce(const CallSignature& signature, Agreement agreement) { announced_ = {signature, agreement}; }
+
   void give_up() noexcept {
-    channel_->runtime().skip_finalize();
+    shared_->channel.runtime().skip_finalize();
     worker_->abandon();
   }
 
+  std::string ask_after_peers(const CallSignature& signature) {
+    if (asked_.exchange(true) || !shared_->channel.runtime().usable()) return "";
+    keep_for_ever(shared_, {});
+    return ask_by_messages(shared_->channel, signature, job_ranks_);
+  }
+
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    const auto all_reduce = [op = from_c10d(options.reduceOp, "mpi")](const auto& channel, const Tensors& all,
-                                                                      Worker::Deadline deadline) {
-      channel.all_reduce(all, op, deadline);
-    };
-    if (!channel_->all_reduce_keeps_deadline()) return submit(OpType::ALLREDUCE, tensors, all_reduce);
-    auto work = c10::make_intrusive<CallerRunsWork>(OpType::ALLREDUCE, tensors, worker_);
-    work->set_number(worker_->push(job(work, all_reduce), /*wake=*/options.asyncOp));
-    return work;
+    const ReduceOp op = from_c10d(options.reduceOp, "mpi");
+    return submit(OpType::ALLREDUCE, tensors, call_of(Operation::all_reduce, tensors.at(0), op), by_waiter(options),
+                  [op](auto& channel, const Tensors& all, const MpiTurn& turn) { channel.all_reduce(all, op, turn); });
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    auto call = call_of(Operation::broadcast, tensors.at(0));
+    const auto root = static_cast<int>(options.rootRank);
+    return submit(
+        OpType::BROADCAST, tensors, std::move(call), by_waiter(options),
+        [root](auto& channel, const Tensors& all, const MpiTurn& turn) { channel.broadcast(all, root, turn); });
+  }
+
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    return submit(
+        OpType::_ALLGATHER_BASE, {output, input}, call_of(Operation::all_gather, input), always(options),
+        [](auto& channel, const Tensors& all, const MpiTurn& turn) { channel.all_gather(all[0], all[1], turn); });
+  }
+
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    return submit(OpType::ALLGATHER, outputs.at(0), call_of(Operation::all_gather, inputs.at(0)), always(options),
+                  [input = inputs.at(0)](auto& channel, const Tensors& all, const MpiTurn& turn) {
+                    channel.all_gather_list(all, input, turn);
+                  });
+  }
+
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
+                        std::vector<int64_t>& input_rows, const c10d::AllToAllOptions& options) override {
+    return submit(OpType::ALLTOALL_BASE, {output, input}, call_of(Operation::all_to_all), always(options),
+                  [from = output_rows, to = input_rows](auto& channel, const Tensors& all, const MpiTurn& turn) {
+                    channel.all_to_all(all[0], from, all[1], to, turn);
+                  });
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return submit(OpType::BARRIER, {}, call_of(Operation::barrier), always(options),
+                  [](auto& channel, const Tensors&, const MpiTurn& turn) { channel.barrier(turn); });
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     const auto root = static_cast<int>(options.rootRank);
-    return submit(OpType::REDUCE, tensors,
-                  [op = from_c10d(options.reduceOp, "mpi"), root](const auto& channel, const Tensors& all) {
-                    channel.reduce(all.at(0), op, root);
+    return submit(OpType::REDUCE, tensors, call_of(Operation::reduce, tensors.at(0), op), By::thread,
+                  [op, root](auto& channel, const Tensors& all, const MpiTurn& turn) {
+                    channel.reduce(all.at(0), op, root, turn);
                   });
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    return submit(OpType::_REDUCE_SCATTER_BASE, {output, input},
-                  [op = from_c10d(options.reduceOp, "mpi")](const auto& channel, const Tensors& all) {
-                    channel.reduce_scatter(all[0], all[1], op);
+    const ReduceOp op = from_c10d(options.reduceOp, "mpi");
+    return submit(OpType::_REDUCE_SCATTER_BASE, {output, input}, call_of(Operation::reduce_scatter, input, op),
+                  By::thread, [op](auto& channel, const Tensors& all, const MpiTurn& turn) {
+                    channel.reduce_scatter(all[0], all[1], op, turn);
                   });
   }
 
-  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return submit(OpType::BROADCAST, tensors,
-                  [root = static_cast<int>(options.rootRank)](const auto& channel, const Tensors& all) {
-                    channel.broadcast(all, root);
-                  });
-  }
-
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
-    return submit(OpType::_ALLGATHER_BASE, {output, input},
-                  [](const auto& channel, const Tensors& all) { channel.all_gather(all[0], all[1]); });
-  }
-
-  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) override {
-    return submit(OpType::ALLGATHER, outputs.at(0), [input = inputs.at(0)](const auto& channel, const Tensors& all) {
-      channel.all_gather_list(all, input);
-    });
-  }
-
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
-                        std::vector<int64_t>& input_rows, const c10d::AllToAllOptions&) override {
-    return submit(OpType::ALLTOALL_BASE, {output, input},
-                  [from = output_rows, to = input_rows](const auto& channel, const Tensors& all) {
-                    channel.all_to_all(all[0], from, all[1], to);
-                  });
-  }
-
-  WorkPtr send(Tensors& tensors, int to, int tag) override {
-    return submit(OpType::SEND, tensors,
-                  [to, tag](const auto& channel, const Tensors& all) { channel.send(all.at(0), to, tag); });
-  }
-
-  WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    return submit(OpType::RECV, tensors,
-                  [from, tag](const auto& channel, const Tensors& all) { channel.recv(all.at(0), from, tag); });
-  }
-
-  WorkPtr barrier(const c10d::BarrierOptions&) override {
-    return submit(OpType::BARRIER, {}, [](const auto& channel, const Tensors&) { channel.barrier(); });
-  }
+  WorkPtr send(Tensors& tensors, int to, int tag) override { return mailbox_->send(tensors.at(0), to, tag); }
+  WorkPtr recv(Tensors& tensors, int from, int tag) override { return mailbox_->receive(tensors.at(0), from, tag); }
 
   /// In turn with the operations.
-  std::shared_ptr<MpiChannel> split(int color, int key) {
-    const auto child = std::make_shared<std::shared_ptr<MpiChannel>>();
-    submit(OpType::UNKNOWN, {}, [=](const auto& channel, const Tensors&) {
-      *child = channel.split(color, key);
-    })->wait(timeout_);
-    return *child;
+  c10::intrusive_ptr<MpiBackend> split(const Subgroup& part) {
+    const auto color = static_cast<int>(part.ranks.front());  // the lowest member tells the parts apart
+    const auto child = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
+    submit(OpType::UNKNOWN, {}, call_of(Operation::split), By::thread,
+           [=, key = static_cast<int>(part.rank)](auto& channel, const Tensors&, const MpiTurn& turn) {
+             *child = channel.split(color, key, turn);
+           })
+        ->wait(timeout_);
+    return c10::make_intrusive<MpiBackend>(shared_->channel.shared_runtime(), *child, part.job_ranks, part.rank,
+                                           timeout_);
   }
 
-  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
-
  private:
+  using By = Worker::Carrier;
+
+  template <typename Options>
+  By always(const Options& options) const {
+    return options.asyncOp ? By::anyone : By::waiter;
+  }
+  template <typename Options>
+  By by_waiter(const Options& options) const {
+    return shared_->channel.has_few_ranks() ? always(options) : By::thread;
+  }
+
+  /// What was announced, or, asked by c10d's handle, what can be told from the call.
+  AnnouncedCall call_of(Operation operation, const std::optional<at::Tensor>& tensor = std::nullopt,
+                        std::optional<ReduceOp> op = std::nullopt) {
+    if (announced_) return *std::exchange(announced_, std::nullopt);
+    AnnouncedCall call{.agreement = tensor ? Agreement::whole_shape : Agreement::operation_only};
+    if (tensor) call.signature = signature_of(operation, *tensor);
+    call.signature.operation = operation;
+    call.signature.sequence = ++unannounced_;
+    if (op) call.signature.reduce = static_cast<int64_t>(*op);
+    return call;
+  }
+
+  std::shared_ptr<MpiChannel> channel() const { return {shared_, &shared_->channel}; }
+
+  /// MPI may still use it after an operation that failed.
+  static void keep_for_ever(std::shared_ptr<MpiShared> shared, Tensors tensors) {
+    new std::pair(std::move(shared), std::move(tensors));  // NOLINT: leaked on purpose
+  }
+
   template <typename F>
-  WorkPtr submit(OpType type, Tensors tensors, F carry_out) {
-    auto work = c10::make_intrusive<CompletableWork>(type, std::move(tensors));
-    worker_->push(job(work, std::move(carry_out)));
+  WorkPtr submit(OpType type, Tensors tensors, AnnouncedCall call, By by, F carry_out) {
+    auto work = c10::make_intrusive<MpiWork>(type, std::move(tensors), worker_, by != By::thread, timeout_);
+    const auto job = [work, shared = shared_, call = std::move(call), carry_out = std::move(carry_out)](Turn turn) {
+      work->end(error_of(*shared, turn, [&] { carry_out(shared->channel, work->tensors(), MpiTurn{call, turn}); }));
+      if (shared->failure) keep_for_ever(shared, work->tensors());
+    };
+    work->set_number(worker_->push(job, by));
     return work;
   }
 
+  /// Null: it went well.
   template <typename F>
-  Worker::Job job(const c10::intrusive_ptr<CompletableWork>& work, F carry_out) const {
-    return [work, channel = channel_, carry_out = std::move(carry_out)](Worker::Turn turn) {
-      try {
-        if (!turn.comes) throw PeerLost("an earlier operation was given up");
-        if constexpr (std::is_invocable_v<F, const MpiChannel&, const Tensors&, Worker::Deadline>) {
-          carry_out(std::as_const(*channel), work->tensors(), turn.deadline);
-        } else {
-          carry_out(std::as_const(*channel), work->tensors());
-        }
-        work->end();
-      } catch (...) {
-        work->end(std::current_exception());
-      }
-    };
+  static std::exception_ptr error_of(MpiShared& shared, const Turn& turn, const F& carry_out) {
+    try {
+      if (!turn.comes) throw PeerLost("an earlier operation was given up");
+      if (shared.failure) std::rethrow_exception(shared.failure);
+      carry_out();
+      return nullptr;
+    } catch (const SignaturesDiffer&) {  // told to all ranks, with nothing left under way
+      return std::current_exception();
+    } catch (const std::invalid_argument&) {  // refused before anything was sent
+      return std::current_exception();
+    } catch (...) {
+      if (turn.comes) shared.failure = std::current_exception();
+      return std::current_exception();
+    }
   }
 
-  std::shared_ptr<MpiChannel> channel_;
+  std::shared_ptr<MpiShared> shared_;
+  std::shared_ptr<MpiMailbox> mailbox_;
+  std::vector<int64_t> job_ranks_;
   std::chrono::milliseconds timeout_;
-  std::shared_ptr<Worker> worker_ = std::make_shared<Worker>();
+  std::shared_ptr<Worker> worker_;
+  std::optional<AnnouncedCall> announced_;
+  int64_t unannounced_ = 0;
+  std::atomic<bool> asked_ = false;
 };
 
 class MpiConnection : public Connection {
@@ -178,13 +214,15 @@ class MpiConnection : public Connection {
       : Connection("mpi", c10d::ProcessGroup::BackendType::MPI, mpi), mpi_(std::move(mpi)) {}
 
   std::shared_ptr<Connection> split(const Subgroup& part) override {
-    const auto color = static_cast<int>(part.ranks.front());  // the lowest member tells the parts apart
-    return std::make_shared<MpiConnection>(
-        c10::make_intrusive<MpiBackend>(mpi_->split(color, static_cast<int>(part.rank)), part.rank,
-                                        static_cast<int64_t>(part.ranks.size()), mpi_->timeout()));
+    return std::make_shared<MpiConnection>(mpi_->split(part));
   }
 
-  std::string ask_after_peers(const CallSignature&) override { return "MPI does not tell which rank is missing."; }
+  bool announce(const CallSignature& signature, Agreement agreement) override {
+    mpi_->announce(signature, agreement);
+    return true;
+  }
+
+  std::string ask_after_peers(const CallSignature& signature) override { return mpi_->ask_after_peers(signature); }
 
   void give_up() noexcept override { mpi_->give_up(); }
 
@@ -195,9 +233,8 @@ class MpiConnection : public Connection {
 std::shared_ptr<Connection> connect_mpi(const ConnectionContext& context) {
   auto runtime = MpiRuntime::start(context.process, context.place, context.options.timeout);
   const MPI_Comm own = runtime->duplicate_world(context.place, context.options.timeout);
-  return std::make_shared<MpiConnection>(
-      c10::make_intrusive<MpiBackend>(std::make_shared<MpiChannel>(std::move(runtime), own), context.process.rank,
-                                      context.process.world_size, context.options.timeout));
+  return std::make_shared<MpiConnection>(c10::make_intrusive<MpiBackend>(
+      std::move(runtime), own, all_ranks(context.process.world_size), context.process.rank, context.options.timeout));
 }
 
 }  // namespace

@@ -2,50 +2,11 @@
 #include "accelerate/comm/mpi/channel.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "accelerate/comm/core/bytes.hpp"
 
 namespace accelerate::comm {
 namespace {
-
-constexpr int kOwnTag = 32767;  // the one that send and recv leave free
-constexpr int64_t kMostElements = int64_t{1} << 30;
-
-/// n bytes as one element, because MPI counts in int.
-class Bytes {
- public:
-  explicit Bytes(int64_t count) {
-    const auto most = static_cast<int>(kMostElements);
-    if (count <= most) {
-      count_ = static_cast<int>(count);
-      return;
-    }
-    MPI_Datatype block = MPI_DATATYPE_NULL;
-    MPI_Datatype blocks = MPI_DATATYPE_NULL;
-    check_mpi(MPI_Type_contiguous(most, MPI_BYTE, &block));
-    check_mpi(MPI_Type_contiguous(static_cast<int>(count / most), block, &blocks));
-    std::array<int, 2> lengths{1, static_cast<int>(count % most)};
-    std::array<MPI_Aint, 2> offsets{0, static_cast<MPI_Aint>(count / most * most)};
-    std::array<MPI_Datatype, 2> types{blocks, MPI_BYTE};
-    check_mpi(MPI_Type_create_struct(2, lengths.data(), offsets.data(), types.data(), &type_));
-    check_mpi(MPI_Type_commit(&type_));
-    MPI_Type_free(&blocks);
-    MPI_Type_free(&block);
-    count_ = 1;
-  }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
-  ~Bytes() {
-    if (type_ != MPI_BYTE) MPI_Type_free(&type_);
-  }
-  [[nodiscard]] int count() const { return count_; }
-  [[nodiscard]] MPI_Datatype type() const { return type_; }
-
- private:
-  MPI_Datatype type_ = MPI_BYTE;
-  int count_ = 0;
-};
 
 template <typename F>
 void in_slices(int64_t count, const F& f) {
@@ -56,43 +17,53 @@ char* at_element(const at::Tensor& tensor, int64_t element) {
   return at_byte(tensor, element * static_cast<int64_t>(tensor.element_size()));
 }
 
+MPI_Comm returning_errors(MPI_Comm communicator) {
+  MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+  return communicator;
+}
+
 }  // namespace
 
 MpiChannel::MpiChannel(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator)
-    : runtime_(std::move(runtime)), comm_(communicator) {
-  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+    : runtime_(std::move(runtime)),
+      comm_(returning_errors(communicator)),
+      handshake_(std::make_shared<MpiHandshake>(comm_)),
+      requests_(comm_, kOperationTag),
+      by_messages_(comm_, handshake_) {
   check_mpi(MPI_Comm_rank(comm_, &rank_));
   check_mpi(MPI_Comm_size(comm_, &size_));
-  if (size_ <= kFewRanks) by_messages_ = std::make_unique<MpiAllReduce>(comm_, kOwnTag);
 }
 
 MpiChannel::~MpiChannel() {
   if (runtime_->usable()) MPI_Comm_free(&comm_);
 }
 
-void MpiChannel::all_reduce(const Tensors& tensors, ReduceOp op, MpiAllReduce::Deadline deadline) const {
+void MpiChannel::all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn) {
   for (const auto& tensor : tensors) {
     const auto [type, mpi_op] = runtime_->reduction(tensor.scalar_type(), op);
-    if (by_messages_) {
-      by_messages_->run(tensor, op, deadline);
+    if (has_few_ranks()) {
+      by_messages_.run(tensor, op, turn.call, turn.turn);
       continue;
     }
+    hand_over(turn);
     in_slices(tensor.numel(), [&, type = type, mpi_op = mpi_op](int64_t at, int count) {
       check_mpi(MPI_Allreduce(MPI_IN_PLACE, at_element(tensor, at), count, type, mpi_op, comm_));
     });
   }
 }
 
-void MpiChannel::reduce(const at::Tensor& tensor, ReduceOp op, int root) const {
+void MpiChannel::reduce(const at::Tensor& tensor, ReduceOp op, int root, const MpiTurn& turn) {
   const auto [type, mpi_op] = runtime_->reduction(tensor.scalar_type(), op);
+  hand_over(turn);
   in_slices(tensor.numel(), [&, type = type, mpi_op = mpi_op](int64_t at, int count) {
     void* data = at_element(tensor, at);
     check_mpi(MPI_Reduce(rank_ == root ? MPI_IN_PLACE : data, data, count, type, mpi_op, root, comm_));
   });
 }
 
-void MpiChannel::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const {
+void MpiChannel::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn) {
   const auto [type, mpi_op] = runtime_->reduction(output.scalar_type(), op);
+  hand_over(turn);
   const int64_t count = output.numel();
   if (count <= kMostElements) {
     check_mpi(MPI_Reduce_scatter_block(input.const_data_ptr(), output.mutable_data_ptr(), static_cast<int>(count), type,
@@ -106,26 +77,60 @@ void MpiChannel::reduce_scatter(const at::Tensor& output, const at::Tensor& inpu
   }
 }
 
-void MpiChannel::broadcast(const Tensors& tensors, int root) const {
+void MpiChannel::broadcast(const Tensors& tensors, int root, const MpiTurn& turn) {
   for (const auto& tensor : tensors) {
-    const Bytes bytes(byte_count(tensor));
-    check_mpi(MPI_Bcast(tensor.mutable_data_ptr(), bytes.count(), bytes.type(), root, comm_));
+    const int64_t bytes = byte_count(tensor);
+    char* const data = at_byte(tensor, 0);
+    if (handshake_->carries(bytes)) {
+      const auto length = static_cast<size_t>(bytes);
+      handshake_->run(turn.call, {data, rank_ == root ? length : 0}, turn.turn);
+      if (rank_ != root) std::copy_n(handshake_->payload_of(root), length, data);
+      continue;
+    }
+    hand_over(turn);
+    if (!has_few_ranks()) {
+      const MpiBytes all(bytes);
+      check_mpi(MPI_Bcast(data, all.count(), all.type(), root, comm_));
+      continue;
+    }
+    if (rank_ != root) requests_.receive(data, bytes, root);
+    for (int r = 0; rank_ == root && r < size_; ++r) {
+      if (r != root) requests_.send(data, bytes, r);
+    }
+    requests_.wait(turn.turn);
   }
 }
 
-void MpiChannel::all_gather(const at::Tensor& output, const at::Tensor& input) const {
-  const Bytes bytes(byte_count(input));
-  check_mpi(MPI_Allgather(input.const_data_ptr(), bytes.count(), bytes.type(), output.mutable_data_ptr(), bytes.count(),
-                          bytes.type(), comm_));
+void MpiChannel::all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn) {
+  std::vector<char*> places;
+  for (int r = 0; r < size_; ++r) places.push_back(at_byte(output, r * byte_count(input)));
+  gather_into(places, input, turn);
 }
 
-void MpiChannel::all_gather_list(const Tensors& outputs, const at::Tensor& input) const {
-  const Bytes bytes(byte_count(input));
-  const auto part = static_cast<size_t>(byte_count(input));
-  std::vector<char> buffer(part * outputs.size());
-  check_mpi(MPI_Allgather(input.const_data_ptr(), bytes.count(), bytes.type(), buffer.data(), bytes.count(),
-                          bytes.type(), comm_));
-  for (size_t r = 0; r < outputs.size(); ++r) std::copy_n(buffer.data() + r * part, part, at_element(outputs[r], 0));
+void MpiChannel::all_gather_list(const Tensors& outputs, const at::Tensor& input, const MpiTurn& turn) {
+  std::vector<char*> places;
+  for (const auto& output : outputs) places.push_back(at_byte(output, 0));
+  gather_into(places, input, turn);
+}
+
+/// Messages between any number of ranks: MPI_Allgather wants one buffer.
+void MpiChannel::gather_into(const std::vector<char*>& places, const at::Tensor& input, const MpiTurn& turn) {
+  const int64_t bytes = byte_count(input);
+  const char* const data = at_byte(input, 0);
+  if (handshake_->carries(bytes)) {
+    const auto length = static_cast<size_t>(bytes);
+    handshake_->run(turn.call, {data, length}, turn.turn);
+    for (int r = 0; r < size_; ++r) std::copy_n(handshake_->payload_of(r), length, places.at(static_cast<size_t>(r)));
+    return;
+  }
+  hand_over(turn);
+  for (int step = 1; step < size_; ++step) {
+    const int from = (rank_ + size_ - step) % size_;
+    requests_.receive(places.at(static_cast<size_t>(from)), bytes, from);
+    requests_.send(data, bytes, (rank_ + step) % size_);
+  }
+  std::copy_n(data, bytes, places.at(static_cast<size_t>(rank_)));
+  requests_.wait(turn.turn);
 }
 
 std::vector<int64_t> MpiChannel::offsets(const at::Tensor& tensor, const std::vector<int64_t>& rows) const {
@@ -141,46 +146,32 @@ std::vector<int64_t> MpiChannel::offsets(const at::Tensor& tensor, const std::ve
 
 /// Messages, not MPI_Alltoallv: its offsets are int.
 void MpiChannel::all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
-                            const std::vector<int64_t>& input_rows) const {
+                            const std::vector<int64_t>& input_rows, const MpiTurn& turn) {
   const auto from = offsets(output, output_rows);
   const auto to = offsets(input, input_rows);
-  auto* const into = static_cast<char*>(output.mutable_data_ptr());
-  const auto* const out_of = static_cast<const char*>(input.const_data_ptr());
-  std::vector<MPI_Request> requests;
-  for (int r = 0; r < size_; ++r) {
-    const auto i = static_cast<size_t>(r);
-    if (r == rank_) {
-      std::copy(out_of + to[i], out_of + to[i + 1], into + from[i]);
-      continue;
-    }
-    const Bytes in(from[i + 1] - from[i]);
-    if (in.count() > 0) {
-      check_mpi(MPI_Irecv(into + from[i], in.count(), in.type(), r, kOwnTag, comm_, &requests.emplace_back()));
-    }
-    const Bytes out(to[i + 1] - to[i]);
-    if (out.count() > 0) {
-      check_mpi(MPI_Isend(out_of + to[i], out.count(), out.type(), r, kOwnTag, comm_, &requests.emplace_back()));
-    }
+  char* const into = at_byte(output, 0);
+  const char* const out_of = at_byte(input, 0);
+  hand_over(turn);
+  for (int step = 1; step < size_; ++step) {
+    const int source = (rank_ + size_ - step) % size_;
+    const int target = (rank_ + step) % size_;
+    const auto i = static_cast<size_t>(source);
+    const auto o = static_cast<size_t>(target);
+    requests_.receive(into + from[i], from[i + 1] - from[i], source);
+    requests_.send(out_of + to[o], to[o + 1] - to[o], target);
   }
-  check_mpi(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
+  const auto me = static_cast<size_t>(rank_);
+  std::copy(out_of + to[me], out_of + to[me + 1], into + from[me]);
+  requests_.wait(turn.turn);
 }
 
-void MpiChannel::send(const at::Tensor& tensor, int to, int tag) const {
-  const Bytes bytes(byte_count(tensor));
-  check_mpi(MPI_Send(tensor.const_data_ptr(), bytes.count(), bytes.type(), to, tag, comm_));
-}
+void MpiChannel::barrier(const MpiTurn& turn) { hand_over(turn); }
 
-void MpiChannel::recv(const at::Tensor& tensor, int from, int tag) const {
-  const Bytes bytes(byte_count(tensor));
-  check_mpi(MPI_Recv(tensor.mutable_data_ptr(), bytes.count(), bytes.type(), from, tag, comm_, MPI_STATUS_IGNORE));
-}
-
-void MpiChannel::barrier() const { check_mpi(MPI_Barrier(comm_)); }
-
-std::shared_ptr<MpiChannel> MpiChannel::split(int color, int key) const {
+MPI_Comm MpiChannel::split(int color, int key, const MpiTurn& turn) {
+  hand_over(turn);
   MPI_Comm child = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm_, color, key, &child));
-  return std::make_shared<MpiChannel>(runtime_, child);
+  return child;
 }
 
 }  // namespace accelerate::comm

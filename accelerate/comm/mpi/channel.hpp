@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI's calls on tensors, over one communicator. Each blocks, so the mpi backend calls them from its worker thread;
-// only an all-reduce between few ranks can be left.
+// Operations on tensors over one communicator, each behind a handshake. Private to the mpi backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "accelerate/comm/mpi/all_reduce.hpp"
-#include "accelerate/comm/mpi/runtime.hpp"
 
 namespace accelerate::comm {
 
-/// Owns the communicator. Tensors are contiguous CPU tensors; failures are thrown as PeerLost.
+/// What an operation is carried out with.
+struct MpiTurn {
+  const AnnouncedCall& call;
+  const Turn& turn;
+};
+
+/// Owns the communicator. Tensors are contiguous CPU tensors. Throws as MpiHandshake does.
 class MpiChannel {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -23,26 +28,32 @@ class MpiChannel {
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel();
 
-  /// Throws DeadlinePassed where all_reduce_keeps_deadline().
-  void all_reduce(const Tensors& tensors, ReduceOp op, MpiAllReduce::Deadline deadline) const;
-  [[nodiscard]] bool all_reduce_keeps_deadline() const { return by_messages_ != nullptr; }
-  void reduce(const at::Tensor& tensor, ReduceOp op, int root) const;
-  /// input [P * n], output [n] elements
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const;
-  void broadcast(const Tensors& tensors, int root) const;
-  void all_gather(const at::Tensor& output, const at::Tensor& input) const;
-  void all_gather_list(const Tensors& outputs, const at::Tensor& input) const;
+  /// All-reduce, broadcast, all-gather, all-to-all and barrier are made of messages, and can be left when the turn is
+  /// over. The others, and all between many ranks, are MPI's own calls, which cannot once the handshake is done.
+  [[nodiscard]] bool has_few_ranks() const { return size_ <= MpiHandshake::kFewRanks; }
+
+  void all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn);
+  void broadcast(const Tensors& tensors, int root, const MpiTurn& turn);
+  void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn);
+  void all_gather_list(const Tensors& outputs, const at::Tensor& input, const MpiTurn& turn);
   /// Rows of the first dimension per rank; none: equal parts.
   void all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
-                  const std::vector<int64_t>& input_rows) const;
-  void send(const at::Tensor& tensor, int to, int tag) const;
-  void recv(const at::Tensor& tensor, int from, int tag) const;
-  void barrier() const;
-  [[nodiscard]] std::shared_ptr<MpiChannel> split(int color, int key) const;
+                  const std::vector<int64_t>& input_rows, const MpiTurn& turn);
+  void barrier(const MpiTurn& turn);
+  void reduce(const at::Tensor& tensor, ReduceOp op, int root, const MpiTurn& turn);
+  /// input [P * n], output [n] elements
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn);
+  [[nodiscard]] MPI_Comm split(int color, int key, const MpiTurn& turn);
 
   [[nodiscard]] MpiRuntime& runtime() const { return *runtime_; }
+  [[nodiscard]] const std::shared_ptr<MpiRuntime>& shared_runtime() const { return runtime_; }
+  [[nodiscard]] MPI_Comm communicator() const { return comm_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
 
  private:
+  void hand_over(const MpiTurn& turn) { handshake_->run(turn.call, {}, turn.turn); }
+  void gather_into(const std::vector<char*>& places, const at::Tensor& input, const MpiTurn& turn);
   /// Where each rank's part begins, and where the last ends, in bytes.
   [[nodiscard]] std::vector<int64_t> offsets(const at::Tensor& tensor, const std::vector<int64_t>& rows) const;
 
@@ -50,7 +61,9 @@ class MpiChannel {
   MPI_Comm comm_;
   int rank_ = 0;
   int size_ = 1;
-  std::unique_ptr<MpiAllReduce> by_messages_;  ///< between few ranks
+  std::shared_ptr<MpiHandshake> handshake_;
+  MpiRequests requests_;
+  MpiAllReduce by_messages_;
 };
 
 }  // namespace accelerate::comm

@@ -151,13 +151,13 @@ void broadcast(const GroupPtr& group, const at::Tensor& tensor, int64_t root) {
 }
 
 PendingPtr broadcast_async(const GroupPtr& group, const at::Tensor& tensor, int64_t root) {
-  return std::make_shared<PendingOperation>(start_broadcast(group, tensor, root, true));
+  return shared_by_handles(start_broadcast(group, tensor, root, true));
 }
 
 std::vector<at::Tensor> all_gather_list(const GroupPtr& group, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   const at::Tensor rows = with_rows(tensor);
-  if (group->single()) return {rows};
+  if (group->single()) return {rows.detach().clone()};
   CallSignature signature = signature_of(Operation::all_gather, rows);
   const auto signatures = group->begin_with_signatures(signature, Agreement::all_but_first);
   return gather_rows(*group, rows, signature, signatures);
@@ -198,7 +198,7 @@ std::vector<at::Tensor> gather(const GroupPtr& group, const at::Tensor& tensor, 
   const at::NoGradGuard no_grad;
   group->check_rank(Operation::gather, "root", root);
   const at::Tensor rows = with_rows(tensor);
-  if (group->single()) return {rows};
+  if (group->single()) return {rows.detach().clone()};
   CallSignature signature = signature_of(Operation::gather, rows);
   signature.root = root;
   auto signatures = group->begin_with_signatures(signature, Agreement::all_but_first);
@@ -215,7 +215,7 @@ at::Tensor scatter(const GroupPtr& group, const std::vector<at::Tensor>& tensors
   group->check_rank(Operation::scatter, "root", root);
   const bool sends = group->rank == root;
   if (sends) check_pieces(*group, Operation::scatter, tensors);
-  if (group->single()) return tensors.front();
+  if (group->single()) return tensors.front().detach().clone();
   CallSignature signature{.operation = Operation::scatter, .root = root};
   group->begin(signature, Agreement::operation_only, *group->cpu);
   std::vector<CallSignature> sent(static_cast<size_t>(group->size), signature);
@@ -235,7 +235,7 @@ at::Tensor scatter(const GroupPtr& group, const std::vector<at::Tensor>& tensors
 std::vector<at::Tensor> all_to_all(const GroupPtr& group, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   check_pieces(*group, Operation::all_to_all, tensors);
-  if (group->single()) return tensors;
+  if (group->single()) return {tensors.front().detach().clone()};
   CallSignature signature{.operation = Operation::all_to_all};
   group->begin(signature, Agreement::operation_only, *group->cpu);
   std::vector<CallSignature> sent;

@@ -5,27 +5,13 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 
+#include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/reduction_plan.hpp"
 
 namespace accelerate::comm {
 namespace {
 
 using Passage = ReductionPlan::Passage;
-
-c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::mean:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::max:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::min:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::product:
-      return c10d::ReduceOp::PRODUCT;
-  }
-  return c10d::ReduceOp::SUM;
-}
 
 ReductionPlan plan_or_refuse(const GroupCore& group, Operation operation, const at::Tensor& tensor, ReduceOp op) {
   if (tensor.layout() != at::kStrided) {
@@ -97,8 +83,7 @@ void all_reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op) {
 }
 
 PendingPtr all_reduce_async(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, Execution execution) {
-  return std::make_shared<PendingOperation>(
-      start_all_reduce(group, tensor, op, execution == Execution::eager || !tensor.is_cpu()));
+  return shared_by_handles(start_all_reduce(group, tensor, op, execution == Execution::eager || !tensor.is_cpu()));
 }
 
 void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_t root) {

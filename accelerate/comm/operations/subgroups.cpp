@@ -7,6 +7,7 @@ GroupPtr split(const GroupPtr& group, int64_t color) {
   if (group->single()) return group;
   auto signature = CallSignature{.operation = Operation::split};
   group->number(signature);
+  group->cpu->announce(signature, Agreement::operation_only);
   signature.root = color;
   const auto signatures = group->exchange(signature);
   Subgroup part{.name = fmt::format("{}/{}.{}", group->name, signature.sequence, color)};
@@ -26,7 +27,9 @@ GroupPtr duplicate(const GroupPtr& group) {
   group->begin(signature, Agreement::operation_only, *group->cpu);
   Subgroup part{.name = fmt::format("{}/{}", group->name, signature.sequence), .rank = group->rank};
   for (int64_t r = 0; r < group->size; ++r) part.ranks.push_back(r);
-  return group->make_part(signature, part);
+  GroupPtr twin = group->make_part(signature, part);
+  if (group->debug) compare_in_one_sequence(group, twin);
+  return twin;
 }
 
 void barrier(const GroupPtr& group) {

@@ -2,6 +2,7 @@
 // The threads backend: ranks are threads of one process. c10d's interface to the group where they meet.
 #include "accelerate/comm/threads/backend.hpp"
 
+#include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/completable_work.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/threads/threads_group.hpp"
@@ -115,7 +116,9 @@ WorkPtr ThreadsBackend::send(Tensors& tensors, int to, int tag) {
   const std::lock_guard lock(group_->mutex);
   group_->mail[{me_, static_cast<size_t>(to), tag}].push_back(tensors.at(0).clone());
   group_->changed.notify_all();
-  return nullptr;
+  auto sent = c10::make_intrusive<CompletableWork>(OpType::SEND, tensors);
+  sent->end();
+  return sent;
 }
 
 class MailWork : public c10d::Work {
@@ -127,7 +130,11 @@ class MailWork : public c10d::Work {
     std::unique_lock lock(group_->mutex);
     auto& box = group_->mail[{from_, to_, tag_}];
     const auto come = [&] { return !box.empty() || group_->left[from_]; };
-    if (!group_->changed.wait_for(lock, timeout, come)) throw DeadlinePassed({static_cast<int64_t>(from_)});
+    if (timeout <= std::chrono::milliseconds(0)) {  // c10d's word for no limit
+      group_->changed.wait(lock, come);
+    } else if (!group_->changed.wait_for(lock, timeout, come)) {
+      throw DeadlinePassed({static_cast<int64_t>(from_)});
+    }
     if (box.empty()) throw PeerLost(fmt::format("rank {} {}", group_->job_ranks[from_], *group_->left[from_]));
     const at::Tensor letter = box.front();
     box.pop_front();

@@ -23,6 +23,10 @@ void SharedOperation::plan(std::span<const int64_t> job_ranks) {
     error = std::make_exception_ptr(SignaturesDiffer(signatures, agreement));
     return;
   }
+  if (const auto text = misfit(job_ranks)) {
+    error = std::make_exception_ptr(PeerLost(*text));
+    return;
+  }
   const bool chunked = type == OpType::ALLREDUCE && of(0).outputs.at(0).numel() >= kFewElements;
   const bool whole = type == OpType::REDUCE || type == OpType::ALLREDUCE;
   tasks = type == OpType::BARRIER ? 0 : whole && !chunked ? 1 : ranks.size();
@@ -95,20 +99,23 @@ void SharedOperation::reduce_rows(size_t rank) {
   }
 }
 
+int64_t SharedOperation::bytes_between(size_t from, size_t to) {
+  const auto& sender = of(from);
+  const at::Tensor& input = sender.inputs[0];
+  const int64_t all_rows = input.dim() == 0 ? 0 : input.size(0);
+  if (all_rows == 0) return 0;
+  const int64_t rows =
+      sender.input_rows.empty() ? all_rows / static_cast<int64_t>(ranks.size()) : sender.input_rows[to];
+  return rows * (byte_count(input) / all_rows);
+}
+
 void SharedOperation::exchange(size_t rank) {
-  const auto row_bytes = [](const at::Tensor& tensor) {
-    return tensor.dim() == 0 || tensor.size(0) == 0 ? int64_t{0} : byte_count(tensor) / tensor.size(0);
-  };
-  const auto rows_for = [this](const Contribution& from, size_t to) {
-    return from.input_rows.empty() ? from.inputs[0].size(0) / static_cast<int64_t>(ranks.size()) : from.input_rows[to];
-  };
   int64_t into = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    const auto& from = of(r);
     int64_t begin = 0;
-    for (size_t before = 0; before < rank; ++before) begin += rows_for(from, before);
-    const int64_t bytes = rows_for(from, rank) * row_bytes(from.inputs[0]);
-    copy_bytes(of(rank).outputs[0], into, from.inputs[0], begin * row_bytes(from.inputs[0]), bytes);
+    for (size_t before = 0; before < rank; ++before) begin += bytes_between(r, before);
+    const int64_t bytes = bytes_between(r, rank);
+    copy_bytes(of(rank).outputs[0], into, of(r).inputs[0], begin, bytes);
     into += bytes;
   }
 }

@@ -8,6 +8,7 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "accelerate/comm/core/bytes.hpp"
@@ -46,16 +47,20 @@ struct SharedOperation {
   [[nodiscard]] bool over() const { return error || (complete() && ended == tasks); }
   Contribution& of(size_t rank) { return *ranks[rank]; }
 
-  /// All ranks came: do they fit together, and how many tasks is it?
+  /// All ranks came: do they fit together, and how many tasks is it? Sets error where they do not.
   void plan(std::span<const int64_t> job_ranks);
   void carry_out(size_t task);
   /// All is done: each tensor is its rank's alone again, before that rank goes on.
   void let_go();
 
  private:
+  /// What c10d's own calls, which announce nothing, may get wrong; nothing when the tensors fit.
+  std::optional<std::string> misfit(std::span<const int64_t> job_ranks);
   void reduce_chunk(size_t task);
   void reduce_rows(size_t rank);
   void exchange(size_t rank);
+  /// Of an all-to-all.
+  int64_t bytes_between(size_t from, size_t to);
 };
 
 }  // namespace accelerate::comm

@@ -3,7 +3,23 @@
 
 #include <algorithm>
 
+#include "accelerate/comm/core/reduction_plan.hpp"
+
 namespace accelerate::comm {
+namespace {
+
+/// Null: the operation is what this rank calls too.
+std::exception_ptr other_call(const SharedOperation& operation, c10d::OpType type, ReduceOp op) {
+  if (operation.type != type) {
+    return std::make_exception_ptr(PeerLost(fmt::format(
+        "another rank calls {} here, this one {}", c10d::opTypeToString(operation.type), c10d::opTypeToString(type))));
+  }
+  if (operation.op == op) return nullptr;
+  return std::make_exception_ptr(
+      PeerLost(fmt::format("another rank reduces by {} here, this one by {}", name(operation.op), name(op))));
+}
+
+}  // namespace
 
 void ThreadsGroup::leave(size_t rank, const std::string& why) {
   std::vector<std::pair<std::shared_ptr<ThreadsGroup>, size_t>> below;
@@ -33,10 +49,8 @@ std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType typ
     operation->agreement = agreement;
     operation->ranks.resize(size);
   }
-  if (operation->type != type && !operation->error) {
-    operation->error = std::make_exception_ptr(PeerLost(fmt::format(
-        "another rank calls {} here, this one {}", c10d::opTypeToString(operation->type), c10d::opTypeToString(type))));
-  }
+  // Announced operations are compared when all have come, with better words.
+  if (!mine.signature && !operation->error) operation->error = other_call(*operation, type, op);
   operation->ranks[rank] = std::move(mine);
   auto kept = operation;
   if (++operation->arrived == size) {

@@ -20,8 +20,8 @@ namespace accelerate::comm {
 
 /// What the ranks of one group share.
 struct ThreadsGroup {
-  explicit ThreadsGroup(std::vector<int64_t> job_ranks)
-      : size(job_ranks.size()), job_ranks(std::move(job_ranks)), left(size), next(size, 0) {}
+  explicit ThreadsGroup(std::vector<int64_t> ranks_in_job)
+      : size(ranks_in_job.size()), job_ranks(std::move(ranks_in_job)), left(size), next(size, 0) {}
 
   const size_t size;
   const std::vector<int64_t> job_ranks;  ///< the ranks' numbers in the job, for messages

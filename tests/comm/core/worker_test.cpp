@@ -7,65 +7,68 @@
 
 #include "tests/testing.hpp"
 
+using accelerate::comm::Deadline;
+using accelerate::comm::Turn;
 using accelerate::comm::Worker;
 using std::chrono::milliseconds;
 
 TEST_CASE("a worker carries its jobs out in order, and stop lets the queued ones end") {
   std::vector<int> done;
-  Worker worker;
-  for (int i = 0; i < 100; ++i) worker.push([&done, i](Worker::Turn) { done.push_back(i); });
+  Worker worker(milliseconds(60'000));
+  for (int i = 0; i < 100; ++i) worker.push([&done, i](Turn) { done.push_back(i); });
   CHECK(worker.stop(milliseconds(10'000)));
   REQUIRE(done.size() == 100);
   CHECK(std::is_sorted(done.begin(), done.end()));
 }
 
 TEST_CASE("whoever waits for a job carries it out when it is the next, while the thread sleeps") {
-  Worker worker;
+  Worker worker(milliseconds(60'000));
   const auto me = std::this_thread::get_id();
   const auto deadline = std::chrono::steady_clock::now() + milliseconds(10'000);
-  worker.push([](Worker::Turn) {});
+  worker.push([](Turn) {});
   // The thread may not be back from that one: then it carries this one out too.
   for (bool mine = false; !mine;) {
     std::promise<bool> done;
-    Worker::Deadline told{};
+    Deadline told{};
+    const auto asked = std::chrono::steady_clock::now();
     const auto number = worker.push(
-        [&](Worker::Turn turn) {
-          told = turn.deadline;
+        [&](Turn turn) {
+          told = turn.until->load();
           done.set_value(std::this_thread::get_id() == me);
         },
-        /*wake=*/false);
+        Worker::Carrier::waiter);
     const bool taken = worker.take_over(number, deadline);
-    if (!taken) worker.push([](Worker::Turn) {});
+    if (!taken) worker.push([](Turn) {});
     mine = done.get_future().get();
     CHECK(mine == taken);
-    CHECK(told == (mine ? deadline : Worker::Deadline::max()));
+    CHECK((mine ? told == deadline : told >= asked + milliseconds(60'000)));
   }
   CHECK(worker.stop(milliseconds(10'000)));
 }
 
 TEST_CASE("a job that is not the next is not taken over, and the thread carries on after one that was") {
-  Worker worker;
+  Worker worker(milliseconds(60'000));
   std::promise<void> release, entered, last;
-  worker.push([&](Worker::Turn) {
+  worker.push([&](Turn) {
     entered.set_value();
     release.get_future().wait();
   });
   entered.get_future().wait();
   std::vector<int> order;
-  const auto second = worker.push([&](Worker::Turn) { order.push_back(2); }, /*wake=*/false);
+  const auto second = worker.push([&](Turn) { order.push_back(2); }, Worker::Carrier::waiter);
   const auto third = worker.push(
-      [&](Worker::Turn) {
+      [&](Turn) {
         order.push_back(3);
         last.set_value();
       },
-      /*wake=*/false);
-  CHECK_FALSE(worker.take_over(second, Worker::Deadline::max()));  // the first is under way
-  CHECK_FALSE(worker.take_over(third, Worker::Deadline::max()));
+      Worker::Carrier::waiter);
+  CHECK_FALSE(worker.take_over(second, Deadline::max()));  // the first is under way
+  CHECK_FALSE(worker.take_over(third, Deadline::max()));
   release.set_value();
   last.get_future().wait();
   CHECK(worker.stop(milliseconds(10'000)));
   CHECK(order == std::vector<int>{2, 3});
-  CHECK_FALSE(worker.take_over(third, Worker::Deadline::max()));  // it is over
+  CHECK_FALSE(worker.take_over(third, Deadline::max()));  // it is over
 }
 
 TEST_CASE("when a job hangs, those behind it and those that still come are told that their turn never comes") {
@@ -73,18 +76,108 @@ TEST_CASE("when a job hangs, those behind it and those that still come are told 
   const auto gate = std::make_shared<std::shared_future<void>>(release.get_future());
   int never = 0;
   {
-    Worker worker;
-    worker.push([gate, &entered](Worker::Turn) {
+    Worker worker(milliseconds(60'000));
+    worker.push([gate, &entered](Turn) {
       entered.set_value();
       gate->wait();
     });
     entered.get_future().wait();
-    worker.push([&](Worker::Turn turn) { never += !turn.comes; });
+    worker.push([&](Turn turn) { never += !turn.comes; });
     worker.abandon();
     CHECK(never == 1);
-    worker.push([&](Worker::Turn turn) { never += !turn.comes; });
+    worker.push([&](Turn turn) { never += !turn.comes; });
     CHECK(never == 2);
     CHECK_FALSE(worker.stop(milliseconds(10'000)));  // at once: nothing waits for a job that hangs
     release.set_value();
   }
+}
+
+TEST_CASE("what was left to its waiter is carried out by whoever comes next, in order") {
+  for (const auto next : {Worker::Carrier::waiter, Worker::Carrier::anyone, Worker::Carrier::thread}) {
+    Worker worker(milliseconds(60'000));
+    std::vector<int> order;
+    std::promise<void> done;
+    worker.push([&](Turn) { order.push_back(1); }, Worker::Carrier::waiter);
+    const auto second = worker.push(
+        [&](Turn) {
+          order.push_back(2);
+          done.set_value();
+        },
+        next);
+    worker.take_over(second, Deadline::max());
+    done.get_future().wait();
+    CHECK(worker.stop(milliseconds(10'000)));
+    CHECK(order == std::vector<int>{1, 2});
+  }
+}
+
+TEST_CASE("a job for the thread alone is not taken over") {
+  Worker worker(milliseconds(60'000));
+  std::promise<std::thread::id> carrier;
+  const auto number =
+      worker.push([&](Turn) { carrier.set_value(std::this_thread::get_id()); }, Worker::Carrier::thread);
+  CHECK_FALSE(worker.take_over(number, Deadline::max()));
+  CHECK(carrier.get_future().get() != std::this_thread::get_id());
+  CHECK(worker.stop(milliseconds(10'000)));
+}
+
+TEST_CASE("a nudge has the thread carry out what was left to a waiter") {
+  Worker worker(milliseconds(60'000));
+  std::promise<void> done;
+  worker.push([&](Turn) { done.set_value(); }, Worker::Carrier::waiter);
+  auto future = done.get_future();
+  while (future.wait_for(milliseconds(1)) != std::future_status::ready) worker.nudge();
+  CHECK(worker.stop(milliseconds(10'000)));
+}
+
+TEST_CASE("hurry ends the patience of the job under way, when it is that one or stands before it") {
+  Worker worker(milliseconds(600'000));
+  std::promise<void> entered, over;
+  const auto first = worker.push([&](Turn turn) {
+    entered.set_value();
+    while (!turn.expired()) std::this_thread::yield();
+    over.set_value();
+  });
+  entered.get_future().wait();
+  const auto second = worker.push([](Turn) {});
+  worker.hurry(first - 1);
+  auto future = over.get_future();
+  CHECK(future.wait_for(milliseconds(50)) != std::future_status::ready);
+  worker.hurry(second);
+  future.wait();
+  CHECK(worker.stop(milliseconds(10'000)));
+}
+
+TEST_CASE("a job on the worker's own thread has the worker's patience, and is told when it is over") {
+  Worker worker(milliseconds(30));
+  std::promise<void> over;
+  worker.push([&](Turn turn) {
+    while (!turn.expired()) std::this_thread::yield();
+    over.set_value();
+  });
+  over.get_future().wait();
+  CHECK(worker.stop(milliseconds(10'000)));
+}
+
+TEST_CASE("a job that drops the worker does not wait for itself") {
+  for (const auto carrier : {Worker::Carrier::thread, Worker::Carrier::waiter}) {
+    auto worker = std::make_shared<Worker>(milliseconds(60'000));
+    std::promise<bool> stopped;
+    const auto number = worker->push([&](Turn) { stopped.set_value(worker->stop(milliseconds(600'000))); }, carrier);
+    worker->take_over(number, Deadline::max());
+    CHECK(stopped.get_future().get());
+  }
+}
+
+TEST_CASE("an idle worker ends at once, however little patience there is") {
+  int ended = 0;
+  for (int round = 0; round < 20; ++round) {
+    Worker worker(milliseconds(60'000));
+    std::promise<void> done;
+    worker.push([&](Turn) { done.set_value(); });
+    done.get_future().wait();
+    std::this_thread::sleep_for(milliseconds(5));  // most likely it is idle then
+    ended += worker.stop(milliseconds(0)) ? 1 : 0;
+  }
+  CHECK(ended > 0);
 }

@@ -242,11 +242,77 @@ TEST_CASE("ranks that call different operations of c10d's handle are told") {
   CHECK(told == 2);
 }
 
+TEST_CASE("c10d's own calls with unequal sizes, dtypes or reductions are told, and nothing is read beyond its end") {
+  const auto errors = [](const std::function<void(const Group&, c10d::ProcessGroup&)>& call) {
+    std::vector<std::string> texts(2);
+    run_threads(2, [&](const Group& group) {
+      try {
+        call(group, *group.process_group());
+      } catch (const std::exception& error) {
+        texts[static_cast<size_t>(group.rank())] = error.what();
+      }
+    });
+    return texts;
+  };
+  const auto both = [](const std::string& text) { return std::vector<std::string>{text, text}; };
+  CHECK(errors([](const Group& group, c10d::ProcessGroup& handle) {
+          std::vector<at::Tensor> tensors{at::ones({group.rank() == 0 ? 4 : 5'000})};
+          handle.allreduce(tensors)->wait();
+        }) == both("rank 1 gives [5000] float32, rank 0 gives [4] float32; they must be equal"));
+  CHECK(errors([](const Group& group, c10d::ProcessGroup& handle) {
+          std::vector<at::Tensor> tensors{at::ones({4}, group.rank() == 0 ? at::kFloat : at::kInt)};
+          handle.broadcast(tensors)->wait();
+        }) == both("rank 1 gives [4] int32, rank 0 gives [4] float32; they must be equal"));
+  CHECK(errors([](const Group&, c10d::ProcessGroup& handle) {
+          auto output = at::zeros({3});
+          auto input = at::ones({2});
+          handle._allgather_base(output, input)->wait();
+        }) == both("rank 0's input [2] float32 and output [3] float32 do not fit together for 2 ranks"));
+  CHECK(errors([](const Group& group, c10d::ProcessGroup& handle) {
+          auto output = at::zeros({2 + group.rank()});
+          auto input = at::ones({2});
+          std::vector<int64_t> equal;
+          handle.alltoall_base(output, input, equal, equal)->wait();
+        }) == both("rank 1 gets 8 bytes, its output has 12"));
+  const auto reductions = errors([](const Group& group, c10d::ProcessGroup& handle) {
+    std::vector<at::Tensor> tensors{at::ones({4})};
+    handle.allreduce(tensors, {.reduceOp = group.rank() == 0 ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX})->wait();
+  });
+  for (const auto& text : reductions) CHECK(text.starts_with("another rank reduces by "));
+}
+
+TEST_CASE("c10d's send gives a handle that can be waited for") {
+  run_threads(2, [](const Group& group) {
+    std::vector<at::Tensor> tensors{at::full({2}, group.rank() == 0 ? 7.0 : 0.0)};
+    const auto handle = group.process_group();
+    if (group.rank() == 0) CHECK(handle->send(tensors, 1, 3)->wait());
+    if (group.rank() == 1) CHECK(handle->recv(tensors, 0, 3)->wait());
+    CHECK(tensors[0][0].item<double>() == 7.0);
+  });
+}
+
+TEST_CASE("a wait of nothing or less looks once") {
+  for (const auto time : {0ms, -5ms}) {
+    std::atomic<bool> over = false;
+    run_threads(2, [&](const Group& group) {
+      if (group.rank() == 1) {
+        while (!over) std::this_thread::sleep_for(1ms);
+        return;
+      }
+      auto pending = group.all_reduce_async(at::ones({1}));
+      CHECK_THROWS_WITH(
+          pending.wait(time),
+          at_rank(0, 2, "all_reduce: waited 0.001 s in operation 1 ([1] float32); rank 1 has not come.").c_str());
+      over = true;
+    });
+  }
+}
+
 TEST_CASE("a tag, a layout and a mix of devices that cannot be are refused") {
   run_threads(2, [](const Group& group) {
     const auto text = [&](const std::string& what) { return at_rank(group.rank(), 2, what); };
-    CHECK_THROWS_WITH(group.send(at::ones({1}), 1 - group.rank(), 32'767),
-                      text("send: tag is 32767, must be 0 to 32766").c_str());
+    CHECK_THROWS_WITH(group.send(at::ones({1}), 1 - group.rank(), 32'766),
+                      text("send: tag is 32766, must be 0 to 32765").c_str());
     CHECK_THROWS_WITH(group.all_reduce(at::ones({2}).to_sparse()),
                       text("all_reduce: the tensor is Sparse, only dense tensors are reduced").c_str());
     CHECK_THROWS_WITH(group.all_to_all({at::ones({1}), at::empty({1}, at::kMeta)}),

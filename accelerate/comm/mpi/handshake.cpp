@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/mpi/handshake.hpp"
+
+#include <cstring>
+
+#include "accelerate/comm/core/connection.hpp"
+
+namespace accelerate::comm {
+
+MpiHandshake::MpiHandshake(MPI_Comm communicator) : comm_(communicator), requests_(communicator, kOperationTag) {
+  check_mpi(MPI_Comm_rank(comm_, &rank_));
+  check_mpi(MPI_Comm_size(comm_, &size_));
+  if (size_ <= kFewRanks) stride_ += kMostPayload;
+  places_.resize(stride_ * static_cast<size_t>(size_));
+}
+
+char* MpiHandshake::payload_of(int rank) { return place_of(rank) + kHeader; }
+
+void MpiHandshake::run(const AnnouncedCall& call, std::span<const char> payload, const Turn& turn) {
+  const auto header = encode(call.signature);
+  char* const mine = place_of(rank_);
+  std::memcpy(mine, header.data(), kHeader);
+  if (!payload.empty()) std::memcpy(mine + kHeader, payload.data(), payload.size());
+  for (int step = 1; step < size_; ++step) {
+    const int peer = (rank_ + step) % size_;
+    requests_.receive(place_of(peer), static_cast<int64_t>(stride_), peer);  // as long as any: another call's may be
+  }
+  const auto bytes = static_cast<int64_t>(kHeader + payload.size());
+  for (int step = 1; step < size_; ++step) requests_.send(mine, bytes, (rank_ + step) % size_);
+  try {
+    requests_.wait(turn);
+  } catch (const DeadlinePassed&) {
+    throw DeadlinePassed(requests_.silent_peers());
+  }
+  compare(call);
+}
+
+void MpiHandshake::compare(const AnnouncedCall& call) {
+  bool same = true;
+  for (int rank = 0; same && rank < size_; ++rank) {
+    same = rank == rank_ || std::memcmp(place_of(rank), place_of(rank_), kHeader) == 0;
+  }
+  if (same) return;
+  std::vector<CallSignature> all;
+  std::vector<int64_t> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    std::array<int64_t, CallSignature::kWords> words{};
+    std::memcpy(words.data(), place_of(rank), kHeader);
+    all.push_back(decode(words));
+    ranks.push_back(rank);
+  }
+  // Where two differ every rank fails, each with a text of its own: all leave the operation together.
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (disagreement(all, rank, call.agreement, ranks)) throw SignaturesDiffer(std::move(all), call.agreement);
+  }
+}
+
+}  // namespace accelerate::comm

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/mpi/inquiry.hpp"
+
+#include <chrono>
+#include <thread>
+
+#include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/mpi/requests.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using Words = std::array<int64_t, CallSignature::kWords>;
+
+constexpr auto kListening = 2s;
+
+struct Question {
+  explicit Question(int peers) : answers(static_cast<size_t>(peers)), requests(answers.size(), MPI_REQUEST_NULL) {}
+  Words mine{};
+  std::vector<Words> answers;
+  std::vector<MPI_Request> requests;
+};
+
+void ask(Question& question, const MpiChannel& channel) {
+  constexpr auto words = static_cast<int>(CallSignature::kWords);
+  for (int peer = 0; peer < channel.size(); ++peer) {
+    if (peer == channel.rank()) continue;
+    const auto i = static_cast<size_t>(peer);
+    MPI_Irecv(question.answers[i].data(), words, MPI_INT64_T, peer, kInquiryTag, channel.communicator(),
+              &question.requests[i]);
+    MPI_Request sent = MPI_REQUEST_NULL;
+    MPI_Isend(question.mine.data(), words, MPI_INT64_T, peer, kInquiryTag, channel.communicator(), &sent);
+  }
+}
+
+/// What has come by now; nothing where it has not.
+std::vector<std::optional<CallSignature>> answers_to(const Question& question) {
+  std::vector<std::optional<CallSignature>> answers(question.answers.size());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    int come = 0;
+    MPI_Request_get_status(question.requests[i], &come, MPI_STATUS_IGNORE);
+    if (come != 0) answers[i] = decode(question.answers[i]);
+  }
+  return answers;
+}
+
+}  // namespace
+
+std::string ask_by_messages(const MpiChannel& channel, const CallSignature& mine, std::span<const int64_t> job_ranks) {
+  auto* const question = new Question(channel.size());  // NOLINT: leaked on purpose
+  question->mine = encode(mine);
+  ask(*question, channel);
+  const auto until = std::chrono::steady_clock::now() + kListening;
+  while (true) {
+    auto answers = answers_to(*question);
+    answers[static_cast<size_t>(channel.rank())] = mine;
+    const bool all = std::all_of(answers.begin(), answers.end(), [](const auto& each) { return each.has_value(); });
+    if (all || std::chrono::steady_clock::now() > until) return what_peers_say(mine, answers, job_ranks);
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace accelerate::comm

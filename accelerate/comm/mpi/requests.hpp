@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages under way together, which their caller can leave when its time is up. Private to the mpi backend.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "accelerate/comm/core/worker.hpp"
+#include "accelerate/comm/mpi/runtime.hpp"
+
+namespace accelerate::comm {
+
+/// The tags that messages of users leave free: of operations, and of the question after peers.
+constexpr int kOperationTag = 32767;
+constexpr int kInquiryTag = 32766;
+
+/// n bytes as one element of a type, because MPI counts in int.
+class MpiBytes {
+ public:
+  explicit MpiBytes(int64_t bytes);
+  MpiBytes(const MpiBytes&) = delete;
+  MpiBytes& operator=(const MpiBytes&) = delete;
+  ~MpiBytes();
+  [[nodiscard]] int count() const { return count_; }
+  [[nodiscard]] MPI_Datatype type() const { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_BYTE;
+  int count_ = 0;
+};
+
+/// The most elements of one call of MPI.
+constexpr int64_t kMostElements = int64_t{1} << 30;
+
+class MpiRequests {
+ public:
+  MpiRequests(MPI_Comm communicator, int tag) : comm_(communicator), tag_(tag) {}
+
+  void send(const void* data, int64_t bytes, int to);
+  void receive(void* data, int64_t bytes, int from);
+
+  /// Until all are there. Throws DeadlinePassed, PeerLost for what MPI reports: then MPI may still write to the memory,
+  /// which must stay.
+  void wait(const Turn& turn);
+  /// Looks once. Throws PeerLost.
+  bool test();
+  /// After wait or test: whose messages have not come, in order.
+  [[nodiscard]] std::vector<int64_t> silent_peers() const;
+
+ private:
+  MPI_Request* add(int peer, bool receives);
+
+  struct Message {
+    int peer;
+    bool receives;
+  };
+
+  MPI_Comm comm_;
+  int tag_;
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<Message> messages_;  ///< of the requests
+};
+
+}  // namespace accelerate::comm
