@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // On real processes; the backend is the launcher's choice.
+#include <future>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tests/comm/collectives_support.hpp"
@@ -40,4 +41,25 @@ TEST_CASE("what c10d's handle asks of MPI beyond what it knows is refused") {
   CHECK_THROWS_WITH(handle->allreduce(shorts)->wait(), "the mpi backend does not reduce int16");
   CHECK_THROWS_WITH(handle->send(shorts, static_cast<int>(world.size()), 0)->wait(),
                     "MPI says MPI_ERR_RANK: invalid rank");
+}
+
+TEST_CASE("a future's callback may hold the last handle of a group") {
+  const auto& world = testing::world();
+  if (world.size() == 1) return;
+  struct Last {
+    Group group;
+    std::promise<void>& gone;
+    ~Last() {
+      group = Group();
+      gone.set_value();
+    }
+  };
+  std::promise<void> gone;
+  std::shared_ptr<Last> last(new Last{world.duplicate(), gone});
+  std::vector<at::Tensor> tensors{at::ones({2})};
+  auto future = last->group.process_group()->allreduce(tensors)->getFuture();
+  future->addCallback([last](c10::ivalue::Future&) mutable { last.reset(); });
+  last.reset();
+  CHECK((gone.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready));
+  world.barrier();
 }
