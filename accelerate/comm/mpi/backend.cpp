@@ -30,6 +30,9 @@ struct MpiShared {
   std::exception_ptr failure{};
 };
 
+/// What a thread without work needs at most to end, on a machine that is busy.
+constexpr std::chrono::milliseconds kThreadEnds{500};
+
 class MpiBackend : public c10d::Backend {
  public:
   MpiBackend(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator, std::vector<int64_t> job_ranks, int64_t rank,
@@ -41,10 +44,10 @@ class MpiBackend : public c10d::Backend {
         timeout_(timeout),
         worker_(std::make_shared<Worker>(timeout)) {}
 
-  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception waits for none, but
-  /// for an idle thread to end.
+  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception waits only for the
+  /// thread to notice that there is nothing to do.
   ~MpiBackend() override {
-    const auto patience = std::uncaught_exceptions() > 0 ? std::chrono::milliseconds(0) : timeout_;
+    const auto patience = std::uncaught_exceptions() > 0 ? kThreadEnds : timeout_;
     const bool operations_ended = worker_->stop(patience);
     if (!mailbox_->finish_dropped(patience) || !operations_ended) shared_->channel.runtime().skip_finalize();
   }
