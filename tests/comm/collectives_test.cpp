@@ -43,9 +43,9 @@ TEST_CASE("what c10d's handle asks of MPI beyond what it knows is refused") {
                     "MPI says MPI_ERR_RANK: invalid rank");
 }
 
-TEST_CASE("a future's callback may hold the last handle of a group") {
+TEST_CASE("mpi: a future's callback may hold the last handle of a group") {
   const auto& world = testing::world();
-  if (world.size() == 1) return;
+  if (world.size() == 1 || world.backend() != "mpi") return;  // LibTorch's gloo aborts the process
   struct Last {
     Group group;
     std::promise<void>& gone;
