@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a job whose hosts fault_test.py breaks: broken_rank FOLDER MEGABYTES
+// It says in FOLDER/rankR how far it is, a word a line, and at three places waits until FOLDER has the file of that
+// name: connect, step, rest. Its one parameter has MEGABYTES, so that a step can be broken while it is on the cable.
+#include <accelerate/accelerate.hpp>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace {
+
+using accelerate::Accelerator;
+
+class Diary {
+ public:
+  Diary(std::filesystem::path folder, int64_t rank)
+      : folder_(std::move(folder)), out_(folder_ / fmt::format("rank{}", rank)) {}
+
+  void say(const std::string& line) { out_ << line << std::endl; }
+
+  void wait_for(const std::string& name) {
+    say("waits for " + name);
+    while (!std::filesystem::exists(folder_ / name)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    say("goes on to " + name);
+  }
+
+ private:
+  std::filesystem::path folder_;
+  std::ofstream out_;
+};
+
+struct WeightImpl : torch::nn::Module {
+  explicit WeightImpl(int64_t elements) { w = register_parameter("w", torch::ones({elements})); }
+  torch::Tensor forward() { return w.sum(); }
+  torch::Tensor w;
+};
+TORCH_MODULE(Weight);
+
+void train(Diary& diary, int64_t megabytes) {
+  diary.wait_for("connect");
+  Accelerator accelerator({.cpu = true});
+  Weight net((megabytes << 20) / 4);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (const std::string place : {"step", "rest"}) {
+    diary.wait_for(place);
+    optimizer.zero_grad();
+    accelerator.backward(model());
+    optimizer.step();
+  }
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  Diary diary(argv[1], process.rank);
+  try {
+    train(diary, std::stoll(argv[2]));
+    diary.say("done");
+  } catch (const accelerate::Error& error) {
+    diary.say(error.what());
+    fmt::print(stderr, "{}\n", error.what());
+    return 3;
+  }
+}
