@@ -5,17 +5,16 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include <deque>
 #include <tuple>
 #include <typeinfo>
-#include <vector>
+
+#include "accelerate/optim/kernel_calls.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -51,62 +50,6 @@ bool all_known(Optimizer& optimizer) {
   return true;
 }
 
-// What one kernel call takes: parameters of one dtype, device and count of steps. Lists keep their capacity from step
-// to step, so that a steady step allocates nothing here.
-struct Call {
-  at::ScalarType dtype;
-  at::Device device;
-  int64_t step;
-  std::vector<at::Tensor> parameters{}, gradients{}, first{}, second{}, maxima{}, steps{};
-  at::Tensor step_tensor{};
-
-  bool takes(const at::Tensor& parameter, int64_t count) const {
-    return count == step && parameter.scalar_type() == dtype && parameter.device() == device;
-  }
-  void clear() {
-    for (auto* list : {&parameters, &gradients, &first, &second, &maxima, &steps}) list->clear();
-  }
-};
-
-class Calls {
- public:
-  Call& of(const at::Tensor& parameter, int64_t step) {
-    for (size_t i = 0; i < used_; ++i) {
-      if (calls_[i].takes(parameter, step)) return calls_[i];
-    }
-    if (used_ == calls_.size()) calls_.push_back({parameter.scalar_type(), parameter.device(), step});
-    Call& call = calls_[used_++];
-    if (call.dtype != parameter.scalar_type() || call.device != parameter.device()) call.step_tensor.reset();
-    call.dtype = parameter.scalar_type();
-    call.device = parameter.device();
-    call.step = step;
-    return call;
-  }
-  template <typename Run>
-  void run(const Run& kernel) {
-    for (size_t i = 0; i < used_; ++i) {
-      kernel(calls_[i]);
-      calls_[i].clear();  // gradients must not live on in our lists
-    }
-    used_ = 0;
-  }
-
- private:
-  std::deque<Call> calls_;  // references into it stay valid
-  size_t used_ = 0;
-};
-
-// The kernels read the count of steps from one float per parameter; a shared one does, they only read.
-void fill_steps(Call& call) {
-  if (!call.step_tensor.defined()) call.step_tensor = at::empty({}, at::TensorOptions(call.device).dtype(at::kFloat));
-  if (call.device.is_cpu()) {
-    *call.step_tensor.data_ptr<float>() = static_cast<float>(call.step);
-  } else {
-    call.step_tensor.fill_(static_cast<double>(call.step));
-  }
-  call.steps.assign(call.parameters.size(), call.step_tensor);
-}
-
 template <typename State>
 State& state_of(Optimizer& optimizer, const at::Tensor& parameter) {
   auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
@@ -120,9 +63,10 @@ class AdamStep final : public FusedStep {
  public:
   AdamStep(Optimizer& optimizer, Kernel kernel) : optimizer_(optimizer), kernel_(kernel) {}
 
-  bool step() override {
+  bool step(const StepScale& scale) override {
     if (!all_known(optimizer_)) return false;
     const at::NoGradGuard no_grad;
+    const ClearedAtEnd cleared{calls_};
     for (auto& group : optimizer_.param_groups()) {
       const auto& options = static_cast<const Options&>(group.options());
       for (const auto& parameter : group.params()) {
@@ -130,20 +74,29 @@ class AdamStep final : public FusedStep {
       }
       calls_.run([&](Call& call) {
         fill_steps(call);
-        kernel_(call, options);
+        cancelled_.correct(call);
+        kernel_(call, options, scale);
+        count(call, scale);
       });
     }
     return true;
   }
+  void settle() override { cancelled_.settle<State>(); }
 
  private:
+  // Only now, so that a kernel that throws has counted nothing.
+  void count(const Call& call, const StepScale& scale) {
+    if (call.device.is_cpu() && is_set(scale.skip)) return;
+    for (auto* state : call.states) static_cast<State&>(*state).step(call.step);
+    if (scale.skip && !call.device.is_cpu()) cancelled_.note(call, *scale.skip);
+  }
   void collect(const at::Tensor& parameter, bool amsgrad) {
     auto& state = state_of<State>(optimizer_, parameter);
     state.exp_avg(lay_like(parameter, state.exp_avg()));
     state.exp_avg_sq(lay_like(parameter, state.exp_avg_sq()));
     if (amsgrad) state.max_exp_avg_sq(lay_like(parameter, state.max_exp_avg_sq()));
-    state.step(state.step() + 1);
-    Call& call = calls_.of(parameter, state.step());
+    Call& call = calls_.of(parameter, state.step() + 1);
+    call.states.push_back(&state);
     call.parameters.push_back(parameter);
     call.gradients.push_back(parameter.grad());
     call.first.push_back(state.exp_avg());
@@ -154,15 +107,17 @@ class AdamStep final : public FusedStep {
   Optimizer& optimizer_;
   Kernel kernel_;
   Calls calls_;
+  Cancelled cancelled_;
 };
 
 class SgdStep final : public FusedStep {
  public:
   explicit SgdStep(Optimizer& optimizer) : optimizer_(optimizer) {}
 
-  bool step() override {
+  bool step(const StepScale& scale) override {
     if (!all_known(optimizer_)) return false;
     const at::NoGradGuard no_grad;
+    const ClearedAtEnd cleared{calls_};
     for (auto& group : optimizer_.param_groups()) {
       const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
       for (const auto& parameter : group.params()) {
@@ -171,7 +126,8 @@ class SgdStep final : public FusedStep {
       calls_.run([&](Call& call) {
         at::_fused_sgd_(call.parameters, call.gradients, call.first, options.weight_decay(), options.momentum(),
                         options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false,
-                        /*is_first_step=*/call.step == first_step);
+                        /*is_first_step=*/call.step == first_step, scale.scale, scale.skip);
+        keep_momentum(call, scale);
       });
     }
     return true;
@@ -187,10 +143,18 @@ class SgdStep final : public FusedStep {
     }
     auto& state = state_of<torch::optim::SGDParamState>(optimizer_, parameter);
     const bool first = !state.momentum_buffer().defined();
-    state.momentum_buffer(lay_like(parameter, state.momentum_buffer()));
     Call& call = calls_.of(parameter, first ? first_step : later_step);
     add(call, parameter);
-    call.first.push_back(state.momentum_buffer());
+    call.first.push_back(lay_like(parameter, state.momentum_buffer()));
+    call.states.push_back(&state);
+  }
+  // Only now: the buffer of a first step that was not made must not count as one. (A flag on a device is not looked at:
+  // there a cancelled first step leaves zeros, as in PyTorch, which with dampening differ from none.)
+  static void keep_momentum(const Call& call, const StepScale& scale) {
+    if (call.device.is_cpu() && is_set(scale.skip)) return;
+    for (size_t i = 0; i < call.states.size(); ++i) {
+      static_cast<torch::optim::SGDParamState&>(*call.states[i]).momentum_buffer(call.first[i]);
+    }
   }
   static void add(Call& call, const at::Tensor& parameter) {
     call.parameters.push_back(parameter);
@@ -212,18 +176,22 @@ std::unique_ptr<FusedStep> FusedStep::recognise(Optimizer& optimizer) {
   using namespace torch::optim;
   if (typeid(optimizer) == typeid(SGD)) return std::make_unique<SgdStep>(optimizer);
   if (typeid(optimizer) == typeid(Adam)) {
-    return make_adam<AdamOptions, AdamParamState>(optimizer, [](Call& call, const AdamOptions& options) {
-      const auto [beta1, beta2] = options.betas();
-      at::_fused_adam_(call.parameters, call.gradients, call.first, call.second, call.maxima, call.steps, options.lr(),
-                       beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
-    });
+    return make_adam<AdamOptions, AdamParamState>(
+        optimizer, [](Call& call, const AdamOptions& options, const StepScale& scale) {
+          const auto [beta1, beta2] = options.betas();
+          at::_fused_adam_(call.parameters, call.gradients, call.first, call.second, call.maxima, call.steps,
+                           options.lr(), beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(),
+                           /*maximize=*/false, scale.scale, scale.skip);
+        });
   }
   if (typeid(optimizer) == typeid(AdamW)) {
-    return make_adam<AdamWOptions, AdamWParamState>(optimizer, [](Call& call, const AdamWOptions& options) {
-      const auto [beta1, beta2] = options.betas();
-      at::_fused_adamw_(call.parameters, call.gradients, call.first, call.second, call.maxima, call.steps, options.lr(),
-                        beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
-    });
+    return make_adam<AdamWOptions, AdamWParamState>(
+        optimizer, [](Call& call, const AdamWOptions& options, const StepScale& scale) {
+          const auto [beta1, beta2] = options.betas();
+          at::_fused_adamw_(call.parameters, call.gradients, call.first, call.second, call.maxima, call.steps,
+                            options.lr(), beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(),
+                            /*maximize=*/false, scale.scale, scale.skip);
+        });
   }
   return nullptr;
 }

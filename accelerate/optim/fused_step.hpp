@@ -2,13 +2,24 @@
 // Steps LibTorch's stock optimizers with LibTorch's own fused kernels.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
+#include <optional>
 
 namespace torch::optim {
 class Optimizer;
 }
 
 namespace accelerate::optim {
+
+/// What mixed precision adds to a step: float32 scalars on the parameters' device, which the host need not read.
+struct StepScale {
+  /// Gradients are divided by it, in place. Unset: they are taken as they are.
+  std::optional<at::Tensor> scale{};
+  /// Not 0: nothing is updated. Unset: every step counts.
+  std::optional<at::Tensor> skip{};
+};
 
 /// The fused step of one stock optimizer.
 ///
@@ -26,7 +37,12 @@ class FusedStep {
   /// One update of every parameter that has a gradient. False, with nothing changed, when a gradient is of a kind the
   /// kernels do not know (sparse, complex, another dtype than its parameter): the caller then takes the optimizer's own
   /// step.
-  virtual bool step() = 0;
+  /// A kernel that throws leaves the parameters of its call as they were, and the step can be made again.
+  virtual bool step(const StepScale& scale = {}) = 0;
+
+  /// Takes back the steps that a flag on a device cancelled from the optimizer's own counts; the kernels know already.
+  /// Waits for the device. For whoever reads or saves the optimizer's state.
+  virtual void settle() {}
 };
 
 }  // namespace accelerate::optim

@@ -220,3 +220,67 @@ TEST_CASE("gradients do not live on in the step's lists") {
   CHECK(fused->step());
   CHECK(list[0].grad().use_count() == 1);
 }
+
+TEST_CASE("gradients are divided by the scale, in place") {
+  const std::vector<Make> makes{sgd(torch::optim::SGDOptions(0.1).momentum(0.9)), adam(torch::optim::AdamOptions(0.01)),
+                                adamw(torch::optim::AdamWOptions(0.01))};
+  for (const Make& make : makes) {
+    const Parameters stock = parameters(), ours = parameters();
+    auto stock_optimizer = make(stock), our_optimizer = make(ours);
+    auto fused = FusedStep::recognise(*our_optimizer);
+    for (int64_t step = 0; step < 3; ++step) {
+      set_gradients(stock, step);
+      set_gradients(ours, step);
+      for (const auto& parameter : ours) parameter.mutable_grad().mul_(1024);
+      stock_optimizer->step();
+      REQUIRE(fused->step({.scale = torch::tensor(1024.0F), .skip = torch::tensor(0.0F)}));
+      CHECK(torch::equal(ours[0].grad(), stock[0].grad()));
+    }
+    CHECK(largest_difference(stock, ours) < 1e-12);
+  }
+}
+
+TEST_CASE("a step with the skip flag set changes no parameter and no state, and does not count") {
+  const std::vector<Make> makes{sgd(torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5)),
+                                adam(torch::optim::AdamOptions(0.01)),
+                                adamw(torch::optim::AdamWOptions(0.01).amsgrad(true))};
+  for (const Make& make : makes) {
+    const Parameters stock = parameters(), ours = parameters();
+    auto stock_optimizer = make(stock), our_optimizer = make(ours);
+    auto fused = FusedStep::recognise(*our_optimizer);
+    for (const bool skip : {true, false, true, false}) {
+      set_gradients(stock, skip ? 1 : 2);
+      set_gradients(ours, skip ? 1 : 2);
+      if (!skip) stock_optimizer->step();
+      REQUIRE(fused->step({.skip = torch::tensor(skip ? 1.0F : 0.0F)}));
+      CHECK(largest_difference(stock, ours) < 1e-12);
+    }
+    fused->settle();
+    set_gradients(stock, 3);
+    set_gradients(ours, 3);
+    stock_optimizer->step();
+    our_optimizer->step();
+    CHECK(largest_difference(stock, ours) < 1e-12);
+  }
+}
+
+TEST_CASE("after a kernel that threw the step can be made again, and updates once") {
+  const std::vector<Make> makes{sgd(torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5)),
+                                adamw(torch::optim::AdamWOptions(0.01))};
+  for (const Make& make : makes) {
+    const auto float8 = torch::zeros({4}).to(torch::kFloat8_e5m2).requires_grad_();  // no kernel knows it
+    Parameters ours = parameters(), stock = parameters();
+    ours.insert(ours.begin(), float8);
+    stock.insert(stock.begin(), float8);
+    auto stock_optimizer = make(stock), our_optimizer = make(ours);
+    auto fused = FusedStep::recognise(*our_optimizer);
+    set_gradients({ours.begin() + 1, ours.end()}, 0);
+    set_gradients({stock.begin() + 1, stock.end()}, 0);
+    float8.mutable_grad() = torch::zeros({4}).to(torch::kFloat8_e5m2);
+    CHECK_THROWS(fused->step());
+    float8.mutable_grad().reset();
+    REQUIRE(fused->step());
+    stock_optimizer->step();
+    CHECK(largest_difference({stock.begin() + 1, stock.end()}, {ours.begin() + 1, ours.end()}) < 1e-12);
+  }
+}

@@ -2,7 +2,8 @@
 #include "tests/testing.hpp"
 //
 #include "accelerate/base/error.hpp"
-#include "accelerate/optim/scheduler.hpp"
+#include "accelerate/optim/schedules/constant.hpp"
+#include "accelerate/optim/schedules/lambda.hpp"
 
 using accelerate::optim::ConstantLR;
 using accelerate::optim::LambdaLR;

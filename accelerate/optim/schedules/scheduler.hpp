@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning-rate schedules counted in optimizer steps.
+// What all learning-rate schedules are: a factor that is a function of the number of optimizer steps.
 #pragma once
 
 #include <cstdint>
@@ -37,16 +37,6 @@ class Scheduler {
   Factor factor_;
   std::vector<double> base_;
   int64_t steps_ = 0;
-};
-
-/// factor   of the number of steps, for every group alike
-struct LambdaLR : Scheduler {
-  LambdaLR(torch::optim::Optimizer& optimizer, Factor factor) : Scheduler(optimizer, std::move(factor)) {}
-};
-
-/// The rate times factor for the first total_iters steps, then the rate itself; defaults as in PyTorch's ConstantLR.
-struct ConstantLR : Scheduler {
-  explicit ConstantLR(torch::optim::Optimizer& optimizer, double factor = 1.0 / 3.0, int64_t total_iters = 5);
 };
 
 }  // namespace accelerate::optim

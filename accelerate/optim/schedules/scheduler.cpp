@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/optim/scheduler.hpp"
+#include "accelerate/optim/schedules/scheduler.hpp"
 
 #include <torch/optim/optimizer.h>
 
@@ -36,8 +36,5 @@ void Scheduler::apply() const {
   const double factor = factor_(steps_);
   for (size_t i = 0; i < base_.size(); ++i) groups[i].options().set_lr(base_[i] * factor);
 }
-
-ConstantLR::ConstantLR(torch::optim::Optimizer& optimizer, double factor, int64_t total_iters)
-    : Scheduler(optimizer, [=](int64_t steps) { return steps < total_iters ? factor : 1.0; }) {}
 
 }  // namespace accelerate::optim
