@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/job/random_states.hpp"
 
-#include "accelerate/device/seed.hpp"
+#include "accelerate/job/start.hpp"
 
 namespace accelerate::job {
 
@@ -14,5 +14,7 @@ void synchronize_rng_states(const comm::Group& group, at::Device device_of_rank)
     device::set_rng_state(one, state, group.place());
   }
 }
+
+void set_seed(uint64_t seed, const device::SeedOptions& options) { device::set_seed(seed, options, rank_here()); }
 
 }  // namespace accelerate::job

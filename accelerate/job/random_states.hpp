@@ -2,10 +2,14 @@
 #pragma once
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/device/seed.hpp"
 
 namespace accelerate::job {
 
 /// Rank 0's states of LibTorch's default generators (CPU, this rank's GPU) go to all ranks. Collective.
 void synchronize_rng_states(const comm::Group& group, at::Device device);
+
+/// Seeds the default generators of this rank, which the environment (or simulate()) tells.
+void set_seed(uint64_t seed, const device::SeedOptions& options = {});
 
 }  // namespace accelerate::job

@@ -78,6 +78,8 @@ Job start_on(comm::Group group, const env::GivenSettings& given) {
   return start;
 }
 
+int64_t rank_here() { return simulated ? simulated->rank() : env::read(env::current_variables()).rank; }
+
 void simulate(int64_t num_processes, const std::function<void()>& main) {
   comm::run_threads(num_processes, [&](const comm::Group& group) {
     simulated = group;

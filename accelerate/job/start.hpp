@@ -29,6 +29,9 @@ Job start(const env::GivenSettings& given, bool force_process_group);
 /// What connects ranks (backend, timeout, debug) is the group's, not given's.
 Job start_on(comm::Group group, const env::GivenSettings& given);
 
+/// This rank, before there is a group: of the thread of simulate(), else of the environment.
+[[nodiscard]] int64_t rank_here();
+
 /// Runs main on threads, each a rank: start() called on them finds their group.
 void simulate(int64_t num_processes, const std::function<void()>& main);
 
