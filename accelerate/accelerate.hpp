@@ -2,6 +2,11 @@
 // The one header of users.
 #pragma once
 
+#if __cplusplus < 202002L
+#error Accelerate is C++20: compile with -std=c++20, or link the CMake target accelerate::accelerate, which asks for it
+#include <accelerate_is_cpp20_see_the_line_above>  // ends the compilation here, before hundreds of errors that follow
+#endif
+
 #include <torch/torch.h>
 
 #include "accelerate/accelerator.hpp"
@@ -10,5 +15,6 @@
 #include "accelerate/data/memory.hpp"
 #include "accelerate/data/mnist.hpp"
 #include "accelerate/distributed_data_parallel.hpp"
-#include "accelerate/optim/scheduler.hpp"
+#include "accelerate/optim/schedules/constant.hpp"
+#include "accelerate/optim/schedules/lambda.hpp"
 #include "accelerate/options.hpp"

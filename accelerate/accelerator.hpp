@@ -20,12 +20,13 @@
 #include "accelerate/gradient/uneven_join.hpp"
 #include "accelerate/job/batch_size.hpp"
 #include "accelerate/job/process_control.hpp"
+#include "accelerate/job/random_states.hpp"
 #include "accelerate/job/start.hpp"
 #include "accelerate/options.hpp"
-#include "accelerate/prepared/concepts.hpp"
 #include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/local_sgd.hpp"
-#include "accelerate/prepared/module_tensors.hpp"
+#include "accelerate/prepared/metrics.hpp"
+#include "accelerate/prepared/prepare.hpp"
 #include "accelerate/tree/collectives.hpp"
 #include "accelerate/tree/split.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -66,77 +67,45 @@ class Accelerator {
 
   // prepare -----------------------------------------------------------------------------------------------------------
   /// Modules (holders, references, shared pointers, torch::jit::Module), optimizers, loaders and schedulers, any number
-  /// in any order; results come back in that order, as a tuple unless it is one. Lvalues are referenced, rvalues owned.
-  /// Every rank calls it with the same kinds of objects in the same order.
+  /// in any order, and vectors of modules, optimizers or schedulers; results come back in that order, as a tuple unless
+  /// it is one. What is prepared already comes back as it is. Every rank calls it with the same kinds of objects in the
+  /// same order.
+  ///
+  /// Module holders, loaders of ours and smart pointers are shared, rvalues owned; other lvalues are referenced and
+  /// must live as long as their handles.
   ///
   /// Throws Error (peer) on every rank when parameters differ between ranks in name, shape or dtype.
   template <typename... Objects>
   [[nodiscard]] auto prepare(Objects&&... objects) {
     static_assert(sizeof...(Objects) > 0, "prepare() takes at least one object");
     if constexpr (sizeof...(Objects) == 1) {
-      return prepare_one(std::forward<Objects>(objects)...);
-    } else {
-      return std::tuple{prepare_one(std::forward<Objects>(objects))...};  // braces keep the order of evaluation
+      return prepared::prepare(shared_, options_, std::forward<Objects>(objects)...);
+    } else {  // braces keep the order of evaluation
+      return std::tuple{prepared::prepare(shared_, options_, std::forward<Objects>(objects))...};
     }
   }
-
-  /// evaluation_mode: moved to the device, but its gradients are never reduced. A prepared object comes back as it is,
-  /// here and in the three that follow.
-  template <prepared::AnyModule Model>
+  /// evaluation_mode: moved to the device, but its gradients are never reduced.
+  template <typename Model>
   [[nodiscard]] auto prepare_model(Model&& model, bool evaluation_mode = false) {
-    auto held = prepared::hold(std::forward<Model>(model));
-    using Module = typename decltype(held)::element_type;
-    check_module(held != nullptr);
-    if (options_.device_placement) held->to(device());
-    auto core =
-        add_model(identity(*held), prepared::named_parameters(*held), prepared::named_buffers(*held), evaluation_mode);
-    return PreparedModel<Module>(std::move(held), std::move(core));
+    auto options = options_;
+    options.model.evaluation_mode = evaluation_mode;
+    return prepared::prepare(shared_, options, std::forward<Model>(model));
   }
-
-  template <typename Module>
-  [[nodiscard]] PreparedModel<Module> prepare_model(const PreparedModel<Module>& model, bool = false) {
-    return model;
-  }
-
-  template <prepared::AnyOptimizer Optimizer>
-  [[nodiscard]] auto prepare_optimizer(Optimizer&& optimizer) {
-    auto held = prepared::hold(std::forward<Optimizer>(optimizer));
-    using Object = typename decltype(held)::element_type;
-    auto core = add_optimizer(*held);
-    return PreparedOptimizer<Object>(std::move(held), std::move(core));
-  }
-
   template <typename Optimizer>
-  [[nodiscard]] PreparedOptimizer<Optimizer> prepare_optimizer(const PreparedOptimizer<Optimizer>& optimizer) {
-    return optimizer;
+  [[nodiscard]] auto prepare_optimizer(Optimizer&& optimizer) {
+    return prepare(std::forward<Optimizer>(optimizer));
   }
-
-  template <prepared::AnyScheduler Scheduler>
-  [[nodiscard]] auto prepare_scheduler(Scheduler&& scheduler) {
-    auto held = prepared::hold(std::forward<Scheduler>(scheduler));
-    using Object = typename decltype(held)::element_type;
-    return PreparedScheduler<Object>(std::move(held),
-                                     std::make_shared<prepared::SchedulerCore>(shared_, scheduler_options()));
-  }
-
   template <typename Scheduler>
-  [[nodiscard]] PreparedScheduler<Scheduler> prepare_scheduler(const PreparedScheduler<Scheduler>& scheduler) {
-    return scheduler;
+  [[nodiscard]] auto prepare_scheduler(Scheduler&& scheduler) {
+    return prepare(std::forward<Scheduler>(scheduler));
   }
-
   /// Loaders that can be told their rank (ours, and any with shard(rank, world_size)) read only this rank's samples. Of
   /// anything else that yields batches every rank reads all and keeps every num_processes-th; what it draws from
   /// LibTorch's CPU generator is drawn alike on all ranks, so that they see one order. A generator of its own is seeded
   /// alike by the caller.
-  template <prepared::AnyLoader Loader>
-  [[nodiscard]] auto prepare_data_loader(Loader&& loader) {
-    auto held = prepared::hold(std::forward<Loader>(loader));
-    using Object = typename decltype(held)::element_type;
-    return PreparedLoader<Object>(std::move(held), shared_, loader_options());
-  }
   template <typename Loader>
-  [[nodiscard]] PreparedLoader<Loader> prepare_data_loader(const PreparedLoader<Loader>& loader) {
-    return loader;
+  [[nodiscard]] auto prepare_data_loader(Loader&& loader) {
+    return prepare(std::forward<Loader>(loader));
   }
 
   /// The object that was given to prepare().
@@ -145,9 +114,15 @@ class Accelerator {
     return model.unwrap();
   }
 
+  /// Parameters and buffers by name, as the module has them: no copies.
+  template <typename Model>
+  [[nodiscard]] static torch::OrderedDict<std::string, at::Tensor> get_state_dict(const PreparedModel<Model>& model) {
+    return prepared::state_dict(model.core());
+  }
+
   /// Whether loaders prepared from now on give every rank the same number of batches.
-  [[nodiscard]] bool even_batches() const { return options_.even_batches; }
-  void set_even_batches(bool even) { options_.even_batches = even; }
+  [[nodiscard]] bool even_batches() const { return options_.loader.even_batches; }
+  void set_even_batches(bool even) { options_.loader.even_batches = even; }
 
   /// Calls run(batch_size), a tenth less each time, until memory suffices on every rank; returns that size. A run that
   /// fails must leave no collective half done: memory runs out in forward or backward of its own model.
@@ -177,7 +152,7 @@ class Accelerator {
   /// step it where sync_gradients() is true.
   template <typename... Models>
   [[nodiscard]] prepared::AccumulateGuard accumulate(const Models&... models) {
-    return {shared_, optimizers_, models_of(models...)};
+    return {shared_, models_of(models...)};
   }
   /// Backwards of forwards that run while it is open stay local.
   template <typename... Models>
@@ -233,10 +208,19 @@ class Accelerator {
   [[nodiscard]] Value gather_for_metrics(const Value& value) const {
     return prepared::cut_to_real(*shared_, gather(value));
   }
+  /// The same for objects as bytes, one per sample of this rank's batch.
+  [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {
+    return prepared::gather_objects_for_metrics(*shared_, objects);
+  }
   /// scale   the result is multiplied by it
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
     return tree::reduce(value, shared_->group, op, scale);
+  }
+  /// reduction   "sum", "mean", "max", "min" or "product"
+  template <typename Value>
+  [[nodiscard]] Value reduce(const Value& value, std::string_view reduction, double scale = 1.0) const {
+    return reduce(value, prepared::reduce_op_of(reduction, place()), scale);
   }
   /// In place, as torch.distributed does; also returned.
   template <typename Value>
@@ -317,50 +301,29 @@ class Accelerator {
  private:
   Accelerator(job::Job job, const AcceleratorOptions& options);
 
-  template <typename Object>
-  auto prepare_one(Object&& object) {
-    if constexpr (prepared::AlreadyPrepared<Object>) {
-      return std::remove_cvref_t<Object>(object);
-    } else if constexpr (prepared::AnyModule<Object>) {
-      return prepare_model(std::forward<Object>(object));
-    } else if constexpr (prepared::AnyOptimizer<Object>) {
-      return prepare_optimizer(std::forward<Object>(object));
-    } else if constexpr (prepared::AnyScheduler<Object>) {
-      return prepare_scheduler(std::forward<Object>(object));
-    } else {
-      static_assert(prepared::AnyLoader<Object>, "prepare() takes a module, an optimizer, a loader or a scheduler");
-      static_assert(prepared::YieldsTensors<Object>,
-                    "prepare() takes loaders of batches that hold tensors; give the batch's struct tree_members()");
-      return prepare_data_loader(std::forward<Object>(object));
-    }
-  }
   template <typename... Models>
   std::vector<std::shared_ptr<prepared::ModelCore>> models_of(const Models&... models) const {
-    if constexpr (sizeof...(Models) == 0) return models_;
-    return {models.core_ptr()...};
+    if constexpr (sizeof...(Models) == 0) {
+      return shared_->registry.list<prepared::ModelCore>();
+    } else if constexpr (prepared::check_prepared<Models...>()) {
+      return {models.core_ptr()...};
+    } else {
+      return {};
+    }
   }
-  static const void* identity(const torch::nn::Module& module) { return &module; }
-  static const void* identity(const torch::jit::Module& module) { return module._ivalue().get(); }
-  void check_module(bool there) const;
-  std::shared_ptr<prepared::ModelCore> add_model(const void* identity, std::vector<gradient::NamedTensor> parameters,
-                                                 std::vector<gradient::NamedTensor> buffers, bool evaluation_mode);
-  template <typename Which>
-  void forget_models(const Which& which);
-  std::shared_ptr<prepared::OptimizerCore> add_optimizer(torch::optim::Optimizer& optimizer);
-  [[nodiscard]] prepared::SchedulerOptions scheduler_options() const;
-  [[nodiscard]] prepared::LoaderOptions loader_options() const;
   static void write_stdout(std::string_view text);
 
-  AcceleratorOptions options_;
   env::ProcessEnv process_;
+  prepared::PrepareOptions options_;
   std::shared_ptr<prepared::Shared> shared_;
-  std::vector<std::shared_ptr<prepared::ModelCore>> models_;
-  std::vector<std::shared_ptr<prepared::OptimizerCore>> optimizers_;
   bool trigger_ = false;
 };
 
 /// Runs main on num_processes threads, each a rank of its own: `Accelerator accelerator;` made within is that rank's.
 /// A simulation of a job in one process, for tests and for trying things out. The first rank's exception is rethrown.
 using job::simulate;
+
+/// Seeds this rank before there is an Accelerator: parameters made after it are alike on all ranks.
+using job::set_seed;
 
 }  // namespace accelerate

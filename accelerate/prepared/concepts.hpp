@@ -50,17 +50,27 @@ struct Pointee<T> {
 template <typename T>
 using pointee_t = typename Pointee<T>::type;
 
+/// A type whose copies are the same object: prepare() keeps one instead of a reference to the caller's.
 template <typename T>
-concept AnyModule =
-    std::derived_from<pointee_t<T>, torch::nn::Module> || std::same_as<pointee_t<T>, torch::jit::Module>;
+inline constexpr bool copies_are_handles =
+    std::same_as<T, torch::jit::Module> || std::derived_from<T, data::LoaderBase>;
+
+/// Training changes what is prepared; only a handle may be const.
+template <typename T>
+concept Changeable = !std::is_const_v<std::remove_reference_t<T>> || SmartPointer<T> || ModuleHolder<T> ||
+                     copies_are_handles<std::remove_cvref_t<T>>;
 
 template <typename T>
-concept AnyOptimizer = std::derived_from<pointee_t<T>, torch::optim::Optimizer>;
+concept AnyModule = Changeable<T> &&
+    (std::derived_from<pointee_t<T>, torch::nn::Module> || std::same_as<pointee_t<T>, torch::jit::Module>);
 
 template <typename T>
-concept AnyScheduler =
-    std::derived_from<pointee_t<T>, optim::Scheduler> || std::derived_from<pointee_t<T>, torch::optim::LRScheduler> ||
-    std::derived_from<pointee_t<T>, torch::optim::ReduceLROnPlateauScheduler>;
+concept AnyOptimizer = Changeable<T> && std::derived_from<pointee_t<T>, torch::optim::Optimizer>;
+
+template <typename T>
+concept AnyScheduler = Changeable<T> &&
+    (std::derived_from<pointee_t<T>, optim::Scheduler> || std::derived_from<pointee_t<T>, torch::optim::LRScheduler> ||
+     std::derived_from<pointee_t<T>, torch::optim::ReduceLROnPlateauScheduler>);
 
 template <typename T>
 inline constexpr bool is_prepared = false;
@@ -77,8 +87,13 @@ template <typename T>
 concept AlreadyPrepared = is_prepared<std::remove_cvref_t<T>>;
 
 template <typename T>
-concept AnyLoader = !AlreadyPrepared<T> && !AnyModule<T> && !std::same_as<pointee_t<T>, at::Tensor> &&
-                    !std::is_const_v<std::remove_reference_t<T>> && requires(pointee_t<T> & loader) {
+inline constexpr bool is_prepared_model = false;
+template <typename T>
+inline constexpr bool is_prepared_model<PreparedModel<T>> = true;
+
+template <typename T>
+concept AnyLoader = !AlreadyPrepared<T> && !AnyModule<T> && !std::same_as<pointee_t<T>, at::Tensor> && Changeable<T> &&
+                    requires(pointee_t<T> & loader) {
   loader.begin();
   loader.end();
   *loader.begin();
@@ -87,24 +102,26 @@ concept AnyLoader = !AlreadyPrepared<T> && !AnyModule<T> && !std::same_as<pointe
 template <typename T>
 concept YieldsTensors = tree::holds_tensors<decltype(*std::declval<pointee_t<T>&>().begin())>;
 
-/// Lvalues are referenced (the caller keeps them alive), rvalues owned; smart pointers and module holders are shared.
+/// Whether prepare() only refers to the object, which the caller keeps alive: to lvalues that are no handles.
+template <typename T>
+inline constexpr bool is_referenced =
+    std::is_lvalue_reference_v<T> && !ModuleHolder<T> && !copies_are_handles<std::remove_cvref_t<T>> &&
+    !(SmartPointer<T> && std::is_copy_constructible_v<std::remove_cvref_t<T>>);
+
+/// Lvalues are referenced, rvalues owned; smart pointers, module holders and other handles are shared.
+/// returns   counts the handles, of referenced objects too; null for an empty holder or pointer
 template <typename T>
 std::shared_ptr<pointee_t<T>> hold(T&& object) {
   using Object = pointee_t<T>;
+  const auto referred = [](Object* there) { return std::shared_ptr<Object>(there, [](Object*) {}); };
   if constexpr (ModuleHolder<T>) {
     return object.is_empty() ? nullptr : object.ptr();
+  } else if constexpr (SmartPointer<T> && is_referenced<T>) {
+    return object ? referred(object.get()) : nullptr;
   } else if constexpr (SmartPointer<T>) {
-    if constexpr (std::is_copy_constructible_v<std::remove_cvref_t<T>>) {
-      return object;
-    } else if constexpr (std::is_lvalue_reference_v<T>) {
-      return {std::shared_ptr<void>{}, object.get()};
-    } else {
-      return std::forward<T>(object);
-    }
-  } else if constexpr (std::same_as<Object, torch::jit::Module>) {
-    return std::make_shared<Object>(object);  // a handle: copies share the module
-  } else if constexpr (std::is_lvalue_reference_v<T>) {
-    return {std::shared_ptr<void>{}, &object};
+    return std::forward<T>(object);
+  } else if constexpr (is_referenced<T>) {
+    return referred(&object);
   } else {
     return std::make_shared<Object>(std::forward<T>(object));
   }

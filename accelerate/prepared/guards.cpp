@@ -5,24 +5,24 @@
 #include <unordered_set>
 
 #include "accelerate/gradient/clip.hpp"
+#include "accelerate/prepared/optimizer.hpp"
 
 namespace accelerate::prepared {
 namespace {
 
 // Multiplies every gradient that this Accelerator knows of, once: of its models, because an optimizer may not have been
 // prepared, and of its optimizers, because their parameters may belong to no model.
-void scale_gradients(const Shared& shared, const OptimizerCores& optimizers, double factor) {
+void scale_gradients(Registry& registry, double factor) {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const void*> seen;
   const auto add = [&](const at::Tensor& parameter) {
     if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
   };
-  for (const auto& model : shared.models) {
-    const auto core = model.lock();
-    for (size_t i = 0; core && i < core->parameters().size(); ++i) add(core->parameters()[i].tensor);
+  for (const ModelCore& model : registry.of<ModelCore>()) {
+    for (const auto& parameter : model.parameters()) add(parameter.tensor);
   }
-  for (const auto& optimizer : optimizers) {
-    for (const auto& group : optimizer->optimizer().param_groups()) {
+  for (const OptimizerCore& optimizer : registry.of<OptimizerCore>()) {
+    for (const auto& group : optimizer.optimizer().param_groups()) {
       for (const auto& parameter : group.params()) add(parameter);
     }
   }
@@ -30,18 +30,16 @@ void scale_gradients(const Shared& shared, const OptimizerCores& optimizers, dou
 }
 
 template <typename Do>
-void each_model(const Shared& shared, const Do& act) {
-  for (const auto& weak : shared.models) {
-    if (const auto model = weak.lock()) act(*model);
-  }
+void each_model(Shared& shared, const Do& act) {
+  for (ModelCore& model : shared.registry.of<ModelCore>()) act(model);
 }
 
 // Decides for the micro-batch that begins, and for every model: ranks may leave one out and still agree about it.
-void begin_micro_batch(Shared& shared, const OptimizerCores& optimizers, const ModelCores& models) {
+void begin_micro_batch(Shared& shared, const ModelCores& models) {
   const state::BatchInfo* loader = shared.active_loader();
   const auto decision = shared.window.begin(loader != nullptr && loader->last, shared.place);
   // What the window's earlier micro-batches left was divided by its full length; this one is divided rightly at once.
-  if (decision.scale != 1.0) scale_gradients(shared, optimizers, decision.scale);
+  if (decision.scale != 1.0) scale_gradients(shared.registry, decision.scale);
   const auto held_back = [&](const ModelCore& model) {
     return !decision.reduce &&
            std::any_of(models.begin(), models.end(), [&](const auto& one) { return one.get() == &model; });
@@ -60,10 +58,9 @@ NoSyncGuard::~NoSyncGuard() {
   for (const auto& model : models_) model->close_no_sync();
 }
 
-AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers,
-                                 const ModelCores& models)
+AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const ModelCores& models)
     : shared_(std::move(shared)) {
-  begin_micro_batch(*shared_, optimizers, models);
+  begin_micro_batch(*shared_, models);
 }
 
 AccumulateGuard::~AccumulateGuard() {

@@ -6,13 +6,11 @@
 #include <vector>
 
 #include "accelerate/prepared/model.hpp"
-#include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
 
 using ModelCores = std::vector<std::shared_ptr<ModelCore>>;
-using OptimizerCores = std::vector<std::shared_ptr<OptimizerCore>>;
 
 /// Backwards of prepared forwards that run while it is open stay on this rank.
 class [[nodiscard]] NoSyncGuard {
@@ -29,9 +27,8 @@ class [[nodiscard]] NoSyncGuard {
 /// One micro-batch of an accumulation window; what it decides stays in force after it closes (sync_gradients()).
 class [[nodiscard]] AccumulateGuard {
  public:
-  /// optimizers   whose gradients a short last window rescales, with those of all prepared models
-  /// models       held back within a window; all others are reduced in every micro-batch
-  AccumulateGuard(std::shared_ptr<Shared> shared, const OptimizerCores& optimizers, const ModelCores& models);
+  /// models   held back within a window; all others are reduced in every micro-batch
+  AccumulateGuard(std::shared_ptr<Shared> shared, const ModelCores& models);
   ~AccumulateGuard();
   AccumulateGuard(AccumulateGuard&&) = default;
   AccumulateGuard& operator=(AccumulateGuard&&) = delete;

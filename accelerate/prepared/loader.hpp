@@ -134,7 +134,11 @@ class PreparedLoader {
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
   { loader_->set_epoch(epoch); }
 
-  friend bool operator==(const PreparedLoader& a, const PreparedLoader& b) { return a.loader_ == b.loader_; }
+  friend bool operator==(const PreparedLoader& a, const PreparedLoader& b) {
+    if constexpr (std::derived_from<Loader, data::LoaderBase>)
+      return *a.loader_ == *b.loader_;  // copies are the same loader
+    return a.loader_ == b.loader_;
+  }
 
  private:
   std::shared_ptr<Loader> loader_;

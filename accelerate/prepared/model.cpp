@@ -21,11 +21,10 @@ std::string describe(const gradient::NamedTensor& parameter) {
 
 }  // namespace
 
-ModelCore::ModelCore(std::shared_ptr<Shared> shared, const void* identity,
-                     std::vector<gradient::NamedTensor> parameters, std::vector<gradient::NamedTensor> buffers,
-                     const ModelOptions& options)
-    : shared_(std::move(shared)),
-      identity_(identity),
+ModelCore::ModelCore(Shared& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
+                     std::vector<gradient::NamedTensor> buffers, const ModelOptions& options)
+    : Entry(entry_kind, identity),
+      shared_(&shared),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       options_(options) {
@@ -56,15 +55,13 @@ void ModelCore::meet() {
   }
   gradient::broadcast_tensors(group, rest, 0, options_.engine.buckets.cap_bytes);
   if (learns) engine_ = std::make_unique<gradient::Engine>(group, own, options_.engine);
-  shared_->engines = shared_->engines || learns;
 }
 
 std::vector<gradient::NamedTensor> ModelCore::own_parameters() {
   std::vector<gradient::NamedTensor> own;
   for (const auto& parameter : parameters_) {
-    const bool taken = std::any_of(shared_->models.begin(), shared_->models.end(), [&](const auto& weak) {
-      const auto other = weak.lock();
-      return other && other->engine() != nullptr && other->engine()->manages(parameter.tensor);
+    const bool taken = std::ranges::any_of(shared_->registry.of<ModelCore>(), [&](const ModelCore& other) {
+      return other.engine() != nullptr && other.engine()->manages(parameter.tensor);
     });
     if (taken) {
       elsewhere_.push_back(parameter.tensor);
@@ -76,12 +73,11 @@ std::vector<gradient::NamedTensor> ModelCore::own_parameters() {
 }
 
 void ModelCore::find_partners() {
-  if (elsewhere_.empty() || seen_models_ == shared_->models_version) return;
-  seen_models_ = shared_->models_version;
+  if (elsewhere_.empty() || seen_registry_ == shared_->registry.version()) return;
+  seen_registry_ = shared_->registry.version();
   partners_.clear();
-  for (const auto& weak : shared_->models) {
-    const auto other = weak.lock();
-    if (!other || other.get() == this || other->engine() == nullptr) continue;
+  for (const auto& other : shared_->registry.list<ModelCore>()) {
+    if (other.get() == this || other->engine() == nullptr) continue;
     const auto theirs = [&](const at::Tensor& parameter) { return other->engine()->manages(parameter); };
     if (std::any_of(elsewhere_.begin(), elsewhere_.end(), theirs)) partners_.push_back(other);
   }
@@ -143,7 +139,7 @@ void ModelCore::close_window() {
 
 bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,
                    const ModelOptions& options) const {
-  if (identity != identity_ || options != options_ || parameters.size() != parameters_.size()) return false;
+  if (identity != this->identity() || options != options_ || parameters.size() != parameters_.size()) return false;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].tensor.is_same(parameters_[i].tensor) || describe(parameters[i]) != described_[i]) return false;
   }

@@ -35,9 +35,10 @@ struct ModelOptions {
 };
 
 /// What is the same for every type of module: its tensors, its engine and whether its next backward is synchronised.
-class ModelCore {
+class ModelCore : public Entry {
  public:
-  ModelCore(std::shared_ptr<Shared> shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
+  static constexpr Kind entry_kind = Kind::model;
+  ModelCore(Shared& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
             std::vector<gradient::NamedTensor> buffers, const ModelOptions& options);
 
   /// Before every prepared forward: broadcasts the buffers where that is due, and tells the engine whether no_sync is
@@ -48,7 +49,6 @@ class ModelCore {
   /// and of the dtypes and on the devices that they had. Preparing it again gives this object.
   [[nodiscard]] bool is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,
                         const ModelOptions& options) const;
-  [[nodiscard]] const void* identity() const { return identity_; }
   [[nodiscard]] const ModelOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const { return buffers_; }
@@ -64,7 +64,7 @@ class ModelCore {
   }
 
   /// The module still runs; its gradients are averaged no more.
-  void retire();
+  void retire() override;
 
   void open_no_sync();
   void close_no_sync();
@@ -82,8 +82,7 @@ class ModelCore {
   std::vector<gradient::NamedTensor> own_parameters();
   void find_partners();
 
-  std::shared_ptr<Shared> shared_;
-  const void* identity_;
+  Shared* shared_;
   std::vector<gradient::NamedTensor> parameters_, buffers_;
   ModelOptions options_;
   std::vector<std::string> described_;  // each parameter when prepared
@@ -95,7 +94,7 @@ class ModelCore {
   // Trainable parameters that engines of other models average, and those models; found again when models came or went.
   std::vector<at::Tensor> elsewhere_;
   std::vector<std::shared_ptr<ModelCore>> partners_;
-  int64_t seen_models_ = -1;
+  int64_t seen_registry_ = -1;
 };
 
 /// Dense tensors that hold these parameters' gradients: whole buckets where one model's engine averages exactly them,

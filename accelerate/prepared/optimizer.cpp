@@ -35,8 +35,9 @@ void zero_stock(torch::optim::Optimizer& optimizer, bool set_to_none) {
 
 }  // namespace
 
-OptimizerCore::OptimizerCore(std::shared_ptr<Shared> shared, torch::optim::Optimizer& optimizer)
-    : shared_(std::move(shared)),
+OptimizerCore::OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer)
+    : Entry(entry_kind, &optimizer),
+      shared_(&shared),
       optimizer_(optimizer),
       type_(typeid(optimizer)),
       first_parameter_(first_parameter(optimizer)),
@@ -74,16 +75,9 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
 void OptimizerCore::zero_grad(bool set_to_none) {
   if (shared_->window.keeps_gradients() && !spent_) return;
   spent_ = false;
-  if (!shared_->engines) return zero_stock(optimizer_, set_to_none);
   find_engines();
-  bool engines = false;
-  for (const auto& model : models_) {
-    if (const auto core = model.lock(); core && core->engine() != nullptr) {
-      core->engine()->zero(all_, set_to_none);
-      engines = true;
-    }
-  }
-  if (!engines) return zero_stock(optimizer_, set_to_none);
+  if (engines_.empty()) return zero_stock(optimizer_, set_to_none);
+  for (gradient::Engine* engine : engines_) engine->zero(all_, set_to_none);
   for (const auto& parameter : unmanaged_) {
     if (set_to_none) {
       parameter.mutable_grad().reset();
@@ -96,21 +90,21 @@ void OptimizerCore::zero_grad(bool set_to_none) {
 
 void OptimizerCore::find_engines() {
   const size_t parameters = count_parameters(optimizer_);
-  if (seen_models_ == shared_->models_version && seen_parameters_ == parameters) return;
-  seen_models_ = shared_->models_version;
-  seen_parameters_ = parameters;
-  models_.clear();
+  if (seen_registry_ == shared_->registry.version() && seen_parameters_ == parameters) return;
+  engines_.clear();
   all_.clear();
   for (const auto& group : optimizer_.param_groups())
     all_.insert(all_.end(), group.params().begin(), group.params().end());
   unmanaged_ = all_;
-  for (const auto& model : shared_->models) {
-    const auto core = model.lock();
-    if (!core || core->engine() == nullptr) continue;
-    const auto managed = [&](const at::Tensor& parameter) { return core->engine()->manages(parameter); };
-    if (std::any_of(all_.begin(), all_.end(), managed)) models_.push_back(model);
+  for (ModelCore& model : shared_->registry.of<ModelCore>()) {
+    gradient::Engine* engine = model.engine();
+    if (engine == nullptr) continue;
+    const auto managed = [&](const at::Tensor& parameter) { return engine->manages(parameter); };
+    if (std::any_of(all_.begin(), all_.end(), managed)) engines_.push_back(engine);
     std::erase_if(unmanaged_, managed);
   }
+  seen_registry_ = shared_->registry.version();
+  seen_parameters_ = parameters;
 }
 
 // Steps that are allowed, and hardly what was meant.
@@ -135,12 +129,9 @@ void OptimizerCore::warn_of_odd_step() const {
 
 void OptimizerCore::check_reduced() {
   warn_of_odd_step();
-  if (!shared_->engines && shared_->group.size() == 1) return;
   shared_->group.check("optimizer.step");
   find_engines();
-  for (const auto& model : models_) {
-    if (const auto core = model.lock()) core->engine()->before_step();
-  }
+  for (gradient::Engine* engine : engines_) engine->before_step();
   if (shared_->group.size() == 1) return;
   for (const auto& parameter : unmanaged_) {
     if (parameter.grad().defined()) {

@@ -12,11 +12,16 @@
 #include "accelerate/optim/fused_step.hpp"
 #include "accelerate/prepared/shared.hpp"
 
+namespace accelerate::gradient {
+class Engine;
+}
+
 namespace accelerate::prepared {
 
-class OptimizerCore {
+class OptimizerCore : public Entry {
  public:
-  OptimizerCore(std::shared_ptr<Shared> shared, torch::optim::Optimizer& optimizer);
+  static constexpr Kind entry_kind = Kind::optimizer;
+  OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer);
 
   /// Nothing within an accumulation window; else one update, fused for stock SGD, Adam and AdamW.
   /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks (after each call of a closure).
@@ -35,16 +40,16 @@ class OptimizerCore {
   void warn_of_odd_step() const;
   void find_engines();
 
-  std::shared_ptr<Shared> shared_;
+  Shared* shared_;
   torch::optim::Optimizer& optimizer_;
   const std::type_info& type_;
   at::Tensor first_parameter_;  // holds it, so that no other can have its address
   std::unique_ptr<optim::FusedStep> fused_;
   bool spent_ = false;  // the gradients have been stepped on
-  // Models that hold our parameters, and the parameters nobody reduces; found again when either side grew.
-  std::vector<std::weak_ptr<ModelCore>> models_;
+  // Engines of our parameters, and the parameters nobody reduces; found again when either side grew.
+  std::vector<gradient::Engine*> engines_;
   std::vector<at::Tensor> all_, unmanaged_;
-  int64_t seen_models_ = -1;
+  int64_t seen_registry_ = -1;
   size_t seen_parameters_ = 0;
 };
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/optim/scheduler.hpp"
+#include "accelerate/optim/schedules/scheduler.hpp"
 #include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
@@ -23,10 +23,11 @@ struct SchedulerOptions {
   int64_t steps_per_optimizer_step = 1;
 };
 
-class SchedulerCore {
+class SchedulerCore : public Entry {
  public:
-  SchedulerCore(std::shared_ptr<const Shared> shared, const SchedulerOptions& options)
-      : shared_(std::move(shared)), options_(options) {}
+  static constexpr Kind entry_kind = Kind::scheduler;
+  SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options)
+      : Entry(entry_kind, identity), shared_(&shared), options_(options) {}
 
   /// How many steps the schedule makes now: none within an accumulation window.
   [[nodiscard]] int64_t due() const {
@@ -35,7 +36,7 @@ class SchedulerCore {
   }
 
  private:
-  std::shared_ptr<const Shared> shared_;
+  const Shared* shared_;
   SchedulerOptions options_;
 };
 

@@ -5,16 +5,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"
 #include "accelerate/prepared/open_loops.hpp"
+#include "accelerate/prepared/registry.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::prepared {
-
-class ModelCore;
 
 /// Where gradient accumulation stands.
 struct Window {
@@ -58,15 +58,20 @@ struct Shared {
   Place place{};
   Window window{};
   OpenLoops open_loops{};
-  /// Some prepared model's gradients are reduced by an engine.
-  bool engines = false;
-  /// Prepared models; weak, because they refer to this struct.
-  std::vector<std::weak_ptr<ModelCore>> models{};
-  /// Raised whenever `models` changes.
-  int64_t models_version = 0;
+  /// Its entries refer to this struct, which therefore outlives them: see with_shared().
+  Registry registry{};
 
   /// Where the innermost open loop stands; null outside every loop.
   [[nodiscard]] const state::BatchInfo* active_loader() const { return open_loops.innermost(); }
 };
+
+/// core   an entry of this struct's registry, which it refers to
+/// returns   it, for a handle: keeps both alive, also when the Accelerator is gone
+template <typename Core>
+std::shared_ptr<Core> with_shared(std::shared_ptr<Shared> shared, std::shared_ptr<Core> core) {
+  auto both =
+      std::make_shared<std::pair<std::shared_ptr<Shared>, std::shared_ptr<Core>>>(std::move(shared), std::move(core));
+  return {both, both->second.get()};
+}
 
 }  // namespace accelerate::prepared

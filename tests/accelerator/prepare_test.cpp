@@ -95,6 +95,70 @@ TEST_CASE("lvalues are referenced, rvalues owned, pointers shared") {
   CHECK(pointer->w.item<double>() == 3.0);
 }
 
+TEST_CASE("an optimizer that was given away lives until free_memory, also without a handle") {
+  struct Watched : torch::optim::SGD {
+    Watched(const OneWeight& net, std::shared_ptr<int> life) : SGD(net->parameters(), 1.0), alive(std::move(life)) {}
+    std::shared_ptr<int> alive;
+  };
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  OneWeight net;
+  const auto life = std::make_shared<int>();
+  { auto optimizer = accelerator.prepare(std::make_unique<Watched>(net, life)); }
+  {
+    torch::optim::SGD local(net->parameters(), 1.0);
+    auto optimizer = accelerator.prepare(local);
+  }
+  CHECK(life.use_count() == 2);
+  auto [model, loader] = accelerator.prepare(net, counting(3, 1));
+  for (auto& batch : loader) {  // the short window at the end looks at all optimizers
+    auto window = accelerator.accumulate();
+    accelerator.backward(model(batch.data).sum());
+  }
+  accelerator.free_memory();
+  CHECK(life.use_count() == 1);
+}
+
+TEST_CASE("prepare() of a function's locals may be returned: holders and loaders are shared, the optimizer moved in") {
+  Accelerator accelerator({.cpu = true});
+  const auto make = [&] {
+    OneWeight net;
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto data = counting(4, 2);
+    return accelerator.prepare(net, std::move(sgd), data);
+  };
+  auto [model, optimizer, loader] = make();
+  int64_t batches = 0;
+  for (auto& batch : loader) {
+    optimizer.zero_grad();
+    accelerator.backward(model(batch.data).sum());
+    optimizer.step();
+    ++batches;
+  }
+  CHECK(batches == 2);
+  CHECK(model->w.item<double>() == -6.0);
+}
+
+TEST_CASE("a loader that is prepared twice is the same, also as a copy") {
+  Accelerator accelerator({.cpu = true});
+  const auto data = counting(4, 2);
+  const auto copy = data;
+  CHECK(accelerator.prepare(data) == accelerator.prepare(copy));
+}
+
+TEST_CASE("a vector of modules, optimizers or schedules becomes a vector of prepared ones") {
+  Accelerator accelerator({.cpu = true});
+  std::vector<OneWeight> nets{OneWeight(1.0), OneWeight(2.0)};
+  std::vector<torch::optim::SGD> steps;
+  for (const auto& net : nets) steps.emplace_back(net->parameters(), 1.0);
+  auto [models, optimizers] = accelerator.prepare(nets, std::move(steps));
+  CHECK(models.size() == 2);
+  CHECK(models[1] == accelerator.prepare(nets[1]));
+  accelerator.backward(models[0](ones()).sum() + models[1](ones()).sum());
+  for (const auto& optimizer : optimizers) optimizer.step();
+  CHECK(nets[0]->w.item<double>() == 0.0);
+  CHECK(nets[1]->w.item<double>() == 1.0);
+}
+
 TEST_CASE("prepared objects are used like the originals") {
   Accelerator accelerator({.cpu = true});
   torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::ReLU(), torch::nn::Linear(4, 2));
@@ -156,12 +220,15 @@ TEST_CASE("only modules, optimizers, loaders and schedulers are taken") {
   CHECK_FALSE(AnyModule<std::string>);
 }
 
-TEST_CASE("an empty module holder is refused") {
+TEST_CASE("an empty module holder or pointer is refused") {
   Accelerator accelerator({.cpu = true});
   OneWeight none = nullptr;
   CHECK_THROWS_WITH(
       (void)accelerator.prepare(none),
-      doctest::Contains("prepare: the module holder is empty (made with nullptr); make the module first"));
+      doctest::Contains("prepare: a module holder or pointer is empty (made with nullptr); make the object first"));
+  CHECK_THROWS_WITH(
+      (void)accelerator.prepare(std::shared_ptr<torch::optim::SGD>()),
+      doctest::Contains("prepare: a module holder or pointer is empty (made with nullptr); make the object first"));
 }
 
 TEST_CASE("free_memory forgets, handles stay usable") {

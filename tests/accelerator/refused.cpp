@@ -1,8 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Must not compile: the test wants both sentences in the compiler's output.
+// Must not compile. tests/setup/refused.cmake wants exactly the errors of refused.txt: one sentence for each mistake,
+// alone.
 #include <accelerate/accelerate.hpp>
 
-void a_number(accelerate::Accelerator& accelerator, int number) { (void)accelerator.prepare(number); }
-void a_list_of_numbers(accelerate::Accelerator& accelerator, std::vector<int> numbers) {
-  (void)accelerator.prepare(numbers);
+struct Net : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return x; }
+};
+
+void mistakes(accelerate::Accelerator& accelerator, Net& net, torch::optim::SGD& sgd) {
+  auto number = accelerator.prepare(3);
+  std::vector<int> numbers;
+  auto [prepared_numbers, model] = accelerator.prepare(numbers, net);
+  for (auto& batch : prepared_numbers) (void)batch;
+  const std::vector<torch::Tensor> batches;
+  for (const auto& batch : accelerator.prepare(batches)) model(batch);
+  auto [optimizer, schedule] = accelerator.prepare(sgd, [](int64_t step) { return 1.0 / static_cast<double>(step); });
+  auto pointer = accelerator.prepare(&net);
+  auto window = accelerator.accumulate(net);
+  torch::save(model, "net.pt");
+  torch::load(optimizer, "sgd.pt");
 }

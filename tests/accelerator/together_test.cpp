@@ -49,6 +49,39 @@ TEST_CASE("gather, reduce and broadcast") {
   }
 }
 
+TEST_CASE("a reduction can be told by its name, a wrong name is refused") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    const auto one = torch::full({1}, static_cast<double>(accelerator.process_index()));
+    CHECK(accelerator.reduce(one, "mean").item<double>() == 0.5);
+    CHECK(accelerator.reduce(one, "sum", 3.0).item<double>() == 3.0);
+    CHECK_THROWS_WITH((void)accelerator.reduce(one, "none"),
+                      doctest::Contains("reduce: the reduction is 'none', must be sum, mean, max, min or product"));
+  });
+}
+
+TEST_CASE("objects are gathered for metrics one per sample, without those that only filled the last batch") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    auto loader = accelerator.prepare(counting(5, 2));
+    std::vector<std::string> seen;
+    for (auto& batch : loader) {
+      std::vector<std::string> names;
+      for (const int64_t number : numbers(batch.target)) names.push_back(std::string(static_cast<size_t>(number), ':'));
+      for (const std::string& name : accelerator.gather_for_metrics(names)) seen.push_back(name);
+    }
+    CHECK(seen == std::vector<std::string>{"", ":", "::", ":::", "::::"});
+  });
+}
+
+TEST_CASE("a prepared model's state is a dictionary of the module's own tensors") {
+  Accelerator accelerator({.cpu = true});
+  torch::nn::BatchNorm1d norm(2);
+  const auto dict = Accelerator::get_state_dict(accelerator.prepare(norm));
+  CHECK(dict.keys() ==
+        std::vector<std::string>{"weight", "bias", "running_mean", "running_var", "num_batches_tracked"});
+  CHECK(dict["weight"].data_ptr() == norm->weight.data_ptr());
+  CHECK_FALSE(dict["weight"].requires_grad());
+}
+
 TEST_CASE("objects are gathered and broadcast as bytes") {
   on_ranks(3, [](Accelerator& accelerator) {
     const std::string mine(static_cast<size_t>(accelerator.process_index()), 'x');
@@ -119,6 +152,22 @@ TEST_CASE("random states are rank 0's after synchronisation") {
   const auto after = torch::rand({2});
   torch::manual_seed(3);
   CHECK(torch::rand({2}).equal(after));
+}
+
+TEST_CASE("set_seed works before there is an Accelerator") {
+  accelerate::set_seed(5);
+  const auto alike = torch::rand({2});
+  torch::manual_seed(5);
+  CHECK(torch::equal(torch::rand({2}), alike));
+  accelerate::simulate(2, [] {
+    static std::mutex one_after_another;  // the ranks share LibTorch's generator
+    accelerate::Accelerator accelerator;
+    const std::lock_guard lock(one_after_another);
+    accelerate::set_seed(5, {.device_specific = true});
+    const auto mine = torch::rand({2});
+    torch::manual_seed(5 + static_cast<uint64_t>(accelerator.process_index()));
+    CHECK(torch::equal(torch::rand({2}), mine));
+  });
 }
 
 TEST_CASE("set_seed gives equal numbers on all ranks, device_specific different ones") {

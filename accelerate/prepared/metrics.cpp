@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/metrics.hpp"
+
+#include <array>
+#include <charconv>
+#include <utility>
+
+namespace accelerate::prepared {
+namespace {
+
+// "5:hello3:you": the length of each object, then its bytes.
+std::string packed(const std::vector<std::string>& objects) {
+  std::string bytes;
+  for (const std::string& object : objects) bytes += std::to_string(object.size()) + ':' + object;
+  return bytes;
+}
+
+void unpack(std::string_view bytes, std::vector<std::string>& objects) {
+  while (!bytes.empty()) {
+    size_t length = 0;
+    const char* colon = std::from_chars(bytes.data(), bytes.data() + bytes.size(), length).ptr;
+    bytes.remove_prefix(static_cast<size_t>(colon - bytes.data()) + 1);
+    objects.emplace_back(bytes.substr(0, length));
+    bytes.remove_prefix(length);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> gather_objects_for_metrics(const Shared& shared, const std::vector<std::string>& objects) {
+  if (shared.group.size() == 1) return objects;
+  std::vector<std::string> all;
+  for (const std::string& of_rank : shared.group.all_gather_bytes(packed(objects))) unpack(of_rank, all);
+  const state::BatchInfo* loader = shared.active_loader();
+  if (loader == nullptr || !loader->last || loader->remainder <= 0) return all;
+  if (const auto real = static_cast<size_t>(loader->remainder); all.size() > real) all.resize(real);
+  return all;
+}
+
+comm::ReduceOp reduce_op_of(std::string_view name, const Place& place) {
+  using enum comm::ReduceOp;
+  constexpr std::array<std::pair<std::string_view, comm::ReduceOp>, 5> names{
+      {{"sum", sum}, {"mean", mean}, {"max", max}, {"min", min}, {"product", product}}};
+  for (const auto& [known, op] : names) {
+    if (known == name) return op;
+  }
+  base::fail(ErrorKind::usage, place, "reduce", "the reduction is '{}', must be sum, mean, max, min or product", name);
+}
+
+torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
+  torch::OrderedDict<std::string, at::Tensor> dict;
+  for (const auto* tensors : {&model.parameters(), &model.buffers()}) {
+    for (const auto& [name, tensor] : *tensors) dict.insert(name, tensor.detach());
+  }
+  return dict;
+}
+
+}  // namespace accelerate::prepared

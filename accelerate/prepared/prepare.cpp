@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/prepare.hpp"
+
+namespace accelerate::prepared {
+
+std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& options, const void* identity,
+                                       std::vector<gradient::NamedTensor> parameters,
+                                       std::vector<gradient::NamedTensor> buffers) {
+  Registry& registry = shared.registry;
+  // One for evaluation may stand beside one that trains.
+  const auto known = registry.find<ModelCore>([&](const ModelCore& model) {
+    return model.identity() == identity && model.options().evaluation_mode == options.evaluation_mode;
+  });
+  if (known && known->is(identity, parameters, options)) return known;
+  // Another module took the address, or parameters were exchanged, frozen, freed or moved: it gets the old one's place.
+  // That one must go first: a second engine on the same parameters would add to its sums.
+  const size_t place = known ? registry.remove(*known) : registry.entries().size();
+  auto model = std::make_shared<ModelCore>(shared, identity, std::move(parameters), std::move(buffers), options);
+  registry.insert(place, model);
+  return model;
+}
+
+std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Optimizer& optimizer) {
+  Registry& registry = shared.registry;
+  const auto known =
+      registry.find<OptimizerCore>([&](const OptimizerCore& one) { return one.identity() == &optimizer; });
+  if (known && known->is(optimizer)) return known;
+  const size_t place = known ? registry.remove(*known) : registry.entries().size();  // that one is gone
+  auto core = std::make_shared<OptimizerCore>(shared, optimizer);
+  registry.insert(place, core);
+  return core;
+}
+
+std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOptions& options, const void* identity) {
+  auto core = shared.registry.find<SchedulerCore>([&](const SchedulerCore& one) { return one.identity() == identity; });
+  if (core) return core;
+  core = std::make_shared<SchedulerCore>(shared, identity, options);
+  shared.registry.add(core);
+  return core;
+}
+
+std::shared_ptr<Entry> enter_loader(Shared& shared, const void* identity) {
+  for (const auto& entry : shared.registry.entries()) {
+    if (entry->kind() == Kind::loader && entry->identity() == identity) return entry;
+  }
+  auto entry = std::make_shared<Entry>(Kind::loader, identity);
+  shared.registry.add(entry);
+  return entry;
+}
+
+void check_there(const Shared& shared, bool there) {
+  if (there) return;
+  base::fail(ErrorKind::usage, shared.place, "prepare",
+             "a module holder or pointer is empty (made with nullptr); make the object first");
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// prepare() itself: tells what it is given apart, enters it into the registry and returns its handle.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/prepared/concepts.hpp"
+#include "accelerate/prepared/module_tensors.hpp"
+#include "accelerate/prepared/refusals.hpp"
+
+namespace accelerate::prepared {
+
+struct PrepareOptions {
+  ModelOptions model{};
+  LoaderOptions loader{};
+  SchedulerOptions scheduler{};
+  /// Modules are moved to the device.
+  bool device_placement = true;
+};
+
+using SharedPtr = std::shared_ptr<Shared>;
+
+/// Address that tells the object behind a handle, or the object itself, from all others that live.
+inline const void* identity_of(const torch::nn::Module& module) { return &module; }
+inline const void* identity_of(const torch::jit::Module& module) { return module._ivalue().get(); }
+inline const void* identity_of(const data::LoaderBase& loader) { return &loader.options(); }  // its copies share them
+template <typename Object>
+const void* identity_of(const Object& object) requires(!AnyModule<Object> &&
+                                                       !std::derived_from<Object, data::LoaderBase>) {
+  return &object;
+}
+
+// The entry of each kind: the one that the registry has of this object, else a new one.
+std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& options, const void* identity,
+                                       std::vector<gradient::NamedTensor> parameters,
+                                       std::vector<gradient::NamedTensor> buffers);
+std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Optimizer& optimizer);
+std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOptions& options, const void* identity);
+std::shared_ptr<Entry> enter_loader(Shared& shared, const void* identity);
+
+/// Throws Error (usage) for an empty holder or pointer.
+void check_there(const Shared& shared, bool there);
+
+/// What a handle keeps of the object: all of them, and the registry, count as one.
+template <typename Object>
+std::shared_ptr<Object> keep(Entry& entry, const std::shared_ptr<Object>& held, bool owned) {
+  return {entry.add_handle(held, owned), held.get()};
+}
+
+template <AnyModule Model>
+auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model&& model) {
+  auto held = hold(std::forward<Model>(model));
+  using Module = typename decltype(held)::element_type;
+  check_there(*shared, held != nullptr);
+  if (options.device_placement) held->to(shared->device);
+  auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
+  return PreparedModel<Module>(std::move(held), with_shared(shared, std::move(core)));
+}
+
+template <AnyOptimizer Optimizer>
+auto prepare_optimizer(const SharedPtr& shared, Optimizer&& optimizer) {
+  const auto held = hold(std::forward<Optimizer>(optimizer));
+  using Object = typename std::remove_cvref_t<decltype(held)>::element_type;
+  check_there(*shared, held != nullptr);
+  auto core = enter_optimizer(*shared, *held);
+  auto kept = keep(*core, held, !is_referenced<Optimizer>);
+  return PreparedOptimizer<Object>(std::move(kept), with_shared(shared, std::move(core)));
+}
+
+template <AnyScheduler Scheduler>
+auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, Scheduler&& scheduler) {
+  const auto held = hold(std::forward<Scheduler>(scheduler));
+  using Object = typename std::remove_cvref_t<decltype(held)>::element_type;
+  check_there(*shared, held != nullptr);
+  auto core = enter_scheduler(*shared, options.scheduler, identity_of(*held));
+  auto kept = keep(*core, held, !is_referenced<Scheduler>);
+  return PreparedScheduler<Object>(std::move(kept), with_shared(shared, std::move(core)));
+}
+
+template <AnyLoader Loader>
+auto prepare_data_loader(const SharedPtr& shared, const PrepareOptions& options, Loader&& loader) {
+  const auto held = hold(std::forward<Loader>(loader));
+  using Object = typename std::remove_cvref_t<decltype(held)>::element_type;
+  check_there(*shared, held != nullptr);
+  const auto entry = enter_loader(*shared, identity_of(*held));
+  return PreparedLoader<Object>(keep(*entry, held, /*owned=*/false), shared, options.loader);
+}
+
+/// Several objects of one kind, prepared one after another: std::vector<Net> becomes std::vector<PreparedModel<...>>.
+template <typename T>
+inline constexpr bool is_list_of_objects = false;
+template <typename T, typename Allocator>
+inline constexpr bool is_list_of_objects<std::vector<T, Allocator>> =
+    AnyModule<T&> || AnyOptimizer<T&> || AnyScheduler<T&>;
+
+/// returns   the handle; of a prepared object that object
+template <typename Object>
+auto prepare(const SharedPtr& shared, const PrepareOptions& options, Object&& object) {
+  if constexpr (AlreadyPrepared<Object>) {
+    return std::remove_cvref_t<Object>(object);
+  } else if constexpr (AnyModule<Object>) {
+    return prepare_model(shared, options, std::forward<Object>(object));
+  } else if constexpr (AnyOptimizer<Object>) {
+    return prepare_optimizer(shared, std::forward<Object>(object));
+  } else if constexpr (AnyScheduler<Object>) {
+    return prepare_scheduler(shared, options, std::forward<Object>(object));
+  } else if constexpr (is_list_of_objects<std::remove_cvref_t<Object>>) {
+    using Element = typename std::remove_cvref_t<Object>::value_type;
+    std::vector<decltype(prepare(shared, options, std::declval<Element&>()))> prepared_objects;
+    for (auto& element : object) {
+      if constexpr (std::is_lvalue_reference_v<Object>) {
+        prepared_objects.push_back(prepare(shared, options, element));
+      } else {
+        prepared_objects.push_back(prepare(shared, options, std::move(element)));
+      }
+    }
+    return prepared_objects;
+  } else if constexpr (AnyLoader<Object> && YieldsTensors<Object>) {
+    return prepare_data_loader(shared, options, std::forward<Object>(object));
+  } else {
+    refuse_to_prepare<Object>();
+    return refused<std::remove_cvref_t<Object>>();
+  }
+}
+
+}  // namespace accelerate::prepared

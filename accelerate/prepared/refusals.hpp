@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the compiler says about arguments that prepare() and its like do not take: one sentence, first, with the remedy.
+#pragma once
+
+#include <torch/serialize/archive.h>
+
+#include <concepts>
+#include <cstdint>
+#include <cstdlib>
+#include <ranges>
+#include <type_traits>
+
+#include "accelerate/prepared/concepts.hpp"
+
+namespace accelerate::prepared {
+
+template <typename>
+inline constexpr bool never = false;
+
+/// Of the type that was refused, so that the rest of the program compiles and the sentence stays alone. Never called.
+template <typename T>
+T refused() {
+  std::abort();
+}
+
+/// For what is neither prepared nor a module, optimizer, schedule or loader.
+template <typename Object>
+constexpr void refuse_to_prepare() {
+  using Plain = std::remove_cvref_t<Object>;
+  if constexpr (std::is_pointer_v<Plain>) {
+    static_assert(never<Object>, "prepare() takes no raw pointers: give it *pointer, or a smart pointer");
+  } else if constexpr (!Changeable<Object> &&
+                       (AnyModule<Plain&> || AnyOptimizer<Plain&> || AnyScheduler<Plain&> || AnyLoader<Plain&>)) {
+    static_assert(
+        never<Object>,
+        "prepare() takes nothing const, because training changes models, optimizers and schedules, and a pass "
+        "changes its loader: take the const away");
+  } else if constexpr (AnyLoader<Object>) {
+    static_assert(never<Object>,
+                  "prepare() takes loaders of batches that hold tensors; give the batch's struct tree_members()");
+  } else if constexpr (std::invocable<Plain, int64_t>) {
+    static_assert(never<Object>,
+                  "prepare() takes a schedule as an object: wrap the function, "
+                  "accelerate::optim::LambdaLR(optimizer, function)");
+  } else {
+    static_assert(never<Object>,
+                  "prepare() takes a module, an optimizer, a loader or a scheduler (the object, a smart pointer or a "
+                  "module holder): keep anything else as it is");
+  }
+}
+
+/// Whether all are models as prepare() returns them.
+template <typename... Models>
+constexpr bool check_prepared() {
+  constexpr bool prepared = (is_prepared_model<std::remove_cvref_t<Models>> && ...);
+  static_assert(prepared,
+                "accumulate(), no_sync() and join_uneven_inputs() take models as prepare() returned them: "
+                "auto model = accelerator.prepare(net), then accumulate(model)");
+  return prepared;
+}
+
+/// torch::save() and torch::load() look for these; without them the compiler lists all that it tried instead.
+template <typename Prepared>
+requires AlreadyPrepared<Prepared> torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                                                               const Prepared&) {
+  static_assert(never<Prepared>,
+                "torch::save() takes what was given to prepare(): torch::save(model.unwrap(), file), "
+                "torch::save(*optimizer, file), on the main process");
+  return archive;
+}
+template <typename Prepared>
+requires AlreadyPrepared<Prepared> torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                                                              const Prepared&) {
+  static_assert(never<Prepared>,
+                "torch::load() takes what was given to prepare(): auto module = model.unwrap(), then "
+                "torch::load(module, file); torch::load(*optimizer, file)");
+  return archive;
+}
+
+}  // namespace accelerate::prepared
