@@ -18,6 +18,9 @@ if(WAY STREQUAL "find_package")
   file(RENAME "${BUILD}/consumer-installed" "${moved}")
   list(APPEND options "-DAccelerate_ROOT=${moved}")
 
+  if(NOT EXISTS "${moved}/share/doc/Accelerate/LICENSE")
+    message(FATAL_ERROR "the installed tree has no share/doc/Accelerate/LICENSE")
+  endif()
   # What is installed may know neither our sources nor where it was installed at first.
   file(GLOB_RECURSE files "${moved}/*.cmake")
   foreach(file IN LISTS files)
