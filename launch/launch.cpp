@@ -22,8 +22,7 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
   const auto why_not = why_no_mpi_server();
   if (!why_not) return true;
   if (options.backend) {
-    throw LaunchError(
-        1, fmt::format("accelerate_launch: backend mpi is asked for, but {}; backend gloo works without", *why_not));
+    fail(ErrorKind::environment, "backend mpi is asked for, but {}; backend gloo works without", *why_not);
   }
   fmt::print(stderr, "accelerate_launch: {}; the ranks use gloo, which is slower than mpi on one machine\n", *why_not);
   return false;

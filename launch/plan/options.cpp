@@ -55,8 +55,7 @@ void add_integer(CLI::App& app, const std::string& name, std::optional<int64_t>&
     if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
       const auto limit =
           high == no_limit ? fmt::format("of at least {}", low) : fmt::format("from {} to {}", low, high);
-      throw LaunchError(2,
-                        fmt::format("accelerate_launch: --{} is '{}', must be a whole number {}", name, text, limit));
+      fail(ErrorKind::usage, "--{} is '{}', must be a whole number {}", name, text, limit);
     }
     target = value;
   };
@@ -82,11 +81,10 @@ void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
 
 void check_backend(const LaunchOptions& o) {
   if (o.backend && !env::is_backend(*o.backend)) {
-    throw LaunchError(
-        2, fmt::format("accelerate_launch: --backend is '{}', must be {}", *o.backend, env::backend_choice()));
+    fail(ErrorKind::usage, "--backend is '{}', must be {}", *o.backend, env::backend_choice());
   }
   if (o.cpu && o.backend == "nccl") {
-    throw LaunchError(2, "accelerate_launch: --backend nccl needs GPUs, but --cpu is given; use mpi or gloo");
+    fail(ErrorKind::usage, "--backend nccl needs GPUs, but --cpu is given; use mpi or gloo");
   }
 }
 
@@ -105,7 +103,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 reads from the back
   } catch (const CLI::ParseError& error) {
-    throw LaunchError(2, fmt::format("accelerate_launch: {}; see accelerate_launch --help", error.what()));
+    fail(ErrorKind::usage, "{}; see accelerate_launch --help", error.what());
   }
   if (help) parsed.print = app.help();
   if (version) parsed.print = "accelerate_launch " ACCELERATE_VERSION "\n";
@@ -115,12 +113,11 @@ Parsed parse(const std::vector<std::string>& arguments) {
   if (!options.command.empty() && options.command.front() == "--") {
     options.command.erase(options.command.begin());
   } else if (!options.command.empty() && options.command.front().starts_with('-')) {
-    throw LaunchError(2, fmt::format("accelerate_launch: {} is not an option; see accelerate_launch --help",
-                                     options.command.front()));
+    fail(ErrorKind::usage, "{} is not an option; see accelerate_launch --help", options.command.front());
   }
   check_backend(options);
   if (options.command.empty()) {
-    throw LaunchError(2, "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
+    fail(ErrorKind::usage, "no program given; usage: accelerate_launch [options] program [arguments]");
   }
   return parsed;
 }

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
 
@@ -22,16 +23,6 @@ struct LaunchOptions {
   std::vector<std::string> command{};  ///< program and its arguments
 
   bool operator==(const LaunchOptions&) const = default;
-};
-
-/// Ends the launcher before a worker ran: the text and the exit code (2 usage, 126 cannot be run, 127 not found).
-class LaunchError : public std::runtime_error {
- public:
-  LaunchError(int exit_code, const std::string& text) : std::runtime_error(text), exit_code_(exit_code) {}
-  [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
-
- private:
-  int exit_code_;
 };
 
 /// Either options to act on, or a text to print on stdout (--help, --version).

@@ -86,15 +86,14 @@ bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
 void check_gpus(const LaunchOptions& options, const Machine& machine) {
   if (options.backend != "nccl") return;
   if (options.cpu) {
-    throw LaunchError(2,
-                      "accelerate_launch: --backend nccl needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE "
-                      "or the config file asks for the CPU; use mpi or gloo");
+    fail(ErrorKind::usage,
+         "--backend nccl needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE or the config file asks for the "
+         "CPU; use mpi or gloo");
   }
   if (machine.gpus > 0) return;
-  throw LaunchError(2,
-                    fmt::format("accelerate_launch: --backend nccl needs GPUs, but {} are visible; use mpi or gloo, or "
-                                "look at nvidia-smi and CUDA_VISIBLE_DEVICES",
-                                machine.gpus));
+  fail(ErrorKind::usage,
+       "--backend nccl needs GPUs, but {} are visible; use mpi or gloo, or look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+       machine.gpus);
 }
 
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for mpi_server.cpp where MPI or PMIx's headers were missing when this was built.
-#include "launch/plan/options.hpp"
+#include "launch/plan/error.hpp"
 #include "launch/pmix/server.hpp"
 
 namespace accelerate::launch {
 
 std::optional<std::string> why_no_mpi_server() { return WHY_NO_MPI_SERVER; }
 
-std::unique_ptr<MpiServer> serve_mpi(int64_t /*ranks*/) {
-  throw LaunchError(1, "accelerate_launch: " WHY_NO_MPI_SERVER);
-}
+std::unique_ptr<MpiServer> serve_mpi(int64_t /*ranks*/) { fail(ErrorKind::environment, "{}", WHY_NO_MPI_SERVER); }
 
 }  // namespace accelerate::launch

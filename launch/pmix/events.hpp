@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "accelerate/base/file_descriptor.hpp"
 #include "launch/pmix/server.hpp"
 
 namespace accelerate::launch {
@@ -20,7 +21,6 @@ namespace accelerate::launch {
 class PmixEvents {
  public:
   PmixEvents() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-  ~PmixEvents() { close(wake_); }
   PmixEvents(const PmixEvents&) = delete;
   PmixEvents& operator=(const PmixEvents&) = delete;
 
@@ -39,10 +39,10 @@ class PmixEvents {
     if (!abort_) abort_ = MpiAbort{.rank = rank, .code = code};
     wake();
   }
-  [[nodiscard]] int wake_fd() const { return wake_; }
+  [[nodiscard]] int wake_fd() const { return wake_.get(); }
   void heard() const {
     uint64_t count = 0;
-    [[maybe_unused]] const auto got = read(wake_, &count, sizeof count);
+    [[maybe_unused]] const auto got = read(wake_.get(), &count, sizeof count);
   }
   [[nodiscard]] bool has_come(int64_t rank) const {
     const std::lock_guard lock(mutex_);
@@ -60,14 +60,14 @@ class PmixEvents {
  private:
   void wake() const {
     const uint64_t one = 1;
-    [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+    [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
   }
 
   mutable std::mutex mutex_;
   std::set<int64_t> came_;
   std::set<int64_t> open_;
   std::optional<MpiAbort> abort_;
-  int wake_;
+  base::FileDescriptor wake_;
 };
 
 // libpmix hands no context of ours to these, except what was registered for a client: our PmixEvents.

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "launch/plan/options.hpp"
+#include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -21,16 +21,23 @@ constexpr const char* prefix = "accelerate_launch.";
 
 int open_folder(const std::string& path) { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
 
+/// Returns 0 or errno.
+int lock(int folder, int how) {
+  while (flock(folder, how) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
 /// Ours, and nobody holds its lock.
 void remove_if_stale(const std::filesystem::path& path) {
-  const int folder = open_folder(path);
+  const base::FileDescriptor folder(open_folder(path));
   struct stat status {};
   std::error_code ignored;
-  if (folder >= 0 && fstat(folder, &status) == 0 && status.st_uid == geteuid() &&
-      flock(folder, LOCK_EX | LOCK_NB) == 0) {
+  if (folder && fstat(folder.get(), &status) == 0 && status.st_uid == geteuid() &&
+      lock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
     std::filesystem::remove_all(path, ignored);
   }
-  if (folder >= 0) close(folder);
 }
 
 void sweep(const std::string& parent) {
@@ -40,26 +47,44 @@ void sweep(const std::string& parent) {
   }
 }
 
+[[noreturn]] void refuse(const std::string& parent, std::string_view named_by, int error) {
+  if (named_by.empty()) fail(ErrorKind::io, "no folder can be made in {}: {}", parent, std::strerror(error));
+  fail(ErrorKind::io, "{} is '{}', where no folder can be made: {}; set it to a folder that can be written", named_by,
+       parent, std::strerror(error));
+}
+
 }  // namespace
 
-PrivateFolder::PrivateFolder(const std::string& parent) {
-  sweep(parent);
+bool PrivateFolder::make(const std::string& parent, std::string_view named_by) {
+  path_ = fmt::format("{}/{}XXXXXX", parent, prefix);
+  if (mkdtemp(path_.data()) == nullptr) refuse(parent, named_by, errno);
+  lock_.reset(open_folder(path_));
+  if (!lock_ && errno == ENOENT) return false;
+  if (!lock_) {
+    const int error = errno;
+    rmdir(path_.c_str());
+    refuse(parent, named_by, error);
+  }
+  lock(lock_.get(), LOCK_EX);  // without locks it is as good, but stays when we are killed
   struct stat status {};
-  do {  // between its making and its locking another launcher may sweep it
-    if (lock_ >= 0) close(lock_);
-    path_ = fmt::format("{}/{}XXXXXX", parent, prefix);
-    if (mkdtemp(path_.data()) == nullptr) {
-      throw LaunchError(
-          1, fmt::format("accelerate_launch: no folder can be made in {}: {}", parent, std::strerror(errno)));
-    }
-    lock_ = open_folder(path_);
-  } while (lock_ < 0 || flock(lock_, LOCK_EX) != 0 || fstat(lock_, &status) != 0 || status.st_nlink == 0);
+  return fstat(lock_.get(), &status) == 0 && status.st_nlink > 0;
+}
+
+PrivateFolder::PrivateFolder(const std::string& parent, std::string_view named_by) {
+  sweep(parent);
+  while (!make(parent, named_by)) {
+  }
 }
 
 PrivateFolder::~PrivateFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
-  close(lock_);
+}
+
+PrivateFolder folder_for_temporary_files() {
+  const char* given = std::getenv("TMPDIR");
+  if (given != nullptr && *given != '\0') return PrivateFolder(given, "TMPDIR");
+  return PrivateFolder("/tmp");
 }
 
 }  // namespace accelerate::launch

@@ -3,15 +3,20 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+
+#include "accelerate/base/file_descriptor.hpp"
 
 namespace accelerate::launch {
 
 /// A new folder <parent>/accelerate_launch.XXXXXX for this user only, removed with all it holds at the end. Making one
-/// first sweeps the parent of folders whose launcher was killed: a living one holds a lock on its folder.
+/// first sweeps the parent of folders whose launcher was killed: a living one holds a lock on its folder. Where the
+/// file system knows no locks nothing is swept.
 class PrivateFolder {
  public:
+  /// named_by   the variable that the parent comes from, for the text
   /// Throws LaunchError (1) when parent cannot be written.
-  explicit PrivateFolder(const std::string& parent);
+  explicit PrivateFolder(const std::string& parent, std::string_view named_by = "");
   ~PrivateFolder();
   PrivateFolder(const PrivateFolder&) = delete;
   PrivateFolder& operator=(const PrivateFolder&) = delete;
@@ -19,8 +24,14 @@ class PrivateFolder {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
+  /// Makes path_ and locks it; false when another launcher swept it in between.
+  bool make(const std::string& parent, std::string_view named_by);
+
   std::string path_;
-  int lock_ = -1;
+  base::FileDescriptor lock_;
 };
+
+/// TMPDIR, else /tmp, as the parent of a PrivateFolder.
+PrivateFolder folder_for_temporary_files();
 
 }  // namespace accelerate::launch

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "accelerate/base/error.hpp"
-#include "launch/plan/options.hpp"
+#include "launch/plan/error.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/pmix/events.hpp"
 #include "launch/pmix/info.hpp"
@@ -30,12 +30,10 @@ std::string unpredictable_name() {
 /// machine any name does.
 std::string short_host_name() { return base::host_name().substr(0, 49); }
 
-std::string temporary_parent() {
-  const char* given = std::getenv("TMPDIR");
-  return given != nullptr && *given != '\0' ? given : "/tmp";
+PrivateFolder folder_for_shared_memory() {
+  if (access("/dev/shm", W_OK | X_OK) == 0) return PrivateFolder("/dev/shm");
+  return folder_for_temporary_files();
 }
-
-bool writable(const char* folder) { return access(folder, W_OK | X_OK) == 0; }
 
 /// A later libpmix may read more entries of the module than these headers know: zeros follow ours.
 struct PaddedModule {
@@ -50,9 +48,9 @@ class PmixServer : public MpiServer {
         pmix_(load_pmix()),
         host_(short_host_name()),
         job_(unpredictable_name()),
-        folder_(temporary_parent()),
-        shared_memory_(writable("/dev/shm") ? "/dev/shm" : temporary_parent()) {
-    if (!pmix_.why_not.empty()) throw LaunchError(1, fmt::format("accelerate_launch: {}", pmix_.why_not));
+        folder_(folder_for_temporary_files()),
+        shared_memory_(folder_for_shared_memory()) {
+    if (!pmix_.why_not.empty()) fail(ErrorKind::environment, "{}", pmix_.why_not);
     start();
     try {
       register_job();
@@ -93,8 +91,7 @@ class PmixServer : public MpiServer {
  private:
   void check(const char* what, pmix_status_t status) const {
     if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED) return;
-    throw LaunchError(1, fmt::format("accelerate_launch: {} failed: {}; --backend gloo needs no PMIx", what,
-                                     pmix_.error_string(status)));
+    fail(ErrorKind::environment, "{} failed: {}; --backend gloo needs no PMIx", what, pmix_.error_string(status));
   }
 
   [[nodiscard]] pmix_proc_t name_of(int64_t rank) const {
@@ -175,16 +172,14 @@ class PmixServer : public MpiServer {
     std::free(text);
     check("PMIx_generate_regex", status);
     if (result.starts_with("blob")) {  // compressed, with zeros inside; libpmix 4.2 does so for none of our lists
-      throw LaunchError(1, fmt::format("accelerate_launch: --num_processes {} is too many for --backend mpi on one "
-                                       "machine; use gloo",
-                                       ranks_));
+      fail(ErrorKind::environment, "--num_processes {} is too many for --backend mpi on one machine; use gloo", ranks_);
     }
     return result;
   }
 
   static void make_folder(const std::string& path) {
     if (mkdir(path.c_str(), 0700) != 0) {
-      throw LaunchError(1, fmt::format("accelerate_launch: {} cannot be made: {}", path, std::strerror(errno)));
+      fail(ErrorKind::io, "{} cannot be made: {}", path, std::strerror(errno));
     }
   }
 

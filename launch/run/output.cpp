@@ -1,50 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/run/output.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <utility>
 
 namespace accelerate::launch {
-Tail::Tail(size_t max_lines, size_t max_line_bytes) : max_lines_(max_lines), max_line_bytes_(max_line_bytes) {}
+namespace {
 
-void Tail::add(std::string_view bytes) {
-  for (const char c : bytes) {
-    if (c == '\n') {
-      lines_.push_back(std::exchange(open_, ""));
-      if (lines_.size() > max_lines_) lines_.pop_front();
-      returned_ = false;
-    } else if (c == '\r') {
-      returned_ = true;
-    } else {
-      if (std::exchange(returned_, false)) open_.clear();
-      if (open_.size() < max_line_bytes_) open_ += c;
-    }
+using Clock = LineBuffer::Clock;
+
+/// More than a pipe holds: what comes beyond it was written after the end of the workers.
+constexpr size_t rest_bytes = 1 << 20;
+
+}  // namespace
+
+template <typename Function>
+void Output::for_each_stream(Function&& function) {
+  for (auto& worker : workers_) {
+    for (size_t which = 0; which < sinks_.size(); ++which) function(worker, which);
   }
 }
 
-std::string Tail::text() const {
-  std::string result;
-  const size_t skip = !open_.empty() && lines_.size() == max_lines_ ? 1 : 0;
-  for (size_t i = skip; i < lines_.size(); ++i) result += lines_[i] + "\n";
-  if (!open_.empty()) result += open_ + "\n";
-  return result;
+void Output::add(base::FileDescriptor out, base::FileDescriptor err) {
+  auto& worker = workers_.emplace_back();
+  worker.streams[0].from = std::move(out);
+  worker.streams[1].from = std::move(err);
 }
 
-std::string LineBuffer::add(std::string_view bytes, Clock::time_point now) {
-  const bool was_empty = held_.empty();
-  held_ += bytes;
-  const auto end = held_.find_last_of("\n\r");
-  std::string ready;
-  if (end != std::string::npos) {
-    ready = held_.substr(0, end + 1);
-    held_.erase(0, end + 1);
+void Output::watch(std::vector<pollfd>& waits) {
+  for_each_stream([&](Worker& worker, size_t which) {
+    auto& stream = worker.streams[which];
+    stream.watched_at = waits.size();
+    waits.push_back({.fd = may_read(which) ? stream.from.get() : -1, .events = POLLIN, .revents = 0});
+  });
+  for (const auto& sink : sinks_) {
+    if (!sink.empty()) waits.push_back({.fd = sink.fd(), .events = POLLOUT, .revents = 0});
   }
-  if (was_empty || !ready.empty()) since_ = now;
-  return ready;
 }
 
-std::string LineBuffer::flush(Clock::time_point now, bool at_end) {
-  if (!at_end && now - since_ < patience) return "";
-  return std::exchange(held_, "");
+void Output::serve(const std::vector<pollfd>& waits) {
+  for (auto& sink : sinks_) sink.flush();
+  for_each_stream([&](Worker& worker, size_t which) {
+    auto& stream = worker.streams[which];
+    if (waits[stream.watched_at].revents != 0 && may_read(which)) relay(worker, which);
+    pass_on(worker, which, stream.lines.flush(Clock::now()));
+  });
+  for (auto& sink : sinks_) {
+    if (const auto failure = sink.take_failure()) say(*failure);
+  }
+}
+
+int Output::patience_ms() const {
+  const auto holds = [](const Stream& stream) { return !stream.lines.empty(); };
+  const bool one_waits = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return std::any_of(worker.streams.begin(), worker.streams.end(), holds);
+  });
+  return one_waits ? static_cast<int>(LineBuffer::patience.count()) : -1;
+}
+
+size_t Output::relay(Worker& worker, size_t which) {
+  auto& stream = worker.streams[which];
+  std::array<char, 65536> buffer;
+  const ssize_t n = read(stream.from.get(), buffer.data(), buffer.size());
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  if (n <= 0) {  // end of file; a terminal says EIO
+    pass_on(worker, which, stream.lines.flush(Clock::now(), true));
+    stream.from.reset();
+    return 0;
+  }
+  const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
+  if (workers_.size() == 1) {
+    pass_on(worker, which, bytes);
+  } else {
+    pass_on(worker, which, stream.lines.add(bytes, Clock::now()));
+  }
+  return bytes.size();
+}
+
+void Output::pass_on(Worker& worker, size_t which, std::string_view bytes) {
+  worker.tail.add(bytes);
+  if (!bytes.empty()) sinks_[which].add(bytes);
+  // The worker then gets SIGPIPE, as it would without us.
+  if (sinks_[which].abandoned()) worker.streams[which].from.reset();
+}
+
+void Output::hurry() {
+  hurries_ = true;
+  for (auto& sink : sinks_) sink.drop_beyond_limit();
+}
+
+void Output::take_the_rest() {
+  for_each_stream([&](Worker& worker, size_t which) {
+    auto& stream = worker.streams[which];
+    for (size_t taken = 0, n = 1; stream.from && n > 0 && taken < rest_bytes; taken += n) n = relay(worker, which);
+    pass_on(worker, which, stream.lines.flush(Clock::now(), true));
+    stream.from.reset();
+  });
+}
+
+bool Output::flushed() const {
+  return std::all_of(sinks_.begin(), sinks_.end(), [](const Sink& sink) { return sink.empty(); });
+}
+
+void Output::give_up() {
+  std::string lost;
+  for (const auto& sink : sinks_) lost += sink.unread().value_or("");
+  if (!lost.empty()) say(lost);
 }
 
 }  // namespace accelerate::launch

@@ -1,47 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-// What workers print: passed on as it comes, and its end kept for the message of a failure.
+// What the workers print, on its way to our stdout and stderr.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
+#include <poll.h>
+
+#include <array>
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "accelerate/base/file_descriptor.hpp"
+#include "launch/run/lines.hpp"
+#include "launch/run/sink.hpp"
 
 namespace accelerate::launch {
 
-/// The last lines of one worker. A line that was drawn over with \r (a progress bar) counts as its last state.
-class Tail {
+/// Reads the workers and writes our outputs, without waiting for either. A worker waits when our reader is slow and a
+/// Sink is full.
+class Output {
  public:
-  explicit Tail(size_t max_lines = 20, size_t max_line_bytes = 500);
-  void add(std::string_view bytes);
-  /// Each line ends with a newline; empty when nothing was printed.
-  [[nodiscard]] std::string text() const;
+  Output(int out, int err) : sinks_{Sink(out, "stdout"), Sink(err, "stderr")} {}
+
+  /// out, err   the ends of the next worker's pipes that we read, non-blocking
+  void add(base::FileDescriptor out, base::FileDescriptor err);
+
+  /// Adds what poll() has to look at.
+  void watch(std::vector<pollfd>& waits);
+  /// Does what can be done now. waits: after poll(), as watch() filled it.
+  void serve(const std::vector<pollfd>& waits);
+  /// Milliseconds until the beginning of a line has waited long enough; -1: none waits.
+  [[nodiscard]] int patience_ms() const;
+
+  /// We are told to end: nobody waits for our reader any more, what he does not take in time is lost.
+  void hurry();
+  /// All workers ended: takes what they wrote last. Programs that they left behind may go on writing; that is not read.
+  void take_the_rest();
+  [[nodiscard]] bool flushed() const;
+  /// Says what is lost where nobody reads.
+  void give_up();
+
+  /// The last lines of a worker, in the order of add().
+  [[nodiscard]] std::string last_lines(size_t worker) const { return workers_.at(worker).tail.text(); }
+  /// A message of our own, to stderr.
+  void say(std::string_view text) { sinks_[1].add(text); }
 
  private:
-  size_t max_lines_;
-  size_t max_line_bytes_;
-  std::deque<std::string> lines_;
-  std::string open_;
-  bool returned_ = false;  // a \r came: the next character starts the line anew
-};
+  struct Stream {
+    base::FileDescriptor from{};
+    LineBuffer lines{};
+    size_t watched_at = 0;  // in the waits
+  };
+  struct Worker {
+    Tail tail{};
+    std::array<Stream, 2> streams{};
+  };
 
-/// Joins the pieces a pipe delivers to whole lines, so that lines of several ranks do not mix.
-class LineBuffer {
- public:
-  using Clock = std::chrono::steady_clock;
-  /// How long the beginning of a line may wait for its end: progress bars never send one.
-  static constexpr std::chrono::milliseconds patience{50};
+  [[nodiscard]] bool may_read(size_t which) const { return hurries_ || !sinks_[which].full(); }
+  /// Reads at most one buffer; returns how many bytes, 0 where there is nothing (more).
+  size_t relay(Worker& worker, size_t which);
+  void pass_on(Worker& worker, size_t which, std::string_view bytes);
+  template <typename Function>
+  void for_each_stream(Function&& function);
 
-  /// returns   what may be written now: everything up to the last \n or \r
-  std::string add(std::string_view bytes, Clock::time_point now);
-  /// returns   the beginning of a line when it has waited long enough (or always, at the end)
-  std::string flush(Clock::time_point now, bool at_end = false);
-  [[nodiscard]] bool empty() const noexcept { return held_.empty(); }
-
- private:
-  std::string held_;
-  Clock::time_point since_{};
+  std::array<Sink, 2> sinks_;
+  std::deque<Worker> workers_;
+  bool hurries_ = false;
 };
 
 }  // namespace accelerate::launch

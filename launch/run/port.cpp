@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "launch/plan/options.hpp"
+#include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -77,12 +77,11 @@ ReservedPort::ReservedPort(std::optional<int64_t> wanted)
   if (error != 0) {
     close_all();
     if (error == EADDRINUSE) {
-      throw LaunchError(1, fmt::format("accelerate_launch: --main_process_port {} is in use on 127.0.0.1, perhaps by "
-                                       "another job; give another, or 0 for a free one",
-                                       *wanted));
+      fail(ErrorKind::environment,
+           "--main_process_port {} is in use on 127.0.0.1, perhaps by another job; give another, or 0 for a free one",
+           *wanted);
     }
-    throw LaunchError(1, fmt::format("accelerate_launch: no port {} on 127.0.0.1: {}", wanted.value_or(default_port),
-                                     std::strerror(error)));
+    fail(ErrorKind::environment, "no port {} on 127.0.0.1: {}", wanted.value_or(default_port), std::strerror(error));
   }
   number_ = port_of(socket_);
   if (wanted == 0 || moved) claim(lock_, number_);  // from a launcher that is told to take this number

@@ -20,18 +20,23 @@ Signals::Signals() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &pipe_before_);
-  fd_ = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+  struct sigaction ends_only {};
+  ends_only.sa_handler = SIG_DFL;
+  ends_only.sa_flags = SA_NOCLDSTOP;  // a child that is suspended would hide the next that ends
+  sigaction(SIGCHLD, &ends_only, &child_before_);
+  fd_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
 Signals::~Signals() {
-  close(fd_);
+  sigaction(SIGCHLD, &child_before_, nullptr);
   sigaction(SIGPIPE, &pipe_before_, nullptr);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-int Signals::next() const {
+std::optional<Signal> Signals::next() const {
   signalfd_siginfo info{};
-  return read(fd_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  if (read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+  return Signal{.number = static_cast<int>(info.ssi_signo), .sender = static_cast<pid_t>(info.ssi_pid)};
 }
 
 }  // namespace accelerate::launch

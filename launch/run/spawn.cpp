@@ -2,7 +2,6 @@
 #include "launch/run/spawn.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -16,48 +15,54 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <utility>
 #include <vector>
+
+#include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
 namespace {
 
+using base::FileDescriptor;
+
 struct Channel {
-  int ours = -1;
-  int theirs = -1;
+  FileDescriptor ours{};
+  FileDescriptor theirs{};
 };
 
-[[noreturn]] void cannot(const char* what) {
-  throw LaunchError(1, fmt::format("accelerate_launch: {} failed: {}", what, std::strerror(errno)));
-}
+[[noreturn]] void cannot(const char* what) { fail(ErrorKind::io, "{} failed: {}", what, std::strerror(errno)); }
 
 /// A terminal of its own where our stream is one, so that a worker's progress bar and colours stay: it asks isatty().
-bool open_terminal(int like, Channel& channel) {
-  channel.ours = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+/// Nothing where the system has no more terminals.
+Channel open_terminal(int like) {
+  Channel channel{.ours = FileDescriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC))};
+  const int ours = channel.ours.get();
   std::array<char, 64> name{};
-  if (channel.ours < 0 || grantpt(channel.ours) != 0 || unlockpt(channel.ours) != 0 ||
-      ptsname_r(channel.ours, name.data(), name.size()) != 0) {
-    if (channel.ours >= 0) close(channel.ours);
-    return false;
-  }
-  channel.theirs = open(name.data(), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (ours < 0 || grantpt(ours) != 0 || unlockpt(ours) != 0 || ptsname_r(ours, name.data(), name.size()) != 0)
+    return {};
+  channel.theirs.reset(open(name.data(), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const int theirs = channel.theirs.get();
+  if (theirs < 0) return {};
   termios mode{};
-  if (tcgetattr(channel.theirs, &mode) == 0) {
+  if (tcgetattr(theirs, &mode) == 0) {
     cfmakeraw(&mode);  // bytes pass unchanged; our own terminal does the line endings
-    tcsetattr(channel.theirs, TCSANOW, &mode);
+    tcsetattr(theirs, TCSANOW, &mode);
   }
   winsize size{};
-  if (ioctl(like, TIOCGWINSZ, &size) == 0) ioctl(channel.theirs, TIOCSWINSZ, &size);
-  return true;
+  if (ioctl(like, TIOCGWINSZ, &size) == 0) ioctl(theirs, TIOCSWINSZ, &size);
+  return channel;
+}
+
+Channel open_pipe() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) cannot("pipe");
+  return {.ours = FileDescriptor(ends[0]), .theirs = FileDescriptor(ends[1])};
 }
 
 Channel open_channel(int like) {
-  Channel channel;
-  if (isatty(like) == 0 || !open_terminal(like, channel)) {
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) cannot("pipe");
-    channel = {.ours = ends[0], .theirs = ends[1]};
-  }
-  fcntl(channel.ours, F_SETFL, O_NONBLOCK);
+  Channel channel = isatty(like) != 0 ? open_terminal(like) : Channel{};
+  if (!channel.ours) channel = open_pipe();
+  fcntl(channel.ours.get(), F_SETFL, O_NONBLOCK);
   return channel;
 }
 
@@ -75,6 +80,7 @@ struct Exec {
   char** envp;
   int in, out, err, report;
   pid_t launcher;
+  const rlimit* open_files;
 };
 
 [[noreturn]] void become(const Exec& exec) {
@@ -85,6 +91,7 @@ struct Exec {
   dup2(exec.out, STDOUT_FILENO);
   dup2(exec.err, STDERR_FILENO);
   signal(SIGPIPE, SIG_DFL);
+  setrlimit(RLIMIT_NOFILE, exec.open_files);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -113,20 +120,19 @@ std::string find_program(const std::string& name, const env::Variables& variable
   }
   struct stat status {};
   if (found.empty() && stat(name.c_str(), &status) == 0 && name.find('/') != std::string::npos) {
-    throw LaunchError(126, fmt::format("accelerate_launch: {} is a folder, not a program", name));
+    fail_with(126, ErrorKind::usage, "{} is a folder, not a program", name);
   }
   if (found.empty() && name.find('/') == std::string::npos && is_file(name)) {
-    throw LaunchError(127,
-                      fmt::format("accelerate_launch: {} is not in PATH; the one in this folder is ./{}", name, name));
+    fail_with(127, ErrorKind::usage, "{} is not in PATH; the one in this folder is ./{}", name, name);
   }
-  if (found.empty()) throw LaunchError(127, fmt::format("accelerate_launch: {} not found", name));
+  if (found.empty()) fail_with(127, ErrorKind::usage, "{} not found", name);
   if (access(found.c_str(), X_OK) != 0) {
-    throw LaunchError(126, fmt::format("accelerate_launch: {} is not executable; chmod +x {} allows it", name, name));
+    fail_with(126, ErrorKind::usage, "{} is not executable; chmod +x {} allows it", name, name);
   }
   return found;
 }
 
-Process spawn(const std::string& program, const WorkerPlan& worker) {
+Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files) {
   std::vector<std::string> arguments = worker.command;
   std::vector<std::string> variables;
   for (const auto& [name, value] : worker.environment) variables.push_back(name + "=" + value);
@@ -134,27 +140,30 @@ Process spawn(const std::string& program, const WorkerPlan& worker) {
   auto envp = pointers(variables);
 
   const bool keeps_stdin = worker.rank == 0 && isatty(STDIN_FILENO) == 0 && fcntl(STDIN_FILENO, F_GETFD) >= 0;
-  const int in = keeps_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const Channel out = open_channel(STDOUT_FILENO);
-  const Channel err = open_channel(STDERR_FILENO);
-  std::array<int, 2> report{};
-  if (in < 0 || pipe2(report.data(), O_CLOEXEC) != 0) cannot("pipe");
+  FileDescriptor in(keeps_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!in) cannot("open /dev/null");
+  Channel out = open_channel(STDOUT_FILENO);
+  Channel err = open_channel(STDERR_FILENO);
+  Channel report = open_pipe();
 
-  const Exec exec{program.c_str(), argv.data(), envp.data(), in, out.theirs, err.theirs, report[1], getpid()};
+  const Exec exec{.program = program.c_str(),
+                  .argv = argv.data(),
+                  .envp = envp.data(),
+                  .in = in.get(),
+                  .out = out.theirs.get(),
+                  .err = err.theirs.get(),
+                  .report = report.theirs.get(),
+                  .launcher = getpid(),
+                  .open_files = &open_files};
   const pid_t pid = fork();
   if (pid == 0) become(exec);
-  const int fork_error = errno;
-  for (const int fd : {in, out.theirs, err.theirs, report[1]}) close(fd);
-  int error = fork_error;
-  bool failed = pid < 0;
-  if (!failed) failed = read(report[0], &error, sizeof error) == sizeof error;  // end of file: it runs
-  close(report[0]);
-  if (!failed) return {.pid = pid, .out = out.ours, .err = err.ours};
-  close(out.ours);
-  close(err.ours);
+  int error = errno;
+  report.theirs.reset();
+  const bool runs = pid > 0 && read(report.ours.get(), &error, sizeof error) != sizeof error;  // end of file: it runs
+  if (runs) return {.pid = pid, .out = std::move(out.ours), .err = std::move(err.ours)};
   if (pid > 0) waitpid(pid, nullptr, 0);
-  throw LaunchError(pid < 0 ? 1 : 126, fmt::format("accelerate_launch: {} cannot be run: {}", worker.command.front(),
-                                                   std::strerror(error)));
+  fail_with(pid < 0 ? 1 : 126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(),
+            std::strerror(error));
 }
 
 }  // namespace accelerate::launch

@@ -2,10 +2,12 @@
 // Starts one worker.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <string>
 
+#include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/env/process_env.hpp"
 #include "launch/plan/plan.hpp"
 
@@ -14,8 +16,8 @@ namespace accelerate::launch {
 /// A worker that runs. Its process group is its own, named by pid; out and err are the ends we read, non-blocking.
 struct Process {
   pid_t pid = -1;
-  int out = -1;
-  int err = -1;
+  base::FileDescriptor out{};
+  base::FileDescriptor err{};
 };
 
 /// The path that a shell would run for this name, relative to the given PATH.
@@ -25,8 +27,9 @@ std::string find_program(const std::string& name, const env::Variables& variable
 /// Forks and executes. The worker dies (SIGKILL) with the calling thread; rank 0 keeps our stdin unless that is a
 /// terminal (a process group in the background may not read one), the others read /dev/null.
 ///
-/// program   result of find_program
+/// program      result of find_program
+/// open_files   the worker's limit
 /// Throws LaunchError (126) when the system cannot execute it.
-Process spawn(const std::string& program, const WorkerPlan& worker);
+Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files);
 
 }  // namespace accelerate::launch

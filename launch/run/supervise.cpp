@@ -3,21 +3,22 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <initializer_list>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "launch/pmix/server.hpp"
+#include "launch/run/failure_report.hpp"
+#include "launch/run/lifetimes.hpp"
 #include "launch/run/mpi_start.hpp"
+#include "launch/run/open_files.hpp"
 #include "launch/run/output.hpp"
 #include "launch/run/signals.hpp"
 #include "launch/run/spawn.hpp"
@@ -26,61 +27,36 @@
 namespace accelerate::launch {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Lifetimes::Clock;
 
-/// Returns false when nobody reads any more.
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EAGAIN) {  // somebody shares our terminal and made it non-blocking
-      pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
-      poll(&ready, 1, -1);
-    } else if (n < 0 && errno != EINTR) {
-      return false;
-    } else if (n > 0) {
-      bytes.remove_prefix(static_cast<size_t>(n));
-    }
-  }
-  return true;
+/// The sooner of two waits in milliseconds, of which -1 is for ever.
+int sooner(int one, int other) {
+  if (one < 0 || other < 0) return std::max(one, other);
+  return std::min(one, other);
 }
-
-struct Stream {
-  int from = -1;
-  int to = -1;
-  LineBuffer lines{};
-};
-
-struct Worker {
-  int64_t rank = 0;
-  pid_t pid = -1;
-  bool running = true;
-  Tail tail{};
-  std::array<Stream, 2> streams{};
-};
 
 class Supervisor {
  public:
-  explicit Supervisor(const SuperviseOptions& options) : options_(options), host_(base::host_name()) {}
-  ~Supervisor() {
-    for (auto& worker : workers_) {
-      for (auto& stream : worker.streams) close_stream(stream);
-    }
-  }
-  Supervisor(const Supervisor&) = delete;
-  Supervisor& operator=(const Supervisor&) = delete;
+  explicit Supervisor(const SuperviseOptions& options, size_t workers)
+      : options_(options),
+        open_files_(static_cast<int64_t>(workers)),
+        output_(options.out, options.err),
+        lifetimes_(options.grace) {}
 
   int run(const LaunchPlan& plan) {
     try {
       start(plan);
     } catch (...) {
-      tell(SIGKILL);
-      while (running() > 0) step();
+      lifetimes_.tell(SIGKILL);
+      while (lifetimes_.running() > 0) step();
+      output_.take_the_rest();
       throw;
     }
-    while (running() > 0) step();
-    drain();
+    while (lifetimes_.running() > 0) step();
+    output_.take_the_rest();
     report();
-    return result_;
+    write_the_rest();
+    return interrupted_ != 0 ? 128 + interrupted_ : failure_ ? failure_->exit_code : 0;
   }
 
  private:
@@ -91,123 +67,57 @@ class Supervisor {
     if (plan.serve_mpi) mpi_ = serve_mpi(static_cast<int64_t>(plan.workers.size()));
     for (auto planned : plan.workers) {
       if (mpi_) planned.environment.merge(mpi_->variables(planned.rank));
-      const Process process = spawn(program, planned);
-      Worker worker{.rank = planned.rank, .pid = process.pid};
-      worker.streams[0] = {.from = process.out, .to = options_.out};
-      worker.streams[1] = {.from = process.err, .to = options_.err};
-      workers_.push_back(std::move(worker));
+      Process process = spawn(program, planned, open_files_.before());
+      lifetimes_.add(planned.rank, process.pid);
+      output_.add(std::move(process.out), std::move(process.err));
     }
   }
 
-  [[nodiscard]] int64_t running() const {
-    int64_t count = 0;
-    for (const auto& worker : workers_) count += worker.running ? 1 : 0;
-    return count;
-  }
-
-  /// Waits for output, a signal or the next deadline, and deals with it.
+  /// Waits for output, a reader, a signal or the next deadline, and deals with it.
   void step() {
-    std::vector<pollfd> waits{
-        {.fd = signals_.fd(), .events = POLLIN, .revents = 0},
-        {.fd = mpi_ && first_failed_ == nullptr ? mpi_->wake_fd() : -1, .events = POLLIN, .revents = 0}};
-    const size_t first_source = waits.size();
-    std::vector<std::pair<Worker*, Stream*>> sources;
-    bool held = false;
-    for (auto& worker : workers_) {
-      for (auto& stream : worker.streams) {
-        held |= !stream.lines.empty();
-        if (stream.from < 0) continue;
-        waits.push_back({.fd = stream.from, .events = POLLIN, .revents = 0});
-        sources.emplace_back(&worker, &stream);
-      }
-    }
-    poll(waits.data(), waits.size(), timeout(held));
-    for (size_t i = 0; i < sources.size(); ++i) {
-      auto& worker = *sources[i].first;
-      auto& stream = *sources[i].second;
-      if (waits[i + first_source].revents != 0) relay(worker, stream);
-      pass_on(worker, stream, stream.lines.flush(Clock::now()));
-    }
-    for (int number = signals_.next(); number != 0; number = signals_.next()) {
-      if (number != SIGCHLD) forward(number);
-    }
-    if (mpi_ && first_failed_ == nullptr) look_for_abort();
-    reap();
-    if (mpi_ && first_failed_ == nullptr) look_at_start();
-    if (first_failed_ == nullptr && told_ == 0) name_stragglers();
-    if (kill_at_ && Clock::now() >= *kill_at_) tell(SIGKILL);
+    std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+                              {.fd = mpi_ && !failure_ ? mpi_->wake_fd() : -1, .events = POLLIN, .revents = 0}};
+    output_.watch(waits);
+    poll(waits.data(), waits.size(), patience_ms());
+    output_.serve(waits);
+    if (mpi_ && !failure_) look_for_abort();
+    while (const auto signal = signals_.next()) hear(*signal);
+    if (mpi_ && !failure_) look_at_start();
+    if (!failure_ && told_ == 0) name_stragglers();
+    lifetimes_.kill_when_due();
   }
 
-  [[nodiscard]] int timeout(bool held) const {
-    if (held) return static_cast<int>(LineBuffer::patience.count());
-    Clock::time_point next = Clock::time_point::max();
-    for (const auto& each : {kill_at_, start_deadline_, stragglers_at_}) next = std::min(next, each.value_or(next));
-    if (next == Clock::time_point::max()) return -1;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
-    return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 1, 60'000));
+  [[nodiscard]] int patience_ms() const {
+    int patience = sooner(output_.patience_ms(), lifetimes_.patience_ms());
+    for (const auto& deadline : {start_deadline_, stragglers_at_}) {
+      if (!deadline) continue;
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
+      patience = sooner(patience, static_cast<int>(std::clamp<int64_t>(left + 1, 1, 60'000)));
+    }
+    return patience;
   }
 
-  /// Reads what is there, at most one buffer. Returns false when there is nothing (more).
-  bool relay(Worker& worker, Stream& stream) {
-    std::array<char, 65536> buffer;
-    const ssize_t n = read(stream.from, buffer.data(), buffer.size());
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (n <= 0) {  // end of file; a terminal says EIO
-      pass_on(worker, stream, stream.lines.flush(Clock::now(), true));
-      close_stream(stream);
-      return false;
-    }
-    const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
-    if (workers_.size() == 1) {
-      pass_on(worker, stream, bytes);
+  void hear(const Signal& signal) {
+    if (signal.number == SIGCHLD) {
+      lifetimes_.reap(signal.sender, [this](const Worker& worker) { take_leave_of(worker); });
+    } else if (is_notice(signal.number)) {
+      lifetimes_.tell(signal.number);
+    } else if (told_ != 0) {
+      lifetimes_.tell(SIGKILL);
     } else {
-      pass_on(worker, stream, stream.lines.add(bytes, Clock::now()));
-    }
-    return true;
-  }
-
-  /// Where nobody reads our output any more (| head), the worker gets SIGPIPE, as it would without us.
-  static void pass_on(Worker& worker, Stream& stream, std::string_view bytes) {
-    if (bytes.empty()) return;
-    worker.tail.add(bytes);
-    if (!write_all(stream.to, bytes)) close_stream(stream);
-  }
-
-  static void close_stream(Stream& stream) {
-    if (stream.from >= 0) close(stream.from);
-    stream.from = -1;
-  }
-
-  /// All workers ended: what they wrote last. Their helpers may hold the pipes open, so we do not wait for the end.
-  void drain() {
-    for (auto& worker : workers_) {
-      for (auto& stream : worker.streams) {
-        while (stream.from >= 0 && relay(worker, stream)) {
-        }
-        pass_on(worker, stream, stream.lines.flush(Clock::now(), true));
-      }
+      told_ = signal.number;
+      output_.hurry();
+      lifetimes_.stop(signal.number);
     }
   }
 
-  void reap() {
-    for (auto& worker : workers_) {
-      siginfo_t info{};
-      if (!worker.running || waitid(P_PID, static_cast<id_t>(worker.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-          info.si_pid == 0) {
-        continue;
-      }
-      // Helpers it left behind go first: until it is reaped nobody else can own this group's number.
-      kill(-worker.pid, SIGKILL);
-      int status = 0;
-      waitpid(worker.pid, &status, 0);
-      worker.running = false;
-      stragglers_at_ = Clock::now() + options_.straggler;
-      if (first_failed_ != nullptr) continue;
-      if (exit_code_of(status) != 0) {
-        fail(worker, describe(status) + waited_for_whom(worker), exit_code_of(status));
-      } else if (mpi_ && mpi_->not_finalized(worker.rank)) {
-        fail(worker, "exit code 0 without MPI_Finalize", 1);  // the others would wait for it for ever
-      }
+  void take_leave_of(const Worker& worker) {
+    stragglers_at_ = Clock::now() + options_.straggler;
+    if (failure_) return;
+    if (const int code = exit_code_of(*worker.status); code != 0) {
+      fail(worker, describe(*worker.status) + waited_for_whom(worker), code);
+    } else if (mpi_ && mpi_->not_finalized(worker.rank)) {
+      fail(worker, "exit code 0 without MPI_Finalize", 1);  // the others would wait for it for ever
     }
   }
 
@@ -224,49 +134,27 @@ class Supervisor {
     if (!start_deadline_) start_deadline_ = now + options_.mpi_start;
     if (now < *start_deadline_) return;
     start_deadline_.reset();
-    absent_ = true;
     fail(worker_of(absent.front().rank),
          fmt::format("{} not come to MPI_Init within {:g} s, where others wait", names(absent),
                      std::chrono::duration<double>(options_.mpi_start).count()),
          1);
+    failure_->never_came = true;
   }
 
   [[nodiscard]] const Worker& worker_of(int64_t rank) const {
-    return *std::find_if(workers_.begin(), workers_.end(), [&](const auto& each) { return each.rank == rank; });
+    const auto& workers = lifetimes_.workers();
+    return *std::find_if(workers.begin(), workers.end(), [&](const Worker& each) { return each.rank == rank; });
   }
 
   [[nodiscard]] std::vector<AtMpiStart> at_start() const {
     std::vector<AtMpiStart> all;
-    for (const auto& worker : workers_) {
+    for (const auto& worker : lifetimes_.workers()) {
       all.push_back({.rank = worker.rank,
-                     .running = worker.running,
+                     .running = worker.running(),
                      .came = mpi_->has_come(worker.rank),
                      .finalized = !mpi_->not_finalized(worker.rank)});
     }
     return all;
-  }
-
-  void name_stragglers() {
-    if (!stragglers_at_ || Clock::now() < *stragglers_at_) return;
-    stragglers_at_.reset();
-    for (const auto& worker : workers_) {
-      if (!worker.running) continue;
-      write_all(
-          options_.err,
-          fmt::format("accelerate_launch: worker {} ({}, pid {}) still runs {:g} s after the others ended; it {}\n",
-                      worker.rank, host_, worker.pid, std::chrono::duration<double>(options_.straggler).count(),
-                      what_it_does(worker.pid)));
-    }
-  }
-
-  void look_for_abort() {
-    mpi_->heard();
-    const auto abort = mpi_->aborted();
-    for (const auto& worker : workers_) {
-      if (!abort || worker.rank != abort->rank) continue;
-      const int code = abort->code & 0xff;
-      fail(worker, fmt::format("MPI_Abort({})", abort->code), code == 0 ? 1 : code);
-    }
   }
 
   /// A worker that gave up in MPI's start is not the cause of it.
@@ -276,86 +164,90 @@ class Supervisor {
     return absent.empty() ? "" : fmt::format(" in MPI_Init, to which {} not come", names(absent));
   }
 
+  void name_stragglers() {
+    if (!stragglers_at_ || Clock::now() < *stragglers_at_) return;
+    stragglers_at_.reset();
+    for (const auto& worker : lifetimes_.workers()) {
+      if (!worker.running()) continue;
+      output_.say(
+          fmt::format("accelerate_launch: worker {} ({}, pid {}) still runs {:g} s after the others ended; it {}\n",
+                      worker.rank, base::host_name(), worker.pid,
+                      std::chrono::duration<double>(options_.straggler).count(), what_it_does(worker.pid)));
+    }
+  }
+
+  void look_for_abort() {
+    mpi_->heard();
+    const auto abort = mpi_->aborted();
+    for (const auto& worker : lifetimes_.workers()) {
+      if (!abort || worker.rank != abort->rank) continue;
+      const int code = abort->code & 0xff;
+      fail(worker, fmt::format("MPI_Abort({})", abort->code), code == 0 ? 1 : code);
+    }
+  }
+
   void fail(const Worker& worker, const std::string& cause, int exit_code) {
-    first_failed_ = &worker;
-    cause_ = cause;
-    result_ = exit_code;
-    stopped_ = running() > 0 && !kill_at_;
-    if (stopped_) stop_with_grace(SIGTERM);
+    failure_ = Failure{.rank = worker.rank,
+                       .pid = worker.pid,
+                       .cause = cause,
+                       .exit_code = exit_code,
+                       .ended_before = ended_besides(worker),
+                       .suspended = lifetimes_.suspended(),
+                       .others_were_stopped = lifetimes_.running() > 0 && !lifetimes_.stopping()};
+    if (failure_->others_were_stopped) lifetimes_.stop(SIGTERM);
   }
 
-  void forward(int number) {
-    if (is_notice(number)) {
-      tell(number);
-    } else if (told_ != 0) {
-      tell(SIGKILL);
-    } else {
-      told_ = number;
-      stop_with_grace(number);
+  [[nodiscard]] std::vector<int64_t> ended_besides(const Worker& failed) const {
+    std::vector<int64_t> ranks;
+    for (const auto& worker : lifetimes_.workers()) {
+      if (!worker.running() && worker.rank != failed.rank) ranks.push_back(worker.rank);
     }
-  }
-
-  void stop_with_grace(int number) {
-    tell(number);
-    if (!kill_at_) kill_at_ = Clock::now() + options_.grace;  // a signal during a failure's grace gives no more time
-  }
-
-  void tell(int number) {
-    for (const auto& worker : workers_) {
-      if (worker.running) kill(-worker.pid, number);
-    }
+    return ranks;
   }
 
   void report() {
-    if (first_failed_ == nullptr) return;
-    const auto& worker = *first_failed_;
-    const std::string who = fmt::format("accelerate_launch: worker {} ({}, pid {})", worker.rank, host_, worker.pid);
-    std::string text;
-    const std::string last = worker.tail.text();
-    const std::string lines = last.empty() ? "It printed nothing." : "Its last lines follow.";
-    if (absent_) {
-      text = fmt::format("accelerate_launch: {} ({}, pid {}); all were stopped. {}\n{}", cause_, host_, worker.pid,
-                         lines, last);
-    } else if (told_ != 0) {
-      text = fmt::format("{} ended with {} after signal {} was passed on.\n", who, cause_, told_);
-    } else if (workers_.size() == 1) {
-      text = fmt::format("{} ended with {}.\n", who, cause_);
-    } else {
-      text = fmt::format("{} ended first, {}{}. {}\n{}", who, cause_, stopped_ ? "; the others were stopped" : "",
-                         lines, last);
+    if (!failure_) return;
+    const auto& workers = lifetimes_.workers();
+    const auto failed = static_cast<size_t>(&worker_of(failure_->rank) - workers.data());
+    output_.say(failure_report(*failure_, {.host = base::host_name(),
+                                           .workers = workers.size(),
+                                           .signal = told_,
+                                           .last_lines = output_.last_lines(failed)}));
+  }
+
+  /// A slow reader gets all of it, unless we are told to stop.
+  void write_the_rest() {
+    std::optional<Clock::time_point> until;
+    if (told_ != 0) until = Clock::now() + options_.reader_grace;
+    while (!output_.flushed() && interrupted_ == 0 && (!until || Clock::now() < *until)) {
+      std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+      output_.watch(waits);
+      poll(waits.data(), waits.size(), until ? 10 : -1);
+      output_.serve(waits);
+      while (const auto signal = signals_.next()) {
+        if (signal->number != SIGCHLD && !is_notice(signal->number)) interrupted_ = signal->number;
+      }
     }
-    write_all(options_.err, text);
+    output_.give_up();
   }
 
   SuperviseOptions options_;
-  std::string host_;
+  OpenFiles open_files_;
   Signals signals_;  // before the server: its threads inherit what is blocked
   std::unique_ptr<MpiServer> mpi_;
-  std::vector<Worker> workers_;
-  const Worker* first_failed_ = nullptr;
-  std::string cause_;
-  int result_ = 0;
-  int told_ = 0;  // the signal that we passed on
-  bool stopped_ = false;
-  bool absent_ = false;  // the one that failed did not end: it never came to MPI's start
+  Output output_;
+  Lifetimes lifetimes_;
+  std::optional<Failure> failure_;
   std::optional<Clock::time_point> start_deadline_;
   std::optional<Clock::time_point> stragglers_at_;
-  std::optional<Clock::time_point> kill_at_;
+  int told_ = 0;         // the signal that we passed on
+  int interrupted_ = 0;  // the one that ended our waiting for a reader
 };
 
 }  // namespace
 
-std::string describe(int status) {
-  if (!WIFSIGNALED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
-  std::string words = strsignal(WTERMSIG(status));
-  if (words.size() > 1 && std::islower(static_cast<unsigned char>(words[1])) != 0) {
-    words[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(words[0])));
-  }
-  return fmt::format("signal {} ({})", WTERMSIG(status), words);
+int supervise(const LaunchPlan& plan, const SuperviseOptions& options) {
+  return Supervisor(options, plan.workers.size()).run(plan);
 }
-
-int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
-
-int supervise(const LaunchPlan& plan, const SuperviseOptions& options) { return Supervisor(options).run(plan); }
 
 }  // namespace accelerate::launch

@@ -186,6 +186,61 @@ TEST_CASE("a setting in the environment that cannot be is refused before a rank 
   CHECK(ran.err == "accelerate_launch: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl\n");
 }
 
+TEST_CASE("of ranks that ended while the launcher had no time, the first is named") {
+  Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
+                        "echo rank$RANK $$; [ $RANK = 1 ] && sleep 0.5 && echo ready; exec sleep 300"}));
+  REQUIRE(child.wait_for("ready"));
+  const auto innocent = numbers(child.out(), "rank0");
+  const auto first = numbers(child.out(), "rank1");
+  REQUIRE(innocent.size() == 1);
+  REQUIRE(first.size() == 1);
+  kill(child.pid(), SIGSTOP);
+  kill(first[0], SIGKILL);
+  REQUIRE(testing::gone(first[0]));
+  kill(innocent[0], SIGTERM);
+  REQUIRE(testing::gone(innocent[0]));
+  kill(child.pid(), SIGCONT);
+  const auto ran = child.wait();
+  CAPTURE(ran.err);
+  CHECK(ran.code == 128 + SIGKILL);
+  CHECK(ran.err.starts_with("accelerate_launch: worker 1 ("));
+}
+
+TEST_CASE("ends are noticed where SIGCHLD is inherited as ignored") {
+  const auto ran =
+      Child({"sh", "-c",
+             "trap '' CHLD; exec " TEST_BINARY_DIR
+             "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 2 sh -c 'exit 3'"})
+          .wait(std::chrono::seconds(30));
+  CHECK(ran.code == 3);
+}
+
+TEST_CASE("a soft limit of open files is raised for the launcher, and stays for the ranks") {
+  const auto ran = Child({"sh", "-c",
+                          "ulimit -Sn 40; exec " TEST_BINARY_DIR
+                          "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 20 sh -c "
+                          "'ulimit -Sn'"})
+                       .wait();
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  std::string expected;
+  for (int rank = 0; rank < 20; ++rank) expected += "40\n";
+  CHECK(ran.out == expected);
+}
+
+TEST_CASE("too few open files are an error before a rank starts") {
+  const auto ran =
+      Child({"sh", "-c",
+             "ulimit -n 100; exec " TEST_BINARY_DIR
+             "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 20 echo started"})
+          .wait();
+  CHECK(ran.code == 1);
+  CHECK(ran.out == "");
+  CHECK(ran.err ==
+        "accelerate_launch: 20 ranks need 108 open files in the launcher, the limit is 100; start fewer, or raise the "
+        "hard limit (ulimit -Hn)\n");
+}
+
 TEST_CASE("no rank outlives a launcher that was killed") {
   std::vector<pid_t> ranks;
   {

@@ -136,6 +136,20 @@ TEST_CASE("without libpmix mpi is an error when asked for, and gloo with a word 
         "than mpi on one machine\n");
 }
 
+TEST_CASE("a TMPDIR that cannot be written is named") {
+  const auto with = [](const std::string& folder) {
+    const auto ran = launch({"--backend", "mpi", "--num_processes", "2", "true"}, {{"TMPDIR", folder}});
+    CHECK(ran.code == 1);
+    return ran.err;
+  };
+  CHECK(with("/no/such") ==
+        "accelerate_launch: TMPDIR is '/no/such', where no folder can be made: No such file or directory; set it to a "
+        "folder that can be written\n");
+  CHECK(with("/dev/null") ==
+        "accelerate_launch: TMPDIR is '/dev/null', where no folder can be made: Not a directory; set it to a folder "
+        "that can be written\n");
+}
+
 TEST_CASE("MPI_Abort stops all ranks and its code is the launcher's") {
   const Scratch scratch;
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "abort"}, scratch.variables());

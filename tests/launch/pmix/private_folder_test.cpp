@@ -3,18 +3,30 @@
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
-#include "launch/plan/options.hpp"
+#include "launch/plan/error.hpp"
 
 using accelerate::launch::PrivateFolder;
 namespace fs = std::filesystem;
 
 namespace {
+
+bool locks_are_known = true;
+
+/// As on some network file systems.
+struct NoLocks {
+  NoLocks() { locks_are_known = false; }
+  ~NoLocks() { locks_are_known = true; }
+};
 
 struct Parent {
   Parent() {
@@ -25,7 +37,18 @@ struct Parent {
   std::string path;
 };
 
+std::ptrdiff_t folders_in(const Parent& parent) {
+  return std::distance(fs::directory_iterator(parent.path), fs::directory_iterator());
+}
+
 }  // namespace
+
+/// In this program in place of the system's.
+extern "C" int flock(int fd, int operation) noexcept {
+  if (locks_are_known) return static_cast<int>(syscall(SYS_flock, fd, operation));
+  errno = ENOSYS;
+  return -1;
+}
 
 TEST_CASE("a private folder is ours alone and goes away with all it holds") {
   const Parent parent;
@@ -54,7 +77,41 @@ TEST_CASE("what a killed launcher left is swept, what a living one holds and wha
   CHECK(fs::exists(next.path()));
 }
 
-TEST_CASE("a parent that is not there is named") {
+TEST_CASE("where the file system knows no locks a folder is made, once, and goes away at the end") {
+  const Parent parent;
+  const NoLocks no_locks;
+  {
+    const PrivateFolder folder(parent.path);
+    CHECK(folders_in(parent) == 1);
+    const PrivateFolder second(parent.path);  // sweeps nothing: nobody can tell that the first lives
+    CHECK(folders_in(parent) == 2);
+  }
+  CHECK(folders_in(parent) == 0);
+}
+
+TEST_CASE("a folder that cannot be opened is an error with its cause, and does not stay") {
+  const Parent parent;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::string said;
+  try {
+    const PrivateFolder folder(parent.path);
+  } catch (const accelerate::Error& error) {
+    said = error.what();
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(said == "accelerate_launch: no folder can be made in " + parent.path + ": Too many open files");
+  CHECK(folders_in(parent) == 0);
+}
+
+TEST_CASE("a parent that is not there is named, and with it the variable that it comes from") {
+  CHECK_THROWS_WITH_AS(PrivateFolder("/no/such/parent", "TMPDIR"),
+                       "accelerate_launch: TMPDIR is '/no/such/parent', where no folder can be made: No such file or "
+                       "directory; set it to a folder that can be written",
+                       accelerate::launch::LaunchError);
+
   CHECK_THROWS_WITH_AS(PrivateFolder("/no/such/parent"),
                        "accelerate_launch: no folder can be made in /no/such/parent: No such file or directory",
                        accelerate::launch::LaunchError);

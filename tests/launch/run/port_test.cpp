@@ -10,7 +10,7 @@
 
 #include <string>
 
-#include "launch/plan/options.hpp"
+#include "launch/plan/error.hpp"
 
 using accelerate::launch::LaunchError;
 using accelerate::launch::ReservedPort;

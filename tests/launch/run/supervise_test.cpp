@@ -14,8 +14,6 @@
 #include "launch/plan/plan.hpp"
 #include "tests/launch/run.hpp"
 
-using accelerate::launch::describe;
-using accelerate::launch::exit_code_of;
 using accelerate::launch::LaunchOptions;
 using accelerate::launch::supervise;
 
@@ -54,16 +52,6 @@ void check_said(const std::string& text, int rank, const std::string& rest) {
 }
 
 }  // namespace
-
-TEST_CASE("a status is told in words and as a shell's exit code") {
-  CHECK(describe(3 << 8) == "exit code 3");
-  CHECK(describe(SIGKILL) == "signal 9 (killed)");
-  CHECK(describe(SIGSEGV) == "signal 11 (segmentation fault)");
-  CHECK(describe(SIGTERM) == "signal 15 (terminated)");
-  CHECK(exit_code_of(3 << 8) == 3);
-  CHECK(exit_code_of(0) == 0);
-  CHECK(exit_code_of(SIGKILL) == 137);
-}
 
 TEST_CASE("ranks that end well give 0 and nothing but their output") {
   const Sink out;
@@ -106,7 +94,19 @@ TEST_CASE("when the last rank fails there is nobody to stop") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then exit 0; fi; sleep 1; exit 4"), {.out = out.fd, .err = err.fd}) == 4);
-  check_said(err.text(), 1, ") ended first, exit code 4. It printed nothing.\n");
+  check_said(err.text(), 1,
+             ") failed first, exit code 4, after worker 0 had ended with exit code 0. It printed nothing.\n");
+}
+
+TEST_CASE("a rank that stood still when another gave up is named") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 0.5; exit 3"),
+                  {.grace = std::chrono::milliseconds(100), .out = out.fd, .err = err.fd}) == 3);
+  check_said(
+      err.text(), 0,
+      ") ended first, exit code 3, while worker 1 was suspended by a signal; the others were stopped. It printed "
+      "nothing.\n");
 }
 
 TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/run/output.hpp"
+#include "launch/run/lines.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one owner of a file descriptor.
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace accelerate::base {
+
+/// Closes what it holds, and leaves errno as it was: whoever throws next still has the cause. -1 holds nothing.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int number) noexcept : number_(number) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    reset(other.release());
+    return *this;
+  }
+  ~FileDescriptor() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return number_; }
+  explicit operator bool() const noexcept { return number_ >= 0; }
+
+  /// Somebody else closes it from here on.
+  [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
+
+  void reset(int number = -1) noexcept {
+    const int cause = errno;
+    const int old = std::exchange(number_, number);
+    if (old >= 0) ::close(old);
+    errno = cause;
+  }
+
+ private:
+  int number_ = -1;
+};
+
+}  // namespace accelerate::base

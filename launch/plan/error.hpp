@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the launcher refuses: accelerate::Error, and the exit code that goes with it.
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::launch {
+
+/// Ends the launcher before a worker ran. Reads "accelerate_launch: --num_processes is '0', must be ...".
+class LaunchError : public Error {
+ public:
+  LaunchError(ErrorKind kind, int exit_code, std::string_view message)
+      : Error(kind, {}, "accelerate_launch", message), exit_code_(exit_code) {}
+
+  /// As a shell's: 1 failed, 2 usage, 126 the program cannot be run, 127 it is not found.
+  [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+/// Throws a LaunchError with this exit code.
+template <typename... Args>
+[[noreturn]] void fail_with(int exit_code, ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
+  throw LaunchError(kind, exit_code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// The same: 2 for a wrong call, 1 otherwise.
+template <typename... Args>
+[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
+  fail_with(kind == ErrorKind::usage ? 2 : 1, kind, format, std::forward<Args>(args)...);
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/lifetimes.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <string>
+
+namespace accelerate::launch {
+namespace {
+
+/// "4121 (train) T 4120 ...": the letter after the name, which may hold anything.
+bool is_suspended(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const auto name_end = line.rfind(") ");
+  return name_end != std::string::npos && line.substr(name_end + 2, 1) == "T";
+}
+
+}  // namespace
+
+size_t Lifetimes::running() const {
+  return static_cast<size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.running(); }));
+}
+
+std::vector<int64_t> Lifetimes::suspended() const {
+  std::vector<int64_t> ranks;
+  for (const auto& worker : workers_) {
+    if (worker.running() && is_suspended(worker.pid)) ranks.push_back(worker.rank);
+  }
+  return ranks;
+}
+
+void Lifetimes::reap(pid_t first, const std::function<void(const Worker&)>& on_ended) {
+  for (auto& worker : workers_) {
+    if (worker.pid == first) reap_one(worker, on_ended);
+  }
+  for (auto& worker : workers_) reap_one(worker, on_ended);
+}
+
+void Lifetimes::reap_one(Worker& worker, const std::function<void(const Worker&)>& on_ended) const {
+  siginfo_t info{};
+  if (!worker.running() || waitid(P_PID, static_cast<id_t>(worker.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0) {
+    return;
+  }
+  // Helpers it left behind go first: until it is reaped nobody else can own this group's number.
+  kill(-worker.pid, SIGKILL);
+  int status = 0;
+  waitpid(worker.pid, &status, 0);
+  worker.status = status;
+  on_ended(worker);
+}
+
+void Lifetimes::tell(int number) const {
+  for (const auto& worker : workers_) {
+    if (worker.running()) kill(-worker.pid, number);
+  }
+}
+
+void Lifetimes::stop(int number) {
+  tell(number);
+  if (!kill_at_) kill_at_ = Clock::now() + grace_;
+}
+
+int Lifetimes::patience_ms() const {
+  if (!kill_at_) return -1;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+  return std::max(1, static_cast<int>(left.count()) + 1);
+}
+
+void Lifetimes::kill_when_due() const {
+  if (kill_at_ && Clock::now() >= *kill_at_) tell(SIGKILL);
+}
+
+}  // namespace accelerate::launch

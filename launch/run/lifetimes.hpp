@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which workers run, in which order they end, and how they are told to.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace accelerate::launch {
+
+struct Worker {
+  int64_t rank = 0;
+  pid_t pid = -1;               ///< also the number of its process group
+  std::optional<int> status{};  ///< from waitpid; unset: it runs
+
+  [[nodiscard]] bool running() const noexcept { return !status; }
+};
+
+class Lifetimes {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// grace   between the signal that asks workers to end and SIGKILL
+  explicit Lifetimes(std::chrono::milliseconds grace) : grace_(grace) {}
+
+  void add(int64_t rank, pid_t pid) { workers_.push_back({.rank = rank, .pid = pid}); }
+  [[nodiscard]] const std::vector<Worker>& workers() const noexcept { return workers_; }
+  [[nodiscard]] size_t running() const;
+  /// Ranks that a signal has suspended (SIGSTOP): they neither work nor end.
+  [[nodiscard]] std::vector<int64_t> suspended() const;
+
+  /// Takes leave of every worker that has ended, and of the helpers it left in its process group.
+  ///
+  /// first      the one that the system named in its SIGCHLD: of all that ended since the last, it was the first
+  /// on_ended   called for each, in the order of their ends as far as it is known
+  void reap(pid_t first, const std::function<void(const Worker&)>& on_ended);
+
+  /// Sends a signal to every running worker's process group.
+  void tell(int number) const;
+  /// The same, and SIGKILL after the grace; a second stop() does not start the grace again.
+  void stop(int number);
+  [[nodiscard]] bool stopping() const noexcept { return kill_at_.has_value(); }
+
+  /// Milliseconds until kill_when_due() has something to do; -1: never.
+  [[nodiscard]] int patience_ms() const;
+  void kill_when_due() const;
+
+ private:
+  void reap_one(Worker& worker, const std::function<void(const Worker&)>& on_ended) const;
+
+  std::chrono::milliseconds grace_;
+  std::vector<Worker> workers_;
+  std::optional<Clock::time_point> kill_at_;
+};
+
+}  // namespace accelerate::launch

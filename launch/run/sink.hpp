@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our stdout or stderr, written without ever waiting for whoever reads it.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/base/file_descriptor.hpp"
+
+namespace accelerate::launch {
+
+class Sink {
+ public:
+  /// What may wait for a slow reader before the workers have to.
+  static constexpr size_t limit_bytes = 8 << 20;
+
+  /// fd     stays the caller's, and stays as it is for those who share it: pipes and terminals are opened once more,
+  ///        because only so can they be written without waiting
+  /// name   for the texts: "stdout"
+  Sink(int fd, std::string name);
+
+  /// Writes what goes at once and keeps the rest.
+  void add(std::string_view bytes);
+  /// Writes what goes now.
+  void flush();
+
+  /// To wait for with POLLOUT while not empty().
+  [[nodiscard]] int fd() const noexcept { return own_ ? own_.get() : fd_; }
+  [[nodiscard]] bool empty() const noexcept { return waiting() == 0; }
+  [[nodiscard]] bool full() const noexcept { return waiting() >= limit_bytes; }
+  /// Nobody reads any more, and nobody will (| head).
+  [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
+  /// From now on what goes beyond the limit is dropped instead of kept.
+  void drop_beyond_limit() noexcept { drops_ = true; }
+  /// Why what was printed is lost, one line, once: a full disk. Nothing where all is well, and afterwards.
+  std::optional<std::string> take_failure();
+  /// How much nobody read, one line; at the end, when what still waits is given up. Nothing where all was read.
+  [[nodiscard]] std::optional<std::string> unread() const;
+
+ private:
+  enum class Kind { file, socket, other };
+
+  [[nodiscard]] size_t waiting() const noexcept { return queue_.size() - written_; }
+  /// Returns how many bytes went, -1 with errno.
+  ssize_t write_some(std::string_view bytes) const;
+
+  int fd_;
+  std::string name_;
+  Kind kind_ = Kind::other;
+  base::FileDescriptor own_;  // the same pipe or terminal, opened without waiting
+  std::string queue_;
+  size_t written_ = 0;  // of the queue
+  bool abandoned_ = false;
+  bool drops_ = false;
+  size_t dropped_ = 0;
+  int failed_ = 0;  // errno
+  bool told_ = false;
+};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where output cannot go on: readers that stand still, full disks, programs that outlive the ranks.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/launch/run.hpp"
+
+using testing::Child;
+using testing::launch;
+using testing::launcher;
+using Words = std::vector<std::string>;
+
+namespace {
+
+const std::string program = TEST_BINARY_DIR "/bin/accelerate_launch --main_process_port 0 --backend gloo ";
+
+Words ranks(const std::string& script) {
+  return launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c", script});
+}
+
+/// Until it waits for a reader: long enough to fill every queue on a busy machine.
+void let_it_fill() { std::this_thread::sleep_for(std::chrono::seconds(2)); }
+
+size_t count(const std::string& text, const std::string& word) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += word.size()) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a signal is heard although nobody reads the output") {
+  Child child(ranks("exec yes"));
+  let_it_fill();
+  kill(child.pid(), SIGTERM);
+  REQUIRE(child.ends_unread());
+  const auto ran = child.wait();
+  CHECK(ran.code == 128 + SIGTERM);
+  CHECK(ran.err.find("after signal 15 was passed on.\n") != std::string::npos);
+  CHECK(ran.err.find(" bytes for stdout are lost: nobody read them\n") != std::string::npos);
+}
+
+TEST_CASE("a rank that saves and prints on a signal does not wait for a reader that stands still") {
+  Child child(
+      ranks("trap 'head -c 1000000 /dev/zero; echo saved >&2; exit 0' TERM; head -c 20000000 /dev/zero & "
+            "while :; do sleep 0.1; done"));
+  let_it_fill();
+  kill(child.pid(), SIGTERM);
+  REQUIRE(child.ends_unread());
+  const auto ran = child.wait();
+  CHECK(ran.code == 0);
+  CHECK(count(ran.err, "saved\n") == 2);
+}
+
+TEST_CASE("a reader that is only slow gets everything, after the end of the ranks too") {
+  Child child(ranks("head -c 3000000 /dev/zero"));
+  let_it_fill();
+  const auto ran = child.wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.out.size() == 6'000'000);
+  CHECK(ran.err == "");
+}
+
+TEST_CASE("a full disk is told once, and training goes on") {
+  const auto ran = Child({"sh", "-c",
+                          program + "--num_processes 2 sh -c 'echo loss; sleep 0.2; echo loss; echo done >&2' > "
+                                    "/dev/full"})
+                       .wait();
+  CHECK(ran.code == 0);
+  CHECK(count(ran.err,
+              "accelerate_launch: stdout cannot be written: No space left on device; the ranks go on, what they print "
+              "there is lost\n") == 1);
+  CHECK(count(ran.err, "accelerate_launch") == 1);
+  CHECK(count(ran.err, "done\n") == 2);
+}
+
+TEST_CASE("a program that a rank left behind and that goes on writing does not keep the launcher") {
+  Child child(launcher({"--main_process_port", "0", "sh", "-c", "setsid yes & sleep 0.05"}));
+  CHECK(child.wait().code == 0);
+}
