@@ -83,6 +83,16 @@ class Child {
     return true;
   }
 
+  /// Reads to the end, 4 MB a second at most; false when the time is over.
+  bool ends_read_slowly(std::chrono::seconds limit = std::chrono::seconds(40)) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (read_some()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+
   /// The rest of its life, at most limit; then it is killed and the code is 137.
   Ran wait(std::chrono::seconds limit = std::chrono::seconds(60)) {
     const auto end = std::chrono::steady_clock::now() + limit;
