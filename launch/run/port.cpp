@@ -69,38 +69,29 @@ std::string port_moved(int64_t number) {
                      number);
 }
 
-ReservedPort::ReservedPort(std::optional<int64_t> wanted)
-    : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), lock_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  int error = socket_ < 0 || lock_ < 0 ? errno : keep_port(socket_, lock_, wanted.value_or(default_port));
+ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
+  int error = keep(wanted.value_or(default_port));
   const bool moved = error == EADDRINUSE && !wanted;
-  if (moved) error = keep_free_port();
+  if (moved) error = keep(0);
+  if (error == EADDRINUSE && wanted) {
+    fail(ErrorKind::environment,
+         "--main_process_port {} is in use on 127.0.0.1, perhaps by another job; give another, or 0 for a free one",
+         *wanted);
+  }
   if (error != 0) {
-    close_all();
-    if (error == EADDRINUSE) {
-      fail(ErrorKind::environment,
-           "--main_process_port {} is in use on 127.0.0.1, perhaps by another job; give another, or 0 for a free one",
-           *wanted);
-    }
     fail(ErrorKind::environment, "no port {} on 127.0.0.1: {}", wanted.value_or(default_port), std::strerror(error));
   }
-  number_ = port_of(socket_);
-  if (wanted == 0 || moved) claim(lock_, number_);  // from a launcher that is told to take this number
+  number_ = port_of(socket_.get());
+  if (wanted == 0 || moved) claim(lock_.get(), number_);  // from a launcher that is told to take this number
   if (moved) fmt::print(stderr, "{}\n", port_moved(number_));
 }
 
-int ReservedPort::keep_free_port() {
-  close_all();
-  socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  lock_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  return socket_ < 0 || lock_ < 0 ? errno : keep_port(socket_, lock_, 0);
+int ReservedPort::keep(int64_t port) {
+  socket_.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket_) return errno;
+  lock_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!lock_) return errno;
+  return keep_port(socket_.get(), lock_.get(), port);
 }
-
-void ReservedPort::close_all() {
-  for (const int fd : {socket_, lock_}) {
-    if (fd >= 0) close(fd);
-  }
-}
-
-ReservedPort::~ReservedPort() { close_all(); }
 
 }  // namespace accelerate::launch

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "accelerate/base/file_descriptor.hpp"
+
 namespace accelerate::launch {
 
 /// What a launcher says that found 29500 in use and took number.
@@ -18,19 +20,14 @@ class ReservedPort {
   /// wanted   0: a free one. Unset: 29500, or a free one and a line on stderr when that is taken.
   /// Throws LaunchError (1) when the wanted port is in use.
   explicit ReservedPort(std::optional<int64_t> wanted);
-  ~ReservedPort();
-  ReservedPort(const ReservedPort&) = delete;
-  ReservedPort& operator=(const ReservedPort&) = delete;
-
   [[nodiscard]] int64_t number() const noexcept { return number_; }
 
  private:
-  /// Returns 0 or errno.
-  int keep_free_port();
-  void close_all();
+  /// Opens the sockets and keeps the port, 0 for a free one. Returns 0 or errno.
+  int keep(int64_t port);
 
-  int socket_ = -1;
-  int lock_ = -1;
+  base::FileDescriptor socket_;
+  base::FileDescriptor lock_;
   int64_t number_ = 0;
 };
 
