@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/gradient/clip.hpp"
 
 namespace accelerate {
@@ -55,7 +56,7 @@ Accelerator::Accelerator(job::Job job, const AcceleratorOptions& options)
 
 DistributedType Accelerator::distributed_type() const {
   if (num_processes() == 1) return DistributedType::no;
-  return device().is_cuda() ? DistributedType::multi_gpu : DistributedType::multi_cpu;
+  return device().is_cpu() ? DistributedType::multi_cpu : DistributedType::multi_gpu;
 }
 
 void Accelerator::free_memory() {
@@ -77,11 +78,8 @@ void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
     // The weight rides in as the seed of the backward; no division enters the graph.
     loss.backward(weight == 1.0 ? at::Tensor{} : at::full_like(loss, weight), retain_graph);
   };
-  if (engines.empty()) {
-    run();
-  } else {
-    gradient::run_backward(engines, shared_->group, run);
-  }
+  device::naming_out_of_memory(place(), "backward",
+                               [&] { engines.empty() ? run() : gradient::run_backward(engines, shared_->group, run); });
   shared_->window.backward_done();
 }
 

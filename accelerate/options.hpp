@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-/// Ranks and devices in one word, with Hugging Face Accelerate's names.
+/// Ranks and devices in one word, with Hugging Face Accelerate's names; multi_gpu is any accelerator.
 enum class DistributedType { no, multi_cpu, multi_gpu };
 
 /// What a last window of m < gradient_accumulation_steps = k micro-batches is divided by: true_length (m), so that
@@ -47,7 +47,8 @@ struct AcceleratorOptions {
   std::optional<std::chrono::seconds> timeout{};
   /// Compare every collective across the ranks before it runs. ACCELERATE_DEBUG_MODE; default false.
   std::optional<bool> debug{};
-  /// Exactly this device: "cpu", "cuda:1", "cuda" (by local rank). ACCELERATE_TORCH_DEVICE; default cuda, else cpu.
+  /// Exactly this device: "cpu", "cuda:1", "cuda" (by local rank), or another of LibTorch's. Ranks that are threads
+  /// compute on the CPU unless it names an accelerator. ACCELERATE_TORCH_DEVICE; default the accelerator, else cpu.
   std::optional<std::string> device{};
   /// LibTorch's threads in this rank. OMP_NUM_THREADS; default the machine's physical cores (and CPU quota) shared out.
   std::optional<int64_t> threads_per_rank{};

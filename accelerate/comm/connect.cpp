@@ -11,6 +11,7 @@
 #include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/group.hpp"
+#include "accelerate/comm/operations/subgroups.hpp"
 #include "accelerate/comm/rendezvous/store.hpp"
 #include "accelerate/comm/threads/run_ranks.hpp"
 
@@ -38,6 +39,16 @@ std::shared_ptr<Connection> connect_row(const BackendRow& row, const ConnectionC
         ErrorKind::peer, context.place, "connect",
         connect_failure(row.name, context.process.world_size, context.options.timeout, waited, reason_of(error)));
   }
+}
+
+/// The backend for tensors of the group's device.
+void connect_device(GroupCore& group, at::Device device, ConnectionContext& context) {
+  group.device = device;
+  if (!context.store) context.store = group.cpu->store();
+  if (!context.store) {
+    context.store = meet_over(*group.cpu->backend, context.process, context.place, context.options.timeout);
+  }
+  group.on_device = connect_row(device_backend(device.type(), backend_table(), context.place), context);
 }
 
 }  // namespace
@@ -70,12 +81,20 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
   group->timeout = options.timeout;
   group->debug = options.debug;
   group->cpu = connect_row(cpu, context);
-  if (on_device) {
-    group->device = options.device;
-    if (!context.store) context.store = meet_over(*group->cpu->backend, context.process, place, options.timeout);
-    group->on_device = connect_row(device_backend(options.device->type(), table, place), context);
-  }
+  if (on_device) connect_device(*group, *options.device, context);
   return Group(with_process_group(std::move(group)));
+}
+
+Group with_device(const Group& group, at::Device device) {
+  if (group.core_->single() || group.device() == device) return group;
+  auto core = duplicate(group.core_);
+  const env::ProcessEnv process{.rank = core->rank, .world_size = core->size};
+  const ConnectOptions options{.timeout = core->timeout, .device = device};
+  const env::Variables variables;
+  ConnectionContext context{
+      .process = process, .options = options, .variables = variables, .place = core->place, .name = core->name};
+  connect_device(*core, device, context);
+  return Group(with_process_group(std::move(core)));
 }
 
 void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main, std::chrono::milliseconds timeout) {

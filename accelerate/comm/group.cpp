@@ -18,6 +18,7 @@ int64_t Group::size() const { return core_->size; }
 const std::string& Group::backend() const { return core_->backend_name; }
 const Place& Group::place() const { return core_->place; }
 std::chrono::milliseconds Group::timeout() const { return core_->timeout; }
+std::optional<at::Device> Group::device() const { return core_->device; }
 c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() const { return core_->process_group; }
 void Group::check(std::string_view asked_by) const { core_->check(asked_by); }
 

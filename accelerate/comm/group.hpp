@@ -33,7 +33,7 @@ class Pending {
   Pending() = default;  ///< nothing to wait for
   explicit Pending(std::shared_ptr<PendingOperation> operation) : operation_(std::move(operation)) {}
 
-  /// Until the result is there (CUDA: until the current stream will see it), at most the group's timeout.
+  /// Until the result is there (accelerator: until the current stream will see it), at most the group's timeout.
   /// Throws Error (peer) on a lost peer, a mismatch or the deadline; the group is broken afterwards.
   void wait();
   /// The same with a deadline of its own.
@@ -47,8 +47,8 @@ class Pending {
 /// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-made group has one rank, no connection, and
 /// every operation returns its input.
 ///
-/// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or, with nccl, on the
-/// GPU; non-contiguous, empty, bool and bfloat16 are fine. Names ending in _async return at once.
+/// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or on
+/// the group's device; non-contiguous, empty, bool and bfloat16 are fine. Names ending in _async return at once.
 class Group {
  public:
   Group();
@@ -61,6 +61,8 @@ class Group {
   /// This rank in the whole job, for messages.
   [[nodiscard]] const Place& place() const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
+  /// Of accelerator tensors; unset: the group carries those of the CPU only.
+  [[nodiscard]] std::optional<at::Device> device() const;
   /// LibTorch's own handle, for code that wants c10d; null in a group of one without connection.
   [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
@@ -107,8 +109,8 @@ class Group {
 
   void barrier() const;
 
-  /// Throws Error (peer), without talking to anybody, when the group is broken, or an operation on the GPU failed after
-  /// its caller went on: what it should have written is not there.
+  /// Throws Error (peer), without talking to anybody, when the group is broken, or an operation on the accelerator
+  /// failed after its caller went on: what it should have written is not there.
   ///
   /// asked_by   names the operation in the message
   void check(std::string_view asked_by) const;
@@ -124,11 +126,18 @@ class Group {
   [[nodiscard]] Group duplicate() const;
 
  private:
+  friend Group with_device(const Group& group, at::Device device);
   std::shared_ptr<GroupCore> core_;
 };
 
 /// The group of all ranks of the job. A job of one process is a default-made Group.
 Group connect(const env::ProcessEnv& process, const ConnectOptions& options = {});
+
+/// The same ranks over connections of their own, for tensors of an accelerator too. All ranks of the group call it,
+/// each with its device. Returns its argument where it carries that device already, or is a group of
+/// one without connection. Throws Error (environment) where no
+/// backend is there for that type of device. For ranks that are threads; connect() does it for processes.
+Group with_device(const Group& group, at::Device device);
 
 /// Runs rank_main on world_size threads of this process, each with its rank of one "threads" group: a simulation of
 /// world_size processes. Returns when all have ended; the first rank's exception is rethrown.

@@ -1,49 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/device/choose.hpp"
 
-#ifdef ACCELERATE_HAS_CUDA
-#include <c10/cuda/CUDAFunctions.h>
-#endif
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace accelerate::device {
 namespace {
 
-std::string visible(int64_t gpus) { return fmt::format("{} GPU{} visible", gpus, gpus == 1 ? " is" : "s are"); }
+std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
 
-void check_there(const env::DeviceName& asked, int64_t gpus, const Place& place) {
-  if (asked.index.value_or(0) < gpus) return;
+/// "2 GPUs", "1 xpu device"
+std::string counted(const AcceleratorType& accelerator) {
+  const std::string kind = accelerator.type == c10::DeviceType::CUDA ? "GPU" : name_of(accelerator.type) + " device";
+  return fmt::format("{} {}{}", accelerator.count, kind, accelerator.count == 1 ? "" : "s");
+}
+
+void check_there(const env::DeviceName& asked, const AcceleratorType& accelerator, const Place& place) {
+  const std::string known = name_of(accelerator.type);
+  const bool of_that_type = asked.type == known;
+  if (of_that_type && asked.index.value_or(0) < accelerator.count) return;
+  std::string instead = "cpu";
+  if (accelerator.count > 0) {
+    instead = of_that_type ? fmt::format("at most {}:{} or cpu", known, accelerator.count - 1)
+                           : fmt::format("{} or cpu", known);
+  }
   base::fail(
       ErrorKind::device, place, "device",
-      "cuda{} is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), {}; "
-      "ask for {}cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES",
-      asked.index ? fmt::format(":{}", *asked.index) : "", visible(gpus),
-      gpus == 0 ? "" : fmt::format("at most cuda:{} or ", gpus - 1));
+      "{}{} is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), {} {} "
+      "visible; ask for {}{}",
+      asked.type, asked.index ? fmt::format(":{}", *asked.index) : "", counted(accelerator),
+      accelerator.count == 1 ? "is" : "are", instead,
+      accelerator.type == c10::DeviceType::CUDA ? ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES" : "");
 }
 
 }  // namespace
 
-int64_t gpu_count() noexcept {
-#ifdef ACCELERATE_HAS_CUDA
-  return c10::cuda::device_count();
-#else
-  return 0;
-#endif
+AcceleratorType accelerator() noexcept {
+  const auto type = at::accelerator::getAccelerator();
+  if (!type || !c10::impl::hasDeviceGuardImpl(*type)) return {};
+  return {.type = *type, .count = c10::impl::VirtualGuardImpl(*type).deviceCount()};
 }
 
-c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, int64_t gpus, const Place& place) {
+c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, const AcceleratorType& accelerator,
+                   const Place& place) {
   const auto& asked = settings.torch_device;
-  if (asked && !asked->cuda) return c10::kCPU;
-  if (asked) check_there(*asked, gpus, place);
-  if (asked && asked->index) return {c10::kCUDA, static_cast<c10::DeviceIndex>(*asked->index)};
-  if (!asked && (settings.cpu || gpus == 0)) return c10::kCPU;
-  if (process.local_world_size > gpus && !settings.allow_shared_gpus) {
-    base::fail(
-        ErrorKind::device, place, "device",
-        "{} ranks on this machine, {} GPU{} visible; start at most {}, run on the CPU (ACCELERATE_USE_CPU=1), or "
-        "set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every rank sees only its own GPU",
-        process.local_world_size, gpus, gpus == 1 ? "" : "s", gpus);
+  const int64_t count = accelerator.count;
+  if (asked && asked->is_cpu()) return c10::kCPU;
+  if (asked) check_there(*asked, accelerator, place);
+  if (asked && asked->index) return {accelerator.type, static_cast<c10::DeviceIndex>(*asked->index)};
+  if (!asked && (settings.cpu || count == 0)) return c10::kCPU;
+  if (process.local_world_size > count && !settings.allow_shared_gpus) {
+    base::fail(ErrorKind::device, place, "device",
+               "{} ranks on this machine, {} visible; start at most {}, run on the CPU (ACCELERATE_USE_CPU=1), or "
+               "set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every rank sees only its own GPU",
+               process.local_world_size, counted(accelerator), count);
   }
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(process.local_rank % gpus)};
+  return {accelerator.type, static_cast<c10::DeviceIndex>(process.local_rank % count)};
+}
+
+void make_current(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
 }
 
 }  // namespace accelerate::device

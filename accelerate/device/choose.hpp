@@ -12,15 +12,27 @@
 
 namespace accelerate::device {
 
-/// GPUs this process sees; 0 without a driver or in a build without CUDA. Never throws.
-int64_t gpu_count() noexcept;
+/// What this process could compute on beside the CPU. LibTorch has one type of accelerator in a process.
+struct AcceleratorType {
+  c10::DeviceType type = c10::DeviceType::CUDA;
+  int64_t count = 0;  ///< visible devices of that type
 
-/// The device of settings.torch_device exactly, if given; else the CPU where it is asked for or there is no GPU; else
-/// the GPU of the local rank. "cuda" without a number is the GPU of the local rank too.
+  bool operator==(const AcceleratorType&) const = default;
+};
+
+/// Of this process: CUDA, XPU, a vendor's own. No device without a driver, or in a build without any. Never throws.
+AcceleratorType accelerator() noexcept;
+
+/// The device of settings.torch_device exactly, if given; else the CPU where it is asked for or there is no
+/// accelerator; else the accelerator's device of the local rank. A name without a number is that of the local rank too.
 ///
-/// Pure. Throws Error (device) for a GPU by name that is not there, and for more local ranks than GPUs, unless
-/// settings.allow_shared_gpus, which deals the GPUs out in turn.
-c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, int64_t gpus,
+/// Pure. Throws Error (device) for a device by name that is not there, and for more local ranks than devices, unless
+/// settings.allow_shared_gpus, which deals the devices out in turn.
+c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, const AcceleratorType& accelerator,
                    const Place& place = {});
+
+/// From now on it is this thread's current device: what LibTorch takes where only the type is named, and where kernels
+/// without a tensor run. Nothing for the CPU.
+void make_current(c10::Device device);
 
 }  // namespace accelerate::device

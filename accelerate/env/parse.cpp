@@ -29,12 +29,14 @@ std::optional<bool> parse_bool(std::string_view text) {
 
 std::optional<DeviceName> parse_device(std::string_view text) {
   const size_t colon = text.find(':');
-  DeviceName device{.cuda = text.substr(0, colon) == "cuda"};
-  if (!device.cuda && text.substr(0, colon) != "cpu") return std::nullopt;
+  DeviceName device{.type = std::string(text.substr(0, colon))};
+  const bool is_name =
+      !device.type.empty() && device.type.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
+  if (!is_name) return std::nullopt;
   if (colon == std::string_view::npos) return device;
   const auto index = parse_integer(text.substr(colon + 1));
-  if (!index || *index < 0 || (!device.cuda && *index != 0)) return std::nullopt;
-  if (device.cuda) device.index = index;
+  if (!index || *index < 0 || (device.is_cpu() && *index != 0)) return std::nullopt;
+  if (!device.is_cpu()) device.index = index;
   return device;
 }
 

@@ -18,7 +18,8 @@ std::optional<int64_t> parse_integer(std::string_view text);
 /// y yes t true on 1 and n no f false off 0, in any case; otherwise nothing.
 std::optional<bool> parse_bool(std::string_view text);
 
-/// cpu, cuda or cuda:N; otherwise nothing.
+/// cpu, cuda, cuda:N, or another device in LibTorch's way of writing; otherwise nothing. Whether LibTorch knows one of
+/// that name shows when it is chosen.
 std::optional<DeviceName> parse_device(std::string_view text);
 
 /// The variable's text; an empty one counts as not set.

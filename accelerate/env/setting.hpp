@@ -48,8 +48,7 @@ inline std::string show(bool value) { return value ? "true" : "false"; }
 inline std::string show(int64_t value) { return fmt::to_string(value); }
 inline std::string show(const std::string& value) { return value; }
 inline std::string show(const DeviceName& device) {
-  if (!device.cuda) return "cpu";
-  return device.index ? fmt::format("cuda:{}", *device.index) : "cuda";
+  return device.index ? fmt::format("{}:{}", device.type, *device.index) : device.type;
 }
 inline std::string show(std::chrono::seconds value) { return fmt::format("{} s", value.count()); }
 template <typename T>

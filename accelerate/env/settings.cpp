@@ -33,6 +33,8 @@ bool is_thread_count(const int64_t& value) { return value >= 1 && value <= 65536
 
 constexpr std::string_view bool_expected = "y, yes, t, true, on, 1, n, no, f, false, off or 0";
 
+constexpr std::string_view device_expected = "cpu, cuda, cuda:N or another device of LibTorch's";
+
 /// A new setting is a row here and a member in each of the two structs.
 const auto& table() {
   static const std::string choice = backend_choice();
@@ -48,7 +50,7 @@ const auto& table() {
                        &GivenSettings::timeout, [](Settings& to, const seconds& value) { to.timeout = value; }},
       Setting<bool>{"debug", "ACCELERATE_DEBUG_MODE", bool_expected, parse_bool, any_bool, &GivenSettings::debug,
                     [](Settings& to, const bool& value) { to.debug = value; }},
-      Setting<std::string>{"torch_device", "ACCELERATE_TORCH_DEVICE", "cpu, cuda or cuda:N", parse_text, is_device,
+      Setting<std::string>{"torch_device", "ACCELERATE_TORCH_DEVICE", device_expected, parse_text, is_device,
                            &GivenSettings::torch_device,
                            [](Settings& to, const std::string& value) { to.torch_device = parse_device(value); },
                            "device"},
@@ -67,10 +69,10 @@ void for_each_row(Function&& function) {
   std::apply([&](const auto&... row) { (function(row), ...); }, table());
 }
 
-/// cpu and a GPU by name exclude one another.
+/// cpu and an accelerator by name exclude one another.
 void choose_one_device(Resolution& result, const Came& cpu, const Came& device) {
   Settings& settings = result.settings;
-  if (!settings.cpu || !settings.torch_device || !settings.torch_device->cuda) return;
+  if (!settings.cpu || !settings.torch_device || settings.torch_device->is_cpu()) return;
   const std::string gpu = show(*settings.torch_device);
   if (cpu.origin >= device.origin) {
     settings.torch_device.reset();

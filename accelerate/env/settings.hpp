@@ -27,11 +27,12 @@ struct GivenSettings {
   std::optional<bool> allow_shared_gpus{};
 };
 
-/// A device by name: the CPU, or a GPU.
+/// A device by name: the CPU, or an accelerator as LibTorch calls it.
 struct DeviceName {
-  bool cuda = false;
-  std::optional<int64_t> index{};  ///< of the GPU; unset: the local rank's
+  std::string type = "cpu";
+  std::optional<int64_t> index{};  ///< of the accelerator; unset: the local rank's
 
+  [[nodiscard]] bool is_cpu() const { return type == "cpu"; }
   bool operator==(const DeviceName&) const = default;
 };
 
@@ -47,7 +48,8 @@ struct Settings {
   std::chrono::seconds timeout{600};
   /// Compare every collective across the ranks. ACCELERATE_DEBUG_MODE
   bool debug = false;
-  /// Exactly this device, cpu, cuda or cuda:N; unset: chosen by local rank. ACCELERATE_TORCH_DEVICE
+  /// Exactly this device: cpu, or an accelerator's name with or without :N; unset: chosen by local rank.
+  /// ACCELERATE_TORCH_DEVICE
   std::optional<DeviceName> torch_device{};
   /// Threads of LibTorch in this rank, 1 to 65536; unset: physical cores divided by local ranks. OMP_NUM_THREADS
   std::optional<int64_t> threads_per_rank{};

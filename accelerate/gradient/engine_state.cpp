@@ -55,6 +55,7 @@ void Engine::Core::before_step() {
         "one synchronised backward before the step",
         state->name, group.size());
   }
+  if (group.device()) group.check("optimizer.step");  // the CPU's have been waited for
 }
 
 void Engine::Core::zero(ParameterState& state) {

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <string_view>
 
 namespace accelerate::job {
 
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   // LibTorch gives these no type of their own; the texts are those Hugging Face Accelerate looks for.
   constexpr std::array<std::string_view, 4> texts{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
                                                   "CUDNN_STATUS_NOT_SUPPORTED",

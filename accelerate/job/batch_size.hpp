@@ -10,8 +10,8 @@
 
 namespace accelerate::job {
 
-/// Whether an error says that memory ran out: CUDA's allocator, cuBLAS and cuDNN without workspace, the CPU's
-/// allocator.
+/// Whether an error says that memory ran out: the accelerator's allocator, cuBLAS and cuDNN without workspace, the
+/// CPU's allocator, and the host's own (std::bad_alloc).
 bool is_out_of_memory(const std::exception& error);
 
 /// Calls run(batch_size) with a tenth less each time (rounded down) until it does not run out of memory on any rank.

@@ -7,7 +7,7 @@ namespace accelerate::job {
 
 void synchronize_rng_states(const comm::Group& group, at::Device device_of_rank) {
   std::vector<at::Device> devices{at::kCPU};
-  if (device_of_rank.is_cuda()) devices.push_back(device_of_rank);
+  if (!device_of_rank.is_cpu()) devices.push_back(device_of_rank);
   for (const at::Device one : devices) {
     const at::Tensor state = device::rng_state(one);
     group.broadcast(state);

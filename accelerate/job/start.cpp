@@ -25,17 +25,16 @@ void set_threads(const env::ProcessEnv& process, const env::Settings& settings) 
   device::set_threads(settings.threads_per_rank ? share : std::min(share, device::threads()));
 }
 
-// One process, its ranks count as on one machine, and their tensors are the CPU's.
+// One process, and its ranks count as on one machine.
 env::ProcessEnv process_of_thread(const comm::Group& group) {
   return {
       .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
 }
 
-void check_thread_device(const env::Settings& settings, const Place& place) {
-  if (!settings.torch_device || !settings.torch_device->cuda) return;
-  base::fail(ErrorKind::usage, place, "device",
-             "a GPU is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), but "
-             "ranks that are threads compute on the CPU; ask for cpu, or start processes with accelerate_launch");
+at::Device chosen(const Job& job) {
+  const at::Device device = device::choose(job.process, job.settings, device::accelerator(), job.place);
+  device::make_current(device);
+  return device;
 }
 
 }  // namespace
@@ -47,14 +46,14 @@ Job start(const env::GivenSettings& given, bool force_process_group) {
   start.process = env::read(variables);
   start.place = {start.process.rank, start.process.world_size, base::host_name()};
   start.settings = settings_of(given, variables, start.place);
-  start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
+  start.device = chosen(start);
   set_threads(start.process, start.settings);
   base::log(base::LogLevel::debug, start.place, "start: {}, {} thread(s)", start.device.str(), device::threads());
-  std::optional<at::Device> gpu;
-  if (start.device.is_cuda()) gpu = start.device;
+  std::optional<at::Device> accelerator;
+  if (!start.device.is_cpu()) accelerator = start.device;
   start.group = comm::connect(start.process, {.backend = start.settings.backend,
                                               .timeout = start.settings.timeout,
-                                              .device = gpu,
+                                              .device = accelerator,
                                               .debug = start.settings.debug,
                                               .force_group = force_process_group});
   return start;
@@ -65,13 +64,20 @@ Job start_on(comm::Group group, const env::GivenSettings& given) {
   Job start;
   start.place = group.place();
   start.settings = settings_of(given, variables, start.place);
-  if (group.backend() == "threads") {
+  if (group.backend().ends_with("threads")) {
     start.process = process_of_thread(group);
-    check_thread_device(start.settings, start.place);
+    // They simulate: an accelerator only where one is asked for.
+    if (group.device()) {
+      start.device = *group.device();
+      device::make_current(start.device);
+    } else if (start.settings.torch_device) {
+      start.device = chosen(start);
+      if (!start.device.is_cpu()) group = comm::with_device(group, start.device);
+    }
     if (start.settings.threads_per_rank) device::set_threads(*start.settings.threads_per_rank);
   } else {
     start.process = env::read(variables);
-    start.device = device::choose(start.process, start.settings, device::gpu_count(), start.place);
+    start.device = chosen(start);
     set_threads(start.process, start.settings);
   }
   start.group = std::move(group);

@@ -24,8 +24,8 @@ struct Job {
 /// and meets the other ranks. On a thread of simulate() the group is that thread's.
 Job start(const env::GivenSettings& given, bool force_process_group);
 
-/// The same on a group that exists already: all of a job, a part of it, or ranks as threads. Those compute on the CPU,
-/// and get threads of their own number only where one is given.
+/// The same on a group that exists already: all of a job, a part of it, or ranks as threads. Those compute on the CPU
+/// unless a device is asked for by name, and get threads of their own number only where one is given.
 /// What connects ranks (backend, timeout, debug) is the group's, not given's.
 Job start_on(comm::Group group, const env::GivenSettings& given);
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/optim/fused_step.hpp"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/TensorOptions.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -21,6 +23,14 @@ namespace {
 
 using torch::optim::Optimizer;
 
+// CPU and CUDA have the three kernels, and so have some of LibTorch's other devices: whoever has one has all.
+bool has_kernels(const at::Tensor& parameter) {
+  if (parameter.is_cpu() || parameter.is_cuda()) return true;
+  static const auto sgd = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sgd_", "");
+  const auto key = c10::computeDispatchKey(std::nullopt, parameter.layout(), parameter.device());
+  return sgd.hasKernelForDispatchKey(key) || c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key);
+}
+
 // The kernels walk the memory of a parameter and its companions side by side: all must lie alike and without gaps.
 bool lies_like(const at::Tensor& companion, const at::Tensor& parameter) {
   return companion.strides() == parameter.strides() || (companion.is_contiguous() && parameter.is_contiguous());
@@ -29,15 +39,15 @@ bool lies_like(const at::Tensor& companion, const at::Tensor& parameter) {
 bool kernels_know(const at::Tensor& parameter, const at::Tensor& gradient) {
   return gradient.layout() == at::kStrided && parameter.layout() == at::kStrided && parameter.is_floating_point() &&
          gradient.scalar_type() == parameter.scalar_type() && gradient.device() == parameter.device() &&
-         (parameter.device().is_cpu() || parameter.device().is_cuda()) && parameter.is_non_overlapping_and_dense() &&
-         lies_like(gradient, parameter);
+         has_kernels(parameter) && parameter.is_non_overlapping_and_dense() && lies_like(gradient, parameter);
 }
 
-// A part of the state for the kernels: made on the first step, and laid out anew where it was loaded with other
-// strides.
+// A part of the state for the kernels: made on the first step, and laid out anew where it was made or loaded with other
+// strides or on another device.
 at::Tensor lay_like(const at::Tensor& parameter, const at::Tensor& state) {
   if (!state.defined()) return at::zeros_like(parameter);
-  return lies_like(state, parameter) ? state : at::empty_like(parameter).copy_(state);
+  const bool fits = state.device() == parameter.device() && lies_like(state, parameter);
+  return fits ? state : at::empty_like(parameter).copy_(state);
 }
 
 bool all_known(Optimizer& optimizer) {

@@ -14,6 +14,7 @@
 #include "accelerate/data/deal.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/shardable.hpp"
+#include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -98,7 +99,9 @@ class PreparedLoader {
         batch.reset();  // its memory serves the next one
         batch = pass.next();
         if (!batch) loop.reset();
-        if (batch && place) batch = tree::to(*batch, shared->device, /*non_blocking=*/true);
+        if (!batch || !place) return;
+        device::naming_out_of_memory(shared->place, "loader",
+                                     [this] { batch = tree::to(*batch, shared->device, /*non_blocking=*/true); });
       }
     };
     std::unique_ptr<Walk> walk_;  // stays where it is when the iterator is moved: the list refers to it

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/gradient/engine.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
@@ -50,6 +51,7 @@ class ModelCore : public Entry {
   [[nodiscard]] bool is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,
                         const ModelOptions& options) const;
   [[nodiscard]] const ModelOptions& options() const { return options_; }
+  [[nodiscard]] const Place& place() const { return shared_->place; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const { return buffers_; }
   /// Null on one rank, for evaluation, where nothing needs a gradient or other models' engines see to all of it, and
@@ -126,7 +128,8 @@ class PreparedModel {
   template <typename... Args>
   decltype(auto) forward(Args&&... args) const {
     core_->before_forward();
-    return module_->forward(std::forward<Args>(args)...);
+    return device::naming_out_of_memory(
+        core_->place(), "forward", [&]() -> decltype(auto) { return module_->forward(std::forward<Args>(args)...); });
   }
 
   /// TorchScript takes its inputs as a list: model({x}).
@@ -135,7 +138,7 @@ class PreparedModel {
   }
   c10::IValue forward(std::vector<c10::IValue> inputs) const requires std::same_as<Module, torch::jit::Module> {
     core_->before_forward();
-    return module_->forward(std::move(inputs));
+    return device::naming_out_of_memory(core_->place(), "forward", [&] { return module_->forward(std::move(inputs)); });
   }
 
   Module* operator->() const { return module_.get(); }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/prepared/model.hpp"
 
 namespace accelerate::prepared {
@@ -49,6 +50,10 @@ bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
 }
 
 at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
+  return device::naming_out_of_memory(shared_->place, "optimizer.step", [&] { return step_now(closure); });
+}
+
+at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& closure) {
   if (!shared_->window.ends) return {};
   spent_ = true;
   if (!fused_ && closure) {

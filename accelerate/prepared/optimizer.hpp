@@ -36,6 +36,7 @@ class OptimizerCore : public Entry {
   [[nodiscard]] bool is(const torch::optim::Optimizer& optimizer) const;
 
  private:
+  at::Tensor step_now(const torch::optim::Optimizer::LossClosure& closure);
   void check_reduced();
   void warn_of_odd_step() const;
   void find_engines();

@@ -55,7 +55,7 @@ env::Variables settings(const LaunchOptions& options) {
 void drop_gpu_by_name(env::Variables& variables) {
   const auto text = env::find(variables, "ACCELERATE_TORCH_DEVICE");
   const auto device = env::parse_device(text.value_or("cpu"));
-  if (device && device->cuda) variables.erase("ACCELERATE_TORCH_DEVICE");
+  if (device && !device->is_cpu()) variables.erase("ACCELERATE_TORCH_DEVICE");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   result.conflicts = env::weigh(from_options, inherited, {}, "the command line").conflicts;
   const env::Settings settings = env::weigh(from_options, inherited, config, "the command line").settings;
   result.timeout = settings.timeout;
-  result.options.cpu = settings.cpu || (settings.torch_device && !settings.torch_device->cuda);
+  result.options.cpu = settings.cpu || (settings.torch_device && settings.torch_device->is_cpu());
   // nccl from there is for ranks on GPUs, which use it anyway; those on the CPU refuse it themselves.
   if (!options.backend && settings.backend != "nccl") result.options.backend = settings.backend;
   return result;

@@ -28,13 +28,14 @@ TEST_CASE("an empty variable counts as not set") {
   CHECK(env::find(variables, "C") == std::nullopt);
 }
 
-TEST_CASE("a device is cpu, cuda or cuda:N") {
+TEST_CASE("a device is cpu, or an accelerator's name with or without its number") {
   using env::DeviceName;
   CHECK(env::parse_device("cpu") == DeviceName{});
   CHECK(env::parse_device("cpu:0") == DeviceName{});
-  CHECK(env::parse_device("cuda") == DeviceName{.cuda = true});
-  CHECK(env::parse_device("cuda:64") == DeviceName{.cuda = true, .index = 64});
-  for (const char* text : {"", "gpu", "mps", "cuda:", "cuda:1x", "cuda:-1", "cpu:1", "CUDA", "cudax"}) {
+  CHECK(env::parse_device("cuda") == DeviceName{.type = "cuda"});
+  CHECK(env::parse_device("cuda:64") == DeviceName{.type = "cuda", .index = 64});
+  CHECK(env::parse_device("xpu:1") == DeviceName{.type = "xpu", .index = 1});
+  for (const char* text : {"", ":1", "cuda:", "cuda:1x", "cuda:-1", "cpu:1", "CUDA", "gpu0"}) {
     CAPTURE(text);
     CHECK_FALSE(env::parse_device(text));
   }

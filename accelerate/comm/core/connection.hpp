@@ -62,14 +62,18 @@ class Connection {
   /// Gives the fingerprint of the next operation to a backend that compares it on the way; false: it does not.
   virtual bool announce(const CallSignature&, Agreement) { return false; }
 
-  /// Throws PeerLost for an operation that failed after its caller went on.
-  virtual void check() {}
-
   /// After a failed operation: what can be said about the others ("nothing was heard from rank 1."), or "".
   virtual std::string ask_after_peers(const CallSignature&) { return ""; }
 
-  /// The group is broken: nothing may wait for peers any more.
+  /// The group is broken, or an exception takes this rank out of it: nothing may wait for peers any more.
   virtual void give_up() noexcept {}
+
+  /// Throws PeerLost when an operation has failed that the host did not wait for: those of an accelerator go on without
+  /// it, and what they were to compute is worth nothing then.
+  virtual void check() {}
+
+  /// Where the ranks of this connection can leave words for one another; null: over its own operations only.
+  virtual c10::intrusive_ptr<c10d::Store> store() { return {}; }
 
   const std::string name;
   const c10d::ProcessGroup::BackendType tag;

@@ -59,6 +59,10 @@ void GroupCore::check(std::string_view asked_by) {
   }
 }
 
+GroupCore::~GroupCore() {
+  if (on_device && std::uncaught_exceptions() > 0) on_device->give_up();
+}
+
 void GroupCore::number(CallSignature& signature) {
   refuse_broken(signature);
   signature.sequence = ++sequence_;
@@ -106,6 +110,7 @@ void GroupCore::begin(CallSignature& signature, Agreement agreement, Connection&
   if (one_sequence) compare_in_sequence(signature);
   bool compared = false;
   try {
+    connection.check();
     compared = connection.announce(signature, agreement);
   } catch (const std::exception&) {
     fail_operation(signature, timeout, {});

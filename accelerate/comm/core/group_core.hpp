@@ -25,6 +25,12 @@ struct OneSequence;
 using GroupPtr = std::shared_ptr<GroupCore>;
 
 struct GroupCore {
+  GroupCore() = default;
+  GroupCore(const GroupCore&) = delete;
+  GroupCore& operator=(const GroupCore&) = delete;
+  /// While an exception unwinds, the connections give up first: the peers may never join what is under way.
+  ~GroupCore();
+
   Place place{};
   int64_t rank = 0;
   int64_t size = 1;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The nccl backend: LibTorch's ProcessGroupNCCL. Compiled and linked, not yet run: no GPU was there.
 #include <cstdlib>
-#include <exception>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -38,10 +37,10 @@ class NcclConnection : public Connection {
         timeout_(timeout),
         device_(device) {}
 
-  /// A shutdown waits for collectives under way; what an exception leaves behind, peers may never join.
+  /// A shutdown waits for collectives under way, an abort does not.
   ~NcclConnection() override {
     try {
-      if (broken_ || std::uncaught_exceptions() > 0) {
+      if (broken_) {
         nccl_->abort();
       } else {
         nccl_->shutdown();
@@ -57,11 +56,6 @@ class NcclConnection : public Connection {
   }
 
   /// Operations on the GPU are asynchronous to the host: what failed shows at the next one.
-  bool announce(const CallSignature&, Agreement) override {
-    check();
-    return false;
-  }
-
   void check() override {
     switch (nccl_->getError()) {
       case c10d::ErrorType::SUCCESS:

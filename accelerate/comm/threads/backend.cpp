@@ -181,6 +181,8 @@ class ThreadsConnection : public Connection {
 
   void give_up() noexcept override { group_->leave(me_, "gave up after an error of its own"); }
 
+  c10::intrusive_ptr<c10d::Store> store() override { return group_->store; }
+
  private:
   ThreadsConnection(const c10::intrusive_ptr<ThreadsBackend>& threads, std::shared_ptr<ThreadsGroup> group, size_t rank)
       : Connection("threads", c10d::ProcessGroup::BackendType::CUSTOM, threads),

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <tuple>
 #include <vector>
 
@@ -20,8 +21,13 @@ namespace accelerate::comm {
 
 /// What the ranks of one group share.
 struct ThreadsGroup {
+<<<<<<< HEAD
   explicit ThreadsGroup(std::vector<int64_t> ranks_in_job)
       : size(ranks_in_job.size()), job_ranks(std::move(ranks_in_job)), left(size), next(size, 0) {}
+=======
+  explicit ThreadsGroup(std::vector<int64_t> numbers)
+      : size(numbers.size()), job_ranks(std::move(numbers)), left(size), next(size, 0) {}
+>>>>>>> af86cf0 (The accelerator is any of LibTorch's: chosen by type and count, current from the start, carried for ranks as threads too; a step asks whether a reduction broke off, an unwinding rank waits for nobody, out of memory says where)
 
   const size_t size;
   const std::vector<int64_t> job_ranks;  ///< the ranks' numbers in the job, for messages
@@ -31,6 +37,7 @@ struct ThreadsGroup {
   std::vector<uint64_t> next;                    ///< the operation that each rank begins next
   std::map<uint64_t, std::shared_ptr<SharedOperation>> operations;
   std::map<std::tuple<size_t, size_t, int>, std::deque<at::Tensor>> mail;  ///< from, to, tag
+  const c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();
   std::map<std::string, std::shared_ptr<ThreadsGroup>> parts;
   std::map<std::string, std::vector<int64_t>> members_of_parts;
 

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/job/batch_size.hpp"
+
+#include <new>
+
+#include "accelerate/device/out_of_memory.hpp"
+#include "tests/testing.hpp"
+
+using accelerate::job::is_out_of_memory;
+
+namespace {
+
+c10::OutOfMemoryError of_a_device() {
+  return c10::OutOfMemoryError(c10::SourceLocation{"here", "there.cpp", 1},
+                               std::string("CUDA out of memory. Tried to allocate 2 GiB. "));
+}
+
+}  // namespace
+
+TEST_CASE("memory that ran out is known by type, the host's too, and by LibTorch's texts") {
+  CHECK(is_out_of_memory(std::bad_alloc()));
+  CHECK(is_out_of_memory(of_a_device()));
+  CHECK(is_out_of_memory(std::runtime_error("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")));
+  CHECK(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory: you tried ...")));
+  CHECK_FALSE(is_out_of_memory(std::runtime_error("other")));
+}
+
+TEST_CASE("a batch size is found where the host's memory runs out") {
+  const auto run = [](int64_t size) {
+    if (size > 5) throw std::bad_alloc();
+  };
+  CHECK(accelerate::job::find_executable_batch_size(accelerate::comm::Group(), run, 10) == 5);
+}
+
+TEST_CASE(
+    "a device's memory that ran out is an Error of kind device, with what the allocator said, and is known again") {
+  const accelerate::Place here{.rank = 1, .world_size = 2, .host = "gpu-a"};
+  try {
+    accelerate::device::naming_out_of_memory(here, "forward", [] { throw of_a_device(); });
+    FAIL_CHECK("no error");
+  } catch (const accelerate::Error& error) {
+    CHECK((error.kind() == accelerate::ErrorKind::device));
+    CHECK(std::string(error.what()) ==
+          "[rank 1 of 2, gpu-a] forward: CUDA out of memory. Tried to allocate 2 GiB; take a smaller batch, or let "
+          "find_executable_batch_size() look for one");
+    CHECK(is_out_of_memory(error));
+  }
+  CHECK(accelerate::device::naming_out_of_memory(here, "forward", [] { return 3; }) == 3);
+}
