@@ -88,6 +88,7 @@ void install(int devices, size_t bytes_of_each) {
   c10::SetAllocator(kType, &device_memory());
   install_guard();
   install_hooks();
+  install_backend();
 }
 
 }  // namespace stand_in

@@ -6,5 +6,6 @@ namespace stand_in {
 
 void install_guard();
 void install_hooks();
+void install_backend();
 
 }  // namespace stand_in

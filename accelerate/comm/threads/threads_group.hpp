@@ -21,13 +21,8 @@ namespace accelerate::comm {
 
 /// What the ranks of one group share.
 struct ThreadsGroup {
-<<<<<<< HEAD
   explicit ThreadsGroup(std::vector<int64_t> ranks_in_job)
       : size(ranks_in_job.size()), job_ranks(std::move(ranks_in_job)), left(size), next(size, 0) {}
-=======
-  explicit ThreadsGroup(std::vector<int64_t> numbers)
-      : size(numbers.size()), job_ranks(std::move(numbers)), left(size), next(size, 0) {}
->>>>>>> af86cf0 (The accelerator is any of LibTorch's: chosen by type and count, current from the start, carried for ranks as threads too; a step asks whether a reduction broke off, an unwinding rank waits for nobody, out of memory says where)
 
   const size_t size;
   const std::vector<int64_t> job_ranks;  ///< the ranks' numbers in the job, for messages

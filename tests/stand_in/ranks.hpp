@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs on the stand-in: ranks are threads, rank r on device r. What they compute is held against the same job on the
+// CPU.
+#pragma once
+
+#include <mutex>
+
+#include "accelerate/accelerate.hpp"
+#include "tests/stand_in/support.hpp"
+
+namespace stand_in {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// Runs body on so many ranks, each with an accelerator of its own.
+inline void on_devices(int64_t ranks, const std::function<void(accelerate::Accelerator&)>& body,
+                       accelerate::AcceleratorOptions options = {}) {
+  options.device = "standin";
+  accelerate::simulate(ranks, [&] {
+    accelerate::Accelerator accelerator(options);
+    body(accelerator);
+  });
+}
+
+/// Ranks share the host's generator: one makes its model at a time, each from the same seed.
+inline std::mutex one_at_a_time;
+template <typename Make>
+auto made_alike(const Make& make) {
+  const std::lock_guard lock(one_at_a_time);
+  torch::manual_seed(7);
+  return make();
+}
+
+inline Tensors to_cpu(const Tensors& tensors) {
+  Tensors all;
+  for (const auto& tensor : tensors) all.push_back(tensor.detach().to(at::kCPU, tensor.scalar_type(), false, true));
+  return all;
+}
+
+/// What each rank's body returned.
+inline std::vector<Tensors> results(int64_t ranks, const std::function<Tensors(accelerate::Accelerator&)>& body,
+                                    const accelerate::AcceleratorOptions& options) {
+  std::vector<Tensors> all(static_cast<size_t>(ranks));
+  accelerate::simulate(ranks, [&] {
+    accelerate::Accelerator accelerator(options);
+    auto mine = to_cpu(body(accelerator));
+    all[static_cast<size_t>(accelerator.process_index())] = std::move(mine);
+  });
+  return all;
+}
+
+/// body gives the same bits on the device as on the CPU, on 1 and 2 ranks, at every pace, without a race.
+inline void same_as_on_cpu(const std::function<Tensors(accelerate::Accelerator&)>& body,
+                           accelerate::AcceleratorOptions options = {}, const std::vector<int64_t>& counts = {1, 2},
+                           int microseconds = 500) {
+  for (const int64_t ranks : counts) {
+    CAPTURE(ranks);
+    options.device = "cpu";
+    const auto expected = results(ranks, body, options);
+    options.device = "standin";
+    at_every_pace(
+        [&] {
+          const auto found = results(ranks, body, options);
+          for (size_t r = 0; r < expected.size(); ++r) {
+            REQUIRE(found[r].size() == expected[r].size());
+            for (size_t i = 0; i < expected[r].size(); ++i) {
+              CAPTURE(r);
+              CAPTURE(i);
+              CHECK(at::equal(found[r][i], expected[r][i]));
+            }
+          }
+        },
+        microseconds);
+  }
+}
+
+/// What a job trains in these tests: convolution, BatchNorm, two linear layers.
+struct SmallNetImpl : torch::nn::Module {
+  SmallNetImpl() {
+    convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3).padding(1)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(3));
+    hidden = register_module("hidden", torch::nn::Linear(3 * 6 * 6, 16));
+    last = register_module("last", torch::nn::Linear(16, 5));
+  }
+  at::Tensor forward(const at::Tensor& images) {
+    const auto x = torch::relu(norm(convolution(images))).flatten(1);
+    return torch::log_softmax(last(torch::relu(hidden(x))), 1);
+  }
+  torch::nn::Conv2d convolution{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+  torch::nn::Linear hidden{nullptr}, last{nullptr};
+};
+TORCH_MODULE(SmallNet);
+
+/// Images [n, 1, 6, 6] and labels [n], the same in every call.
+inline std::pair<at::Tensor, at::Tensor> small_data(int64_t samples) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(uint64_t{11});
+  return {at::randn({samples, 1, 6, 6}, generator), at::randint(5, {samples}, generator, at::kLong)};
+}
+
+inline accelerate::data::Loader small_loader(int64_t samples, int64_t batch_size) {
+  auto [images, labels] = small_data(samples);
+  return accelerate::data::from_tensors(images, labels, {.batch_size = batch_size});
+}
+
+/// Small buckets, so that several leave in one backward.
+inline accelerate::AcceleratorOptions with_small_buckets() {
+  accelerate::AcceleratorOptions options;
+  options.buckets = {.cap_bytes = 1024, .first_cap_bytes = 256};
+  return options;
+}
+
+template <typename Model>
+Tensors state_of(const Model& model) {
+  Tensors all = model->parameters();
+  for (const auto& buffer : model->buffers()) all.push_back(buffer);
+  return all;
+}
+
+}  // namespace stand_in

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// When memory runs out, or peers do not come.
+#include <ATen/DeviceAccelerator.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/stand_in/ranks.hpp"
+
+using accelerate::Accelerator;
+using accelerate::Error;
+using accelerate::ErrorKind;
+using stand_in::made_alike;
+using stand_in::on_devices;
+using stand_in::SmallNet;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr size_t kPlenty = size_t{256} << 20;
+
+/// The devices hold less while it lives.
+struct Limit {
+  explicit Limit(size_t bytes) { set(bytes); }
+  ~Limit() { set(kPlenty); }
+  static void set(size_t bytes) {
+    for (const int device : {0, 1}) stand_in::set_limit(static_cast<c10::DeviceIndex>(device), bytes);
+  }
+};
+
+/// Sets a flag however its scope is left: another rank waits for it.
+struct End {
+  std::atomic<bool>& flag;
+  ~End() { flag = true; }
+};
+
+}  // namespace
+
+TEST_CASE("out of memory comes as an Error of the device, and training goes on with a smaller batch") {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    on_devices(ranks, [](Accelerator& accelerator) {
+      auto net = made_alike([] { return SmallNet(); });
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      std::vector<int64_t> tried;
+      const auto run = [&, &model = model, &optimizer = optimizer](int64_t size) {
+        tried.push_back(size);
+        const auto images = torch::ones({size, 1, 6, 6}).to(accelerator.device());
+        const auto labels = torch::zeros({size}, at::kLong).to(accelerator.device());
+        for (int step = 0; step < 2; ++step) {
+          optimizer.zero_grad();
+          accelerator.backward(torch::nll_loss(model(images), labels));
+          optimizer.step();
+        }
+      };
+      const Limit limit(size_t{6} << 20);
+      try {
+        run(8192);
+        FAIL_CHECK("memory sufficed");
+      } catch (const Error& error) {
+        CHECK((error.kind() == ErrorKind::device));
+        const std::string text = error.what();
+        CHECK(text.find("forward: standin:") != std::string::npos);
+        CHECK(text.find(" is out of memory: tried to allocate ") != std::string::npos);
+        CHECK(text.ends_with("; take a smaller batch, or let find_executable_batch_size() look for one"));
+      }
+      const int64_t fits = accelerator.find_executable_batch_size(run, 8192);
+      CHECK(fits < 8192);
+      CHECK(fits == tried.back());
+      for (const auto& parameter : model.parameters()) CHECK_FALSE(parameter.isnan().any().item<bool>());
+    });
+  }
+  CHECK(stand_in::take_races() == stand_in::kNoRaces);
+}
+
+TEST_CASE("a step after a reduction broke off on the device is refused, whatever lies in the gradients") {
+  std::atomic<bool> over = false;
+  accelerate::comm::run_threads(
+      2,
+      [&](const accelerate::comm::Group& group) {
+        accelerate::AcceleratorOptions options;
+        options.device = "standin";
+        Accelerator accelerator(group, options);
+        auto net = made_alike([] { return SmallNet(); });
+        torch::optim::SGD sgd(net->parameters(), 0.1);
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        const auto [images, labels] = stand_in::small_data(2);
+        const auto backward = [&, &model = model, &x = images, &y = labels] {
+          accelerator.backward(torch::nll_loss(model(x.to(accelerator.device())), y.to(accelerator.device())));
+        };
+        backward();
+        optimizer.step();
+        optimizer.zero_grad();
+        if (!accelerator.is_main_process()) {  // never comes to the next one
+          while (!over) std::this_thread::sleep_for(5ms);
+          return;
+        }
+        const End at_end{over};
+        backward();
+        CHECK_THROWS_AS(at::accelerator::synchronizeDevice(0), c10::DistBackendError);
+        CHECK_THROWS_WITH(optimizer.step(), fmt::format("[rank 0 of 2, {}] optimizer.step: an earlier operation on the "
+                                                        "device failed: a collective's time was up",
+                                                        accelerate::base::host_name())
+                                                .c_str());
+      },
+      6s);
+  stand_in::take_races();
+}
+
+TEST_CASE("an exception that takes a rank out of the job does not wait for what the others never join") {
+  const auto begun = std::chrono::steady_clock::now();
+  const auto run = [] {
+    on_devices(2, [](Accelerator& accelerator) {
+      if (!accelerator.is_main_process()) return;
+      const auto pending = accelerator.group().all_reduce_async(torch::ones({4}, accelerator.device()));
+      throw std::runtime_error("disk full");
+    });
+  };
+  CHECK_THROWS_WITH(run(), "disk full");
+  CHECK(std::chrono::steady_clock::now() - begun < 40s);  // the timeout is 60 s
+}
