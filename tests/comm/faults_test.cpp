@@ -450,7 +450,7 @@ TEST_CASE("mpi: an MPI without threads, and one that has ended, are refused") {
 
 TEST_CASE("mpi: a world that is not MPI's is refused with both") {
   const auto ranks = run({fmt::format(
-      "env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} connect", FAULT_RANKS)});
+      "env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} slow_connect", FAULT_RANKS)});
   CHECK(ranks[0].out ==
         fmt::format("environment: [rank 0 of 2, {}] connect: MPI says rank 0 of 1, the environment says rank 0 of 2; "
                     "start the program with mpirun or accelerate_launch, or use backend gloo\n",
