@@ -235,16 +235,22 @@ Socket listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, cons
 // The port of a job is one, its connections (Accelerators) may be several: the first opens the store, and it stays open
 // to the end of the process, so that a later connection never meets a server that is going away.
 struct JobStore {
+  std::mutex mutex;
   StorePtr store;
   int64_t connections = 0;
 };
 
 StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
                          const Patience& patience) {
+  // A lock for each, for ranks may be threads of one process: one that waits for rank 0's must not keep rank 0 out.
   static std::mutex mutex;
   static std::map<std::string, JobStore> jobs;
-  const std::lock_guard lock(mutex);
-  JobStore& job = jobs[fmt::format("{} {} {} {}", endpoint.host, endpoint.port, process.job_id, process.rank)];
+  const auto job_of = [&](const std::string& key) -> JobStore& {
+    const std::lock_guard lock(mutex);
+    return jobs[key];
+  };
+  JobStore& job = job_of(fmt::format("{} {} {} {}", endpoint.host, endpoint.port, process.job_id, process.rank));
+  const std::lock_guard lock(job.mutex);
   if (!job.store) {
     std::optional<Socket> listening;
     if (process.rank == 0 && !process.agent_store) {

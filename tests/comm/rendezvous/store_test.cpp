@@ -149,6 +149,16 @@ TEST_CASE("ranks that do not come are named") {
         "peer: [rank 0 of 3, gpu-a] connect: waited 0.3 s for ranks 1, 2, they have not come");
 }
 
+TEST_CASE("a rank that waits for rank 0 does not keep it out, though both are threads of one process") {
+  const int64_t port = free_port();
+  std::string second;
+  std::thread waiting([&] { second = refusal(process_of(1, 2, port), 20s); });
+  std::this_thread::sleep_for(300ms);  // rank 1 is at the port by then
+  CHECK(refusal(process_of(0, 2, port), 20s).empty());
+  waiting.join();
+  CHECK(second.empty());
+}
+
 TEST_CASE("a machine that swallows every connection costs the timeout and no more") {
   const Swallowing rank_0;
   const auto begun = std::chrono::steady_clock::now();

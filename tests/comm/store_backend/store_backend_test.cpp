@@ -47,7 +47,7 @@ void on_every_rank(const std::function<void(const Group&)>& check) {
           check(group);
           group.barrier();
         } catch (const std::exception& error) {
-          FAIL_CHECK(error.what());
+          FAIL_CHECK(std::string(error.what()));
         }
       });
     }
