@@ -9,10 +9,10 @@
 #include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/mpi/all_reduce.hpp"
 #include "accelerate/comm/mpi/channel.hpp"
 #include "accelerate/comm/mpi/inquiry.hpp"
 #include "accelerate/comm/mpi/mailbox.hpp"
-#include "accelerate/comm/mpi/work.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -23,9 +23,22 @@ using c10d::OpType;
 
 /// What jobs share with the backend, because the worker may be left behind with one of them.
 struct MpiShared {
-  MpiShared(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator) : channel(std::move(runtime), communicator) {}
+  MpiShared(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator)
+      : channel(std::move(runtime), communicator), by_messages(communicator, channel.handshake()) {}
+
+  void all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn) {
+    for (const auto& tensor : tensors) {
+      const auto type_and_op = channel.runtime().reduction(tensor.scalar_type(), op);  // refuses what cannot be reduced
+      if (channel.has_few_ranks()) {
+        by_messages.run(tensor, op, turn.call, turn.turn);
+      } else {
+        channel.all_reduce(tensor, type_and_op, turn);
+      }
+    }
+  }
 
   MpiChannel channel;
+  MpiAllReduce by_messages;
   /// Why no operation can be carried out any more. Only the thread that carries one out looks at it.
   std::exception_ptr failure{};
 };
@@ -70,7 +83,7 @@ class MpiBackend : public c10d::Backend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     return submit(OpType::ALLREDUCE, tensors, call_of(Operation::all_reduce, tensors.at(0), op), by_waiter(options),
-                  [op](auto& channel, const Tensors& all, const MpiTurn& turn) { channel.all_reduce(all, op, turn); });
+                  [op](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.all_reduce(all, op, turn); });
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -78,41 +91,41 @@ class MpiBackend : public c10d::Backend {
     const auto root = static_cast<int>(options.rootRank);
     return submit(
         OpType::BROADCAST, tensors, std::move(call), by_waiter(options),
-        [root](auto& channel, const Tensors& all, const MpiTurn& turn) { channel.broadcast(all, root, turn); });
+        [root](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.channel.broadcast(all, root, turn); });
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
     return submit(
         OpType::_ALLGATHER_BASE, {output, input}, call_of(Operation::all_gather, input), always(options),
-        [](auto& channel, const Tensors& all, const MpiTurn& turn) { channel.all_gather(all[0], all[1], turn); });
+        [](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.channel.all_gather(all[0], all[1], turn); });
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     return submit(OpType::ALLGATHER, outputs.at(0), call_of(Operation::all_gather, inputs.at(0)), always(options),
-                  [input = inputs.at(0)](auto& channel, const Tensors& all, const MpiTurn& turn) {
-                    channel.all_gather_list(all, input, turn);
+                  [input = inputs.at(0)](auto& mpi, const Tensors& all, const MpiTurn& turn) {
+                    mpi.channel.all_gather_list(all, input, turn);
                   });
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
                         std::vector<int64_t>& input_rows, const c10d::AllToAllOptions& options) override {
     return submit(OpType::ALLTOALL_BASE, {output, input}, call_of(Operation::all_to_all), always(options),
-                  [from = output_rows, to = input_rows](auto& channel, const Tensors& all, const MpiTurn& turn) {
-                    channel.all_to_all(all[0], from, all[1], to, turn);
+                  [from = output_rows, to = input_rows](auto& mpi, const Tensors& all, const MpiTurn& turn) {
+                    mpi.channel.all_to_all(all[0], from, all[1], to, turn);
                   });
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     return submit(OpType::BARRIER, {}, call_of(Operation::barrier), always(options),
-                  [](auto& channel, const Tensors&, const MpiTurn& turn) { channel.barrier(turn); });
+                  [](auto& mpi, const Tensors&, const MpiTurn& turn) { mpi.channel.barrier(turn); });
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     const auto root = static_cast<int>(options.rootRank);
     return submit(OpType::REDUCE, tensors, call_of(Operation::reduce, tensors.at(0), op), By::thread,
-                  [op, root](auto& channel, const Tensors& all, const MpiTurn& turn) {
-                    channel.reduce(all.at(0), op, root, turn);
+                  [op, root](auto& mpi, const Tensors& all, const MpiTurn& turn) {
+                    mpi.channel.reduce(all.at(0), op, root, turn);
                   });
   }
 
@@ -120,8 +133,8 @@ class MpiBackend : public c10d::Backend {
                                const c10d::ReduceScatterOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     return submit(OpType::_REDUCE_SCATTER_BASE, {output, input}, call_of(Operation::reduce_scatter, input, op),
-                  By::thread, [op](auto& channel, const Tensors& all, const MpiTurn& turn) {
-                    channel.reduce_scatter(all[0], all[1], op, turn);
+                  By::thread, [op](auto& mpi, const Tensors& all, const MpiTurn& turn) {
+                    mpi.channel.reduce_scatter(all[0], all[1], op, turn);
                   });
   }
 
@@ -133,8 +146,8 @@ class MpiBackend : public c10d::Backend {
     const auto color = static_cast<int>(part.ranks.front());  // the lowest member tells the parts apart
     const auto child = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
     submit(OpType::UNKNOWN, {}, call_of(Operation::split), By::thread,
-           [=, key = static_cast<int>(part.rank)](auto& channel, const Tensors&, const MpiTurn& turn) {
-             *child = channel.split(color, key, turn);
+           [=, key = static_cast<int>(part.rank)](auto& mpi, const Tensors&, const MpiTurn& turn) {
+             *child = mpi.channel.split(color, key, turn);
            })
         ->wait(timeout_);
     return c10::make_intrusive<MpiBackend>(shared_->channel.shared_runtime(), *child, part.job_ranks, part.rank,
@@ -174,9 +187,9 @@ class MpiBackend : public c10d::Backend {
 
   template <typename F>
   WorkPtr submit(OpType type, Tensors tensors, AnnouncedCall call, By by, F carry_out) {
-    auto work = c10::make_intrusive<MpiWork>(type, std::move(tensors), worker_, by != By::thread, timeout_);
+    auto work = c10::make_intrusive<CallerRunsWork>(type, std::move(tensors), worker_, by != By::thread, timeout_);
     const auto job = [work, shared = shared_, call = std::move(call), carry_out = std::move(carry_out)](Turn turn) {
-      work->end(error_of(*shared, turn, [&] { carry_out(shared->channel, work->tensors(), MpiTurn{call, turn}); }));
+      work->end(error_of(*shared, turn, [&] { carry_out(*shared, work->tensors(), MpiTurn{call, turn}); }));
       if (shared->failure) keep_for_ever(shared, work->tensors());
     };
     work->set_number(worker_->push(job, by));

@@ -28,8 +28,7 @@ MpiChannel::MpiChannel(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicato
     : runtime_(std::move(runtime)),
       comm_(returning_errors(communicator)),
       handshake_(std::make_shared<MpiHandshake>(comm_)),
-      requests_(comm_, kOperationTag),
-      by_messages_(comm_, handshake_) {
+      requests_(comm_, kOperationTag) {
   check_mpi(MPI_Comm_rank(comm_, &rank_));
   check_mpi(MPI_Comm_size(comm_, &size_));
 }
@@ -38,18 +37,11 @@ MpiChannel::~MpiChannel() {
   if (runtime_->usable()) MPI_Comm_free(&comm_);
 }
 
-void MpiChannel::all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn) {
-  for (const auto& tensor : tensors) {
-    const auto [type, mpi_op] = runtime_->reduction(tensor.scalar_type(), op);
-    if (has_few_ranks()) {
-      by_messages_.run(tensor, op, turn.call, turn.turn);
-      continue;
-    }
-    hand_over(turn);
-    in_slices(tensor.numel(), [&, type = type, mpi_op = mpi_op](int64_t at, int count) {
-      check_mpi(MPI_Allreduce(MPI_IN_PLACE, at_element(tensor, at), count, type, mpi_op, comm_));
-    });
-  }
+void MpiChannel::all_reduce(const at::Tensor& tensor, MpiRuntime::Reduction reduction, const MpiTurn& turn) {
+  hand_over(turn);
+  in_slices(tensor.numel(), [&](int64_t at, int count) {
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, at_element(tensor, at), count, reduction.first, reduction.second, comm_));
+  });
 }
 
 void MpiChannel::reduce(const at::Tensor& tensor, ReduceOp op, int root, const MpiTurn& turn) {

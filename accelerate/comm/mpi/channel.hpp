@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "accelerate/comm/mpi/all_reduce.hpp"
+#include "accelerate/comm/mpi/handshake.hpp"
 
 namespace accelerate::comm {
 
@@ -32,7 +32,8 @@ class MpiChannel {
   /// over. The others, and all between many ranks, are MPI's own calls, which cannot once the handshake is done.
   [[nodiscard]] bool has_few_ranks() const { return size_ <= MpiHandshake::kFewRanks; }
 
-  void all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn);
+  /// MPI's own, between many ranks.
+  void all_reduce(const at::Tensor& tensor, MpiRuntime::Reduction reduction, const MpiTurn& turn);
   void broadcast(const Tensors& tensors, int root, const MpiTurn& turn);
   void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn);
   void all_gather_list(const Tensors& outputs, const at::Tensor& input, const MpiTurn& turn);
@@ -47,6 +48,7 @@ class MpiChannel {
 
   [[nodiscard]] MpiRuntime& runtime() const { return *runtime_; }
   [[nodiscard]] const std::shared_ptr<MpiRuntime>& shared_runtime() const { return runtime_; }
+  [[nodiscard]] const std::shared_ptr<MpiHandshake>& handshake() const { return handshake_; }
   [[nodiscard]] MPI_Comm communicator() const { return comm_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
@@ -63,7 +65,6 @@ class MpiChannel {
   int size_ = 1;
   std::shared_ptr<MpiHandshake> handshake_;
   MpiRequests requests_;
-  MpiAllReduce by_messages_;
 };
 
 }  // namespace accelerate::comm

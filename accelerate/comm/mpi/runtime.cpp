@@ -208,7 +208,7 @@ bool MpiRuntime::usable() const noexcept {
   return done == 0 && !skip_;
 }
 
-std::pair<MPI_Datatype, MPI_Op> MpiRuntime::reduction(at::ScalarType dtype, ReduceOp op) {
+MpiRuntime::Reduction MpiRuntime::reduction(at::ScalarType dtype, ReduceOp op) {
   if (dtype != at::kHalf && dtype != at::kBFloat16) return {mpi_type(dtype), mpi_op(op)};
   std::call_once(own_ops_made_, [this] {
     make_ops<c10::Half>(own_ops_[0]);

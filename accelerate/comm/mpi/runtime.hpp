@@ -40,7 +40,8 @@ class MpiRuntime {
   /// MPI can still be called.
   [[nodiscard]] bool usable() const noexcept;
   /// MPI's type and operation for a dtype that plan_reduction gives; our own for float16 and bfloat16.
-  [[nodiscard]] std::pair<MPI_Datatype, MPI_Op> reduction(at::ScalarType dtype, ReduceOp op);
+  using Reduction = std::pair<MPI_Datatype, MPI_Op>;
+  [[nodiscard]] Reduction reduction(at::ScalarType dtype, ReduceOp op);
 
  private:
   MpiRuntime() = default;
