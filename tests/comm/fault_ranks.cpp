@@ -190,6 +190,38 @@ void caught() {
   std::printf("rank %d saved\n", static_cast<int>(process.rank));
 }
 
+/// Rank 1 handles an exception that destroys its groups; rank 0 waits for it for a minute, on a part of the job.
+void caught_while_waited_for(int64_t elements) {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  try {
+    const auto group = accelerate::comm::connect(process, {.timeout = 60s}).duplicate();
+    group.barrier();
+    if (process.rank == 1) throw std::runtime_error("handled");
+    group.all_reduce(at::ones({elements}));
+  } catch (const accelerate::Error& error) {
+    say(error);
+  } catch (const std::runtime_error&) {
+    std::this_thread::sleep_for(1s);
+  }
+}
+
+/// Both ranks leave a group by an exception, and the next one has nothing of it.
+void caught_and_again() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    try {
+      const auto group = accelerate::comm::connect(process, {.timeout = 60s});
+      const auto sum = at::ones({4});
+      group.all_reduce(sum);
+      if (attempt == 3) std::printf("sum %d\n", sum[0].item<int>());
+      if (attempt < 3) throw std::runtime_error("handled");
+    } catch (const accelerate::Error& error) {
+      say(error);
+    } catch (const std::runtime_error&) {
+    }
+  }
+}
+
 /// Rank 0 handles that rank 1 is late and ends well; rank 1 does no more with it.
 void handled() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
@@ -212,6 +244,9 @@ const std::map<std::string, void (*)()> kWithoutGroup{
     {"meets_and_dies", [] { meets_only(1s); }},
     {"stays_away", stays_away},
     {"caught", caught},
+    {"caught_while_waited_for", [] { caught_while_waited_for(4); }},
+    {"caught_while_waited_for_large", [] { caught_while_waited_for(3'000'000); }},
+    {"caught_and_again", caught_and_again},
     {"handled", handled},
     {"threads", run_more_threads_than_allowed},
     {"start", start},

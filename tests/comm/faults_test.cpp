@@ -411,6 +411,18 @@ TEST_CASE("mpi: a failure that a program handles is none of the job's, and the o
   }
 }
 
+TEST_CASE("mpi: whoever waits for a rank that an exception took out of the group is told at once") {
+  for (const auto& [scenario, elements] :
+       {std::pair("caught_while_waited_for", 4), std::pair("caught_while_waited_for_large", 3'000'000)}) {
+    const auto job = run_mpi(scenario);
+    CHECK(job[0].out ==
+          at_rank(0, fmt::format("all_reduce: operation 2 ([{}] float32) cannot end: rank 1 gave up after an error of "
+                                 "its own",
+                                 elements)));
+  }
+  CHECK(run_mpi("caught_and_again")[0].out == "sum 2\nsum 2\n");
+}
+
 TEST_CASE("mpi: a rank that died does not leave the others behind") {
   const auto job = run_mpi("rank_1_dies");
   CHECK(job[0].code != 0);

@@ -30,6 +30,12 @@ struct PeerLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A member of the group takes part in nothing more; its rank in the group.
+struct MemberLeft : std::runtime_error {
+  explicit MemberLeft(int64_t member) : std::runtime_error("a member left"), rank(member) {}
+  int64_t rank;
+};
+
 /// The ranks announced operations that do not fit together.
 struct SignaturesDiffer : std::runtime_error {
   SignaturesDiffer(std::vector<CallSignature> all_signatures, Agreement needed)

@@ -176,6 +176,9 @@ void GroupCore::fail_operation(const CallSignature& signature, std::chrono::mill
     text = disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value();
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(signature), error.what());
+  } catch (const MemberLeft& error) {
+    text = fmt::format("{} cannot end: rank {} gave up after an error of its own", where(signature),
+                       job_ranks.at(static_cast<size_t>(error.rank)));
   } catch (const DeadlinePassed& error) {
     text = fmt::format("waited {:g} s in {}", seconds(limit), where(signature));
     std::string who = missing_text(error.missing, job_ranks);

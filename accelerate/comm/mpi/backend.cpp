@@ -58,10 +58,12 @@ class MpiBackend : public c10d::Backend {
         worker_(std::make_shared<Worker>(timeout)) {}
 
   /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception waits only for the
-  /// thread to notice that there is nothing to do.
+  /// thread to notice that there is nothing to do, and those who wait for this rank are told.
   ~MpiBackend() override {
-    const auto patience = std::uncaught_exceptions() > 0 ? kThreadEnds : timeout_;
+    const bool unwinding = std::uncaught_exceptions() > 0;
+    const auto patience = unwinding ? kThreadEnds : timeout_;
     const bool operations_ended = worker_->stop(patience);
+    if (unwinding && operations_ended && !shared_->failure) leave();
     if (!mailbox_->finish_dropped(patience) || !operations_ended) shared_->channel.runtime().skip_finalize();
   }
 
@@ -156,6 +158,15 @@ class MpiBackend : public c10d::Backend {
 
  private:
   using By = Worker::Carrier;
+
+  void leave() noexcept {
+    if (!shared_->channel.runtime().usable()) return;
+    keep_for_ever(shared_, {});
+    try {
+      shared_->channel.handshake()->leave();
+    } catch (const PeerLost&) {  // nobody is there to be told
+    }
+  }
 
   template <typename Options>
   By always(const Options& options) const {

@@ -6,6 +6,12 @@
 #include "accelerate/comm/core/connection.hpp"
 
 namespace accelerate::comm {
+namespace {
+
+/// In an operation's place.
+constexpr int64_t kLeft = -1;
+
+}  // namespace
 
 MpiHandshake::MpiHandshake(MPI_Comm communicator) : comm_(communicator), requests_(communicator, kOperationTag) {
   check_mpi(MPI_Comm_rank(comm_, &rank_));
@@ -32,7 +38,20 @@ void MpiHandshake::run(const AnnouncedCall& call, std::span<const char> payload,
   } catch (const DeadlinePassed&) {
     throw DeadlinePassed(requests_.silent_peers());
   }
+  refuse_leavers();
   compare(call);
+}
+
+void MpiHandshake::leave() {
+  char* const mine = place_of(rank_);
+  std::memcpy(mine, &kLeft, sizeof(kLeft));
+  for (int step = 1; step < size_; ++step) requests_.send(mine, sizeof(kLeft), (rank_ + step) % size_);
+}
+
+void MpiHandshake::refuse_leavers() {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && std::memcmp(place_of(rank), &kLeft, sizeof(kLeft)) == 0) throw MemberLeft(rank);
+  }
 }
 
 void MpiHandshake::compare(const AnnouncedCall& call) {

@@ -30,15 +30,20 @@ class MpiHandshake {
   [[nodiscard]] bool carries(int64_t bytes) const { return size_ <= kFewRanks && bytes <= kMostPayload; }
 
   /// Returns when all ranks have come with a call that fits. payload: of the same size on all ranks where the calls
-  /// fit. Throws DeadlinePassed with those who have not come, SignaturesDiffer, PeerLost; all but SignaturesDiffer once
-  /// and for ever: MPI may still write to this object, which must stay.
+  /// fit. Throws DeadlinePassed with those who have not come, SignaturesDiffer, MemberLeft, PeerLost; all but
+  /// SignaturesDiffer once and for ever: MPI may still write to this object, which must stay.
   void run(const AnnouncedCall& call, std::span<const char> payload, const Turn& turn);
+
+  /// Instead of a next run: tells the others that this rank comes no more. The communicator must stay, so that no later
+  /// one takes its number and the message. Only while no run is under way. Throws PeerLost.
+  void leave();
 
   /// A rank's payload, this one's too, until the next run. May be changed.
   [[nodiscard]] char* payload_of(int rank);
 
  private:
   [[nodiscard]] char* place_of(int rank) { return places_.data() + static_cast<size_t>(rank) * stride_; }
+  void refuse_leavers();
   void compare(const AnnouncedCall& call);
 
   static constexpr size_t kHeader = CallSignature::kWords * sizeof(int64_t);
