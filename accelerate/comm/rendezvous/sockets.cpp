@@ -19,12 +19,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Socket open_socket(const addrinfo& address, int type) {
-  return Socket(::socket(address.ai_family, type | SOCK_CLOEXEC, 0));
+FileDescriptor open_socket(const addrinfo& address, int type) {
+  return FileDescriptor(::socket(address.ai_family, type | SOCK_CLOEXEC, 0));
 }
 
 /// Of family 0 where the socket has none.
-sockaddr_storage own_address(const Socket& socket) {
+sockaddr_storage own_address(const FileDescriptor& socket) {
   sockaddr_storage own{};
   socklen_t length = sizeof(own);
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length);
@@ -39,7 +39,7 @@ int connection_error(int fd) {
 
 /// A blocking connect would wait minutes for a machine that drops what it gets.
 bool connects(const addrinfo& address, Deadline deadline) {
-  const Socket socket = open_socket(address, SOCK_STREAM | SOCK_NONBLOCK);
+  const FileDescriptor socket = open_socket(address, SOCK_STREAM | SOCK_NONBLOCK);
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return false;
   while (true) {
@@ -66,10 +66,6 @@ Resolved ask_for_addresses(const Endpoint& endpoint) {
 }
 
 }  // namespace
-
-Socket::~Socket() {
-  if (fd_ >= 0) ::close(fd_);
-}
 
 std::string text(const Endpoint& endpoint) {
   return fmt::format(fmt::runtime(is_v6(endpoint.host) ? "[{}]:{}" : "{}:{}"), endpoint.host, endpoint.port);
@@ -111,11 +107,11 @@ void fail_to_listen(const Endpoint& endpoint, const Place& place, int error) {
   base::fail(ErrorKind::io, place, "connect", "cannot listen on {}: {}", text(endpoint), std::strerror(error));
 }
 
-Socket listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline) {
+FileDescriptor listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline) {
   const Addresses addresses = resolve(endpoint, place, deadline);
   int error = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    Socket socket = open_socket(*each, SOCK_STREAM);
+    FileDescriptor socket = open_socket(*each, SOCK_STREAM);
     const int on = 1;  // a port whose last job just ended is free
     const bool listens =
         socket.get() >= 0 && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
@@ -126,13 +122,13 @@ Socket listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline
   fail_to_listen(endpoint, place, error);
 }
 
-int64_t port_of(const Socket& socket) {
+int64_t port_of(const FileDescriptor& socket) {
   const sockaddr_storage own = own_address(socket);
   return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(own).sin6_port
                                          : reinterpret_cast<const sockaddr_in&>(own).sin_port);
 }
 
-std::string host_of(const Socket& socket) {
+std::string host_of(const FileDescriptor& socket) {
   const sockaddr_storage own = own_address(socket);
   return numeric_address(reinterpret_cast<const sockaddr*>(&own), sizeof(own));
 }
@@ -152,7 +148,7 @@ std::string local_address_towards(const Endpoint& endpoint, const Place& place, 
   const Addresses addresses = resolve(endpoint, place, deadline);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     // A datagram socket's connect sends nothing; it only asks the routing table.
-    const Socket socket = open_socket(*each, SOCK_DGRAM);
+    const FileDescriptor socket = open_socket(*each, SOCK_DGRAM);
     if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0) continue;
     if (auto name = host_of(socket); !name.empty()) return name;
   }

@@ -11,26 +11,11 @@
 #include <string_view>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/file_descriptor.hpp"
 
 namespace accelerate::comm {
 
-/// A file descriptor that closes itself; below zero where there is none.
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.release()) {}
-  Socket& operator=(Socket&&) = delete;
-  ~Socket();
-  [[nodiscard]] int get() const { return fd_; }
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-
- private:
-  int fd_;
-};
+using base::FileDescriptor;
 
 struct Endpoint {
   std::string host;
@@ -54,11 +39,11 @@ Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadlin
 
 /// A socket that listens on this address and no other. Port 0: a free one, see port_of.
 /// Throws Error as resolve and fail_to_listen do.
-Socket listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
+FileDescriptor listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
 
 /// The port and the numeric address that a socket is bound to.
-int64_t port_of(const Socket& socket);
-std::string host_of(const Socket& socket);
+int64_t port_of(const FileDescriptor& socket);
+std::string host_of(const FileDescriptor& socket);
 
 /// error   errno of the failed bind or listen. Throws Error: environment for an address that is taken or not this
 ///         machine's, io for anything else.

@@ -87,15 +87,15 @@ constexpr const char* kOwnerKey = "accelerate/job";
 }
 
 /// The server's with a socket that listens, else a client's.
-StorePtr open_store(const Endpoint& endpoint, std::optional<Socket> listening, const env::ProcessEnv& process,
+StorePtr open_store(const Endpoint& endpoint, FileDescriptor listening, const env::ProcessEnv& process,
                     const Place& place, const Patience& patience) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(endpoint.port);
-  options.isServer = listening.has_value();
+  options.isServer = static_cast<bool>(listening);
   options.waitWorkers = false;
   options.timeout = patience.left();
   if (listening) {
-    options.masterListenFd = listening->release();
+    options.masterListenFd = listening.release();
   } else {
     wait_for_server(endpoint, place, patience);
   }
@@ -216,7 +216,7 @@ void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const E
 }
 
 /// A machine's own name may stand for a loopback address on it (Debian's 127.0.1.1), and for another one elsewhere.
-void refuse_loopback(const Endpoint& endpoint, const Socket& listening, const Place& place) {
+void refuse_loopback(const Endpoint& endpoint, const FileDescriptor& listening, const Place& place) {
   const std::string bound = host_of(listening);
   const bool loopback = bound.starts_with("127.") || bound == "::1";
   if (!loopback || endpoint.host == bound || endpoint.host == "localhost") return;
@@ -226,8 +226,9 @@ void refuse_loopback(const Endpoint& endpoint, const Socket& listening, const Pl
              endpoint.host, bound);
 }
 
-Socket listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place, Deadline deadline) {
-  Socket socket = listen_on(endpoint, place, deadline);
+FileDescriptor listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+                          Deadline deadline) {
+  FileDescriptor socket = listen_on(endpoint, place, deadline);
   if (spans_machines(process)) refuse_loopback(endpoint, socket, place);
   return socket;
 }
@@ -252,10 +253,8 @@ StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoin
   JobStore& job = job_of(fmt::format("{} {} {} {}", endpoint.host, endpoint.port, process.job_id, process.rank));
   const std::lock_guard lock(job.mutex);
   if (!job.store) {
-    std::optional<Socket> listening;
-    if (process.rank == 0 && !process.agent_store) {
-      listening.emplace(listen_for(process, endpoint, place, patience.deadline));
-    }
+    FileDescriptor listening;
+    if (process.rank == 0 && !process.agent_store) listening = listen_for(process, endpoint, place, patience.deadline);
     const auto store = open_store(endpoint, std::move(listening), process, place, patience);
     check_owner(store, process, endpoint, place, patience);
     job.store = store;
@@ -292,7 +291,7 @@ StorePtr meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const
   StorePtr store;
   if (serve) {
     endpoint = free_endpoint(process, place);
-    Socket socket = listen_for(process, endpoint, place, patience.deadline);
+    FileDescriptor socket = listen_for(process, endpoint, place, patience.deadline);
     endpoint.port = port_of(socket);
     std::copy(endpoint.host.begin(), endpoint.host.end(), words + 1);
     words[0] = endpoint.port;
@@ -302,7 +301,7 @@ StorePtr meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const
   if (serve) return store;
   endpoint.port = words[0];
   endpoint.host.assign(words + 1, std::find(words + 1, words + NI_MAXHOST, 0));
-  return open_store(endpoint, std::nullopt, process, place, patience);
+  return open_store(endpoint, {}, process, place, patience);
 }
 
 }  // namespace accelerate::comm

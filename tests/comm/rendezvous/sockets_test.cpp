@@ -33,7 +33,7 @@ std::string for_others(const std::vector<std::string>& of_own_name, const std::v
 }  // namespace
 
 TEST_CASE("a socket listens on its one address, on a free port where none is asked for") {
-  const Socket socket = listen_on({"127.0.0.1", 0}, kHere);
+  const FileDescriptor socket = listen_on({"127.0.0.1", 0}, kHere);
   CHECK(port_of(socket) > 0);
   CHECK(host_of(socket) == "127.0.0.1");
   CHECK(listens({"127.0.0.1", port_of(socket)}));

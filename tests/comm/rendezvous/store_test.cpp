@@ -90,8 +90,8 @@ class Swallowing {
   [[nodiscard]] int64_t port() const { return port_of(listening_); }
 
  private:
-  Socket listening_;
-  std::vector<Socket> waiting_;
+  FileDescriptor listening_;
+  std::vector<FileDescriptor> waiting_;
 };
 
 /// As a store is to its clients whose process is frozen: it takes a question and keeps it.
@@ -135,7 +135,7 @@ class Silent {
     }
   }
 
-  Socket listening_;
+  FileDescriptor listening_;
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };
@@ -178,7 +178,7 @@ TEST_CASE("what answers but is no store is told") {
 }
 
 TEST_CASE("whoever holds the port and says nothing costs the timeout and no more") {
-  const Socket holder = listen_on({"127.0.0.1", 0}, {});  // the system takes connections for it
+  const FileDescriptor holder = listen_on({"127.0.0.1", 0}, {});  // the system takes connections for it
   const auto begun = std::chrono::steady_clock::now();
   CHECK(refusal(process_of(1, 2, port_of(holder))) ==
         fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for the job's store at 127.0.0.1:{}, where "
