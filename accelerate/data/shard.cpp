@@ -7,13 +7,19 @@
 namespace accelerate::data {
 namespace {
 
-ShardOptions checked(int64_t samples, const ShardOptions& options, const Place& place) {
+/// batch_size of the result: of one rank.
+ShardOptions checked(int64_t samples, ShardOptions options, const Place& place) {
   using base::fail;
   if (samples < 0) fail(ErrorKind::usage, place, "shard", "{} samples, must be at least 0", samples);
   if (options.batch_size < 1)
     fail(ErrorKind::usage, place, "shard", "batch_size is {}, must be at least 1", options.batch_size);
   if (options.world_size < 1)
     fail(ErrorKind::usage, place, "shard", "world_size is {}, must be at least 1", options.world_size);
+  if (options.split_batches && options.batch_size % options.world_size != 0)
+    fail(ErrorKind::usage, place, "shard",
+         "split_batches: batch_size is {}, must be a round multiple of the {} ranks; {} would be one",
+         options.batch_size, options.world_size, (options.batch_size / options.world_size + 1) * options.world_size);
+  if (options.split_batches) options.batch_size /= options.world_size;
   if (options.batch_size > std::numeric_limits<int64_t>::max() / options.world_size)
     fail(ErrorKind::usage, place, "shard", "batch_size {} times world_size {} is more than an int64 holds, {}",
          options.batch_size, options.world_size, std::numeric_limits<int64_t>::max());
@@ -25,15 +31,15 @@ ShardOptions checked(int64_t samples, const ShardOptions& options, const Place& 
 
 }  // namespace
 
-ShardPlan::ShardPlan(int64_t samples, const ShardOptions& options, const Place& place)
-    : options_(checked(samples, options, place)),
-      round_(options.world_size * options.batch_size),
+ShardPlan::ShardPlan(int64_t samples, const ShardOptions& asked, const Place& place)
+    : options_(checked(samples, asked, place)),
+      round_(options_.world_size * options_.batch_size),
       full_rounds_(samples / round_),
       tail_(samples % round_),
       size_(full_rounds_) {
-  if (tail_ == 0 || options.drop_last) return;
-  const bool has_real = options.rank * options.batch_size < tail_;
-  if (options.even_batches || has_real) ++size_;
+  if (tail_ == 0 || options_.drop_last) return;
+  const bool has_real = options_.rank * options_.batch_size < tail_;
+  if (options_.even_batches || has_real) ++size_;
 }
 
 BatchRange ShardPlan::batch(int64_t number) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples of an epoch are whose: Accelerate's default mode, batches dealt round-robin.
+// Which samples of an epoch are whose: batches dealt in turn, or each cut into a part for every rank.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,10 @@ namespace accelerate::data {
 struct ShardOptions {
   int64_t rank = 0;
   int64_t world_size = 1;
-  /// Samples per batch of one rank.
+  /// Samples per batch of one rank; with split_batches of all ranks together.
   int64_t batch_size = 1;
+  /// Each batch is cut into world_size equal parts, a rank's after another's, instead of dealt as a whole.
+  bool split_batches = false;
   /// Leaves out the samples that do not fill one batch on every rank.
   bool drop_last = false;
   /// Fills the last batches from the front of the order, so that every rank runs the same number of equal batches.
@@ -38,9 +40,12 @@ struct BatchRange {
 class ShardPlan {
  public:
   /// samples   N, length of the order
-  /// Throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world.
-  ShardPlan(int64_t samples, const ShardOptions& options, const Place& place = {});
+  /// Throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world, a batch_size
+  /// that split_batches cannot split.
+  ShardPlan(int64_t samples, const ShardOptions& asked, const Place& place = {});
 
+  /// Samples per batch of one rank, however they were asked for.
+  [[nodiscard]] int64_t batch_size() const { return options_.batch_size; }
   /// Batches of this rank, the true count.
   [[nodiscard]] int64_t size() const { return size_; }
   /// number   0 <= number < size()
@@ -49,17 +54,17 @@ class ShardPlan {
   [[nodiscard]] int64_t remainder() const;
 
  private:
-  ShardOptions options_;
-  int64_t round_;        // samples in one batch of every rank
-  int64_t full_rounds_;  // rounds in which every rank's batch is full
-  int64_t tail_;         // samples after them
+  ShardOptions options_;  // batch_size: of one rank
+  int64_t round_;         // samples in one batch of every rank
+  int64_t full_rounds_;   // rounds in which every rank's batch is full
+  int64_t tail_;          // samples after them
   int64_t size_;
 };
 
 /// Which samples one rank reads in one epoch.
 ///
 /// samples   order over the data set, [N] sample indices
-/// returns   batches of this rank, [ceil(N / (P*B))][B] sample indices, P = world_size, B = batch_size
+/// returns   batches of this rank, [ceil(N / (P*B))][B] sample indices, P = world_size, B = batch_size of one rank
 ///
 /// With even_batches the tail is filled from the front of the order, so every rank runs the same number of steps.
 /// Pure: no process group, no clock. Throws as ShardPlan does.

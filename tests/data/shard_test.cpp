@@ -58,24 +58,23 @@ TEST_CASE("even_batches fills the last batch from the front of the order") {
   CHECK(shard(ten, {.rank = 1, .world_size = 2, .batch_size = 2}) == rank1);
 }
 
-TEST_CASE("every case of Accelerate 1.15.0 without split_batches is dealt the same, with the true count") {
-  int64_t seen = 0;
-  for (const auto& one : cases()["batch_sampler_shard"]) {
-    const auto expected = one["shards"].get<std::vector<Batches>>();
-    for (int64_t rank = 0; rank < one["P"]; ++rank) {
-      const ShardOptions options{.rank = rank,
-                                 .world_size = one["P"],
-                                 .batch_size = one["batch"],
-                                 .drop_last = one["drop_last"],
-                                 .even_batches = one["even_batches"]};
-      const auto& mine = expected[static_cast<size_t>(rank)];
-      CAPTURE(one.dump());
-      CHECK(shard(order(one["n"]), options) == mine);
-      CHECK(ShardPlan(one["n"], options).size() == static_cast<int64_t>(mine.size()));
-    }
-    ++seen;
-  }
-  CHECK(seen == 989);
+TEST_CASE("split_batches cuts every batch into a part for each rank") {
+  const auto of = [](int64_t rank, int64_t n, bool drop_last, bool even_batches) {
+    return shard(order(n), {.rank = rank,
+                            .world_size = 2,
+                            .batch_size = 4,
+                            .split_batches = true,
+                            .drop_last = drop_last,
+                            .even_batches = even_batches});
+  };
+  CHECK(of(0, 9, false, true) == Batches{{0, 1}, {4, 5}, {8, 0}});
+  CHECK(of(1, 9, false, true) == Batches{{2, 3}, {6, 7}, {1, 2}});
+  CHECK(of(1, 9, true, true) == Batches{{2, 3}, {6, 7}});
+  CHECK(of(1, 9, false, false) == Batches{{2, 3}, {6, 7}});
+  CHECK(of(1, 2, false, true) == Batches{{0, 1}});
+  const ShardPlan plan(9, {.rank = 1, .world_size = 2, .batch_size = 4, .split_batches = true});
+  CHECK(plan.batch_size() == 2);
+  CHECK(plan.remainder() == 1);
 }
 
 TEST_CASE("the tables of the behaviour reference hold: two ranks, batch 3") {
@@ -156,6 +155,9 @@ TEST_CASE("wrong shard options are refused, with the value in the message") {
   CHECK_THROWS_WITH((void)shard(order(4), {.world_size = -2}), "shard: world_size is -2, must be at least 1");
   CHECK_THROWS_WITH((void)shard(order(4), {.rank = 2, .world_size = 2}),
                     "shard: rank is 2, must be 0 to 1 with world_size 2");
+  CHECK_THROWS_WITH((void)shard(order(4), {.world_size = 2, .batch_size = 3, .split_batches = true}, here),
+                    "[rank 3 of 8, gpu-b] shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; "
+                    "4 would be one");
   CHECK_THROWS_WITH(ShardPlan(-1, {}), "shard: -1 samples, must be at least 0");
   CHECK_THROWS_WITH(BatchDealer<int>({.rank = -1}), "shard: rank is -1, must be 0 to 0 with world_size 1");
 }
