@@ -7,20 +7,16 @@
 #include <cstdio>
 
 #include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
 
 namespace accelerate {
 namespace {
 
 env::GivenSettings given(const AcceleratorOptions& options) {
-  return {.gradient_accumulation_steps = options.gradient_accumulation_steps,
-          .cpu = options.cpu,
-          .backend = options.backend,
-          .timeout = options.timeout,
-          .debug = options.debug,
-          .torch_device = options.device,
-          .threads_per_rank = options.threads_per_rank,
-          .allow_shared_gpus = options.allow_shared_gpus};
+  env::GivenSettings settings;
+  env::for_each_setting([&](const auto& row) { row.of(settings) = row.of(options); });
+  return settings;
 }
 
 prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int64_t num_processes) {

@@ -21,7 +21,7 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
   if (!wants_mpi(options, machine)) return false;
   const auto why_not = why_no_mpi_server();
   if (!why_not) return true;
-  if (options.backend) {
+  if (options.settings.backend) {
     fail(ErrorKind::environment, "backend mpi is asked for, but {}; backend gloo works without", *why_not);
   }
   fmt::print(stderr, "accelerate_launch: {}; the ranks use gloo, which is slower than mpi on one machine\n", *why_not);

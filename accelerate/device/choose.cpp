@@ -24,13 +24,11 @@ void check_there(const env::DeviceName& asked, const AcceleratorType& accelerato
     instead = of_that_type ? fmt::format("at most {}:{} or cpu", known, accelerator.count - 1)
                            : fmt::format("{} or cpu", known);
   }
-  base::fail(
-      ErrorKind::device, place, "device",
-      "{}{} is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), {} {} "
-      "visible; ask for {}{}",
-      asked.type, asked.index ? fmt::format(":{}", *asked.index) : "", counted(accelerator),
-      accelerator.count == 1 ? "is" : "are", instead,
-      accelerator.type == c10::DeviceType::CUDA ? ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES" : "");
+  base::fail(ErrorKind::device, place, "device",
+             "{} is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), {} {} "
+             "visible; ask for {}{}",
+             asked.str(), counted(accelerator), accelerator.count == 1 ? "is" : "are", instead,
+             accelerator.type == c10::DeviceType::CUDA ? ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES" : "");
 }
 
 }  // namespace
@@ -43,7 +41,7 @@ AcceleratorType accelerator() noexcept {
 
 c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, const AcceleratorType& accelerator,
                    const Place& place) {
-  const auto& asked = settings.torch_device;
+  const auto& asked = settings.device;
   const int64_t count = accelerator.count;
   if (asked && asked->is_cpu()) return c10::kCPU;
   if (asked) check_there(*asked, accelerator, place);

@@ -23,7 +23,7 @@ struct AcceleratorType {
 /// Of this process: CUDA, XPU, a vendor's own. No device without a driver, or in a build without any. Never throws.
 AcceleratorType accelerator() noexcept;
 
-/// The device of settings.torch_device exactly, if given; else the CPU where it is asked for or there is no
+/// The device of settings.device exactly, if given; else the CPU where it is asked for or there is no
 /// accelerator; else the accelerator's device of the local rank. A name without a number is that of the local rank too.
 ///
 /// Pure. Throws Error (device) for a device by name that is not there, and for more local ranks than devices, unless

@@ -35,9 +35,11 @@ void add_backend(const BackendName& backend) {
   if (std::find(rows.begin(), rows.end(), backend) == rows.end()) rows.push_back(backend);
 }
 
-bool is_backend(std::string_view name) {
+bool is_backend(std::string_view name, std::string_view device) {
   const auto all = backends();
-  return std::any_of(all.begin(), all.end(), [&](const BackendName& each) { return each.name == name; });
+  return std::any_of(all.begin(), all.end(), [&](const BackendName& each) {
+    return each.name == name && (device.empty() || each.device == device);
+  });
 }
 
 std::string backend_choice(std::string_view device) {

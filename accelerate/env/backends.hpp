@@ -21,7 +21,8 @@ std::vector<BackendName> backends();
 /// Makes the name of a backend from outside the library known to this process. The same row again is nothing.
 void add_backend(const BackendName& backend);
 
-bool is_backend(std::string_view name);
+/// With a device: one for it.
+bool is_backend(std::string_view name, std::string_view device = "");
 
 /// "mpi, gloo or nccl"; with a device only those for it.
 std::string backend_choice(std::string_view device = "");

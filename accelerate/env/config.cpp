@@ -9,16 +9,19 @@
 
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/settings.hpp"
+#include "accelerate/env/settings_table.hpp"
 
 namespace accelerate::env {
 namespace {
 
 void check_known(const std::string& key, const std::string& path) {
+  bool is_known = false;
   std::string known;
-  for (const SettingName& setting : setting_names()) {
-    if (setting.name == key) return;
-    known += (known.empty() ? "" : ", ") + std::string(setting.name);
-  }
+  for_each_setting([&](const auto& row) {
+    is_known = is_known || row.key == key;
+    known += (known.empty() ? "" : ", ") + std::string(row.key);
+  });
+  if (is_known) return;
   base::fail(ErrorKind::environment, {}, "settings", "{} has the unknown key '{}'; known are {}", path, key, known);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that the code, a variable or a config file may give. The first of them wins, in that order.
+// Settings that the code, the command line, a variable or a config file may give. The first of them wins, in that
+// order. Their names, checks and help: settings_table.hpp.
 #pragma once
 
 #include <chrono>
@@ -15,16 +16,18 @@
 
 namespace accelerate::env {
 
-/// What the program's code says. Unset is "not given", which is not the same as "given as the default".
+/// What the program's code says, or the command line. Unset is "not given", which is not "given as the default".
 struct GivenSettings {
   std::optional<int64_t> gradient_accumulation_steps{};
   std::optional<bool> cpu{};
   std::optional<std::string> backend{};
   std::optional<std::chrono::seconds> timeout{};
   std::optional<bool> debug{};
-  std::optional<std::string> torch_device{};  ///< the option `device`
+  std::optional<std::string> device{};
   std::optional<int64_t> threads_per_rank{};
   std::optional<bool> allow_shared_gpus{};
+
+  bool operator==(const GivenSettings&) const = default;
 };
 
 /// A device by name: the CPU, or an accelerator as LibTorch calls it.
@@ -33,6 +36,7 @@ struct DeviceName {
   std::optional<int64_t> index{};  ///< of the accelerator; unset: the local rank's
 
   [[nodiscard]] bool is_cpu() const { return type == "cpu"; }
+  [[nodiscard]] std::string str() const { return index ? type + ":" + std::to_string(*index) : type; }
   bool operator==(const DeviceName&) const = default;
 };
 
@@ -50,7 +54,7 @@ struct Settings {
   bool debug = false;
   /// Exactly this device: cpu, or an accelerator's name with or without :N; unset: chosen by local rank.
   /// ACCELERATE_TORCH_DEVICE
-  std::optional<DeviceName> torch_device{};
+  std::optional<DeviceName> device{};
   /// Threads of LibTorch in this rank, 1 to 65536; unset: physical cores divided by local ranks. OMP_NUM_THREADS
   std::optional<int64_t> threads_per_rank{};
   /// More local ranks than GPUs: the ranks share them in turn. ACCELERATE_ALLOW_SHARED_GPUS
@@ -65,15 +69,6 @@ struct Config {
   std::map<std::string, std::string> values{};
 };
 
-/// Where a setting may come from besides the code.
-struct SettingName {
-  std::string_view name;      ///< in the code and as key of the config file
-  std::string_view variable;  ///< in the environment
-};
-
-/// Every setting, in the order of Settings.
-std::vector<SettingName> setting_names();
-
 /// YAML of one level, "cpu: true". A key without value is not given.
 /// Throws Error (environment) for text that is not such YAML and for an unknown key, listing the known.
 Config parse_config(std::string_view text, const std::string& path);
@@ -87,8 +82,8 @@ struct Resolution {
   std::vector<std::string> conflicts{};
 };
 
-/// code > environment > config file > default, for every setting. A GPU in torch_device and cpu exclude one another:
-/// the one from the stronger place holds, cpu where both come from the same. Pure.
+/// code > environment > config file > default, for every setting. A GPU in device and cpu exclude one another: the
+/// one from the stronger place holds, cpu where both come from the same. Pure.
 ///
 /// given_by   who gives from_code, for the texts
 /// Throws Error: usage for a value of the code, environment for one of a variable or the file, with where it came from.

@@ -70,7 +70,7 @@ Job start_on(comm::Group group, const env::GivenSettings& given) {
     if (group.device()) {
       start.device = *group.device();
       device::make_current(start.device);
-    } else if (start.settings.torch_device) {
+    } else if (start.settings.device) {
       start.device = chosen(start);
       if (!start.device.is_cpu()) group = comm::with_device(group, start.device);
     }

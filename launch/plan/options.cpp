@@ -5,11 +5,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <memory>
 
-#include "accelerate/env/backends.hpp"
+#include "accelerate/env/settings_table.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -43,52 +41,59 @@ std::string both_spellings(const std::string& name) {
 
 /// More than any machine can run; a typing error must not fork until memory ends.
 constexpr int64_t most_processes = 4096;
-constexpr int64_t most_threads = 65536;  // as the library's setting
-constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
 
-/// An option with a whole number from low to high, refused with its text.
-void add_integer(CLI::App& app, const std::string& name, std::optional<int64_t>& target, int64_t low, int64_t high,
-                 const char* value_name, const char* meaning) {
-  const auto take = [name, &target, low, high](const std::string& text) {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
-      const auto limit =
-          high == no_limit ? fmt::format("of at least {}", low) : fmt::format("from {} to {}", low, high);
-      fail(ErrorKind::usage, "--{} is '{}', must be a whole number {}", name, text, limit);
-    }
-    target = value;
+/// The command line calls integers whole numbers.
+std::string expected(const env::Integer& type) {
+  return type.highest == env::Integer::no_limit
+             ? fmt::format("a whole number of at least {}", type.lowest)
+             : fmt::format("a whole number from {} to {}", type.lowest, type.highest);
+}
+template <typename Type>
+std::string expected(const Type& type) {
+  return type.expected();
+}
+
+/// Declares an option; a text that its type does not take is refused with what it takes.
+template <typename Type>
+void add(CLI::App& app, const env::CommandLineOption& option, const Type& type,
+         std::optional<typename Type::Value>& target) {
+  const auto take = [name = option.name, type, &target](const CLI::results_t& texts) {
+    target = type.parse(texts.back());
+    if (!target) fail(ErrorKind::usage, "--{} is '{}', must be {}", name, texts.back(), expected(type));
+    return true;
   };
-  app.add_option_function<std::string>(both_spellings(name), take, meaning)->type_name(value_name);
+  auto* declared = app.add_option(both_spellings(std::string(option.name)), take, option.help);
+  declared->type_name(std::string(option.value_name));
+  // A flag: --cpu, or --cpu=no.
+  if (option.value_name.empty()) declared->expected(0)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
-  app.add_flag(both_spellings("cpu"), o.cpu, "Train on the CPU although GPUs are there.");
-  add_integer(app, "num_processes", o.num_processes, 1, most_processes, "N",
-              "Ranks to start, at most 4096; else one per visible GPU, or one.");
-  app.add_option(both_spellings("backend"), o.backend, "mpi or gloo on the CPU, nccl on GPUs; else what is there.")
-      ->type_name("NAME");
-  add_integer(app, "main_process_port", o.main_process_port, 0, 65535, "PORT",
-              "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one.");
-  add_integer(app, "num_cpu_threads_per_process", o.num_cpu_threads_per_process, 1, most_threads, "N",
-              "OMP_NUM_THREADS of a rank; else the library shares out the cores.");
-  add_integer(app, "gradient_accumulation_steps", o.gradient_accumulation_steps, 1, no_limit, "N",
-              "Micro-batches per optimizer step; else what the program says.");
-  app.add_flag(both_spellings("debug"), o.debug, "Compare every collective across the ranks first.");
+  add(app, {"num_processes", "N", "Ranks to start, at most 4096; else one per visible GPU, or one."},
+      env::Integer{1, most_processes}, o.num_processes);
+  add(app, {"main_process_port", "PORT", "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one."},
+      env::Integer{0, 65535}, o.main_process_port);
+  env::for_each_setting([&](const auto& row) { add(app, row.option, row.type, row.of(o.settings)); });
   app.add_flag("-h,--help", help, "Print this page and exit.");
   app.add_flag("--version", version, "Print the version and exit.");
 }
 
-void check_backend(const LaunchOptions& o) {
-  if (o.backend && !env::is_backend(*o.backend)) {
-    fail(ErrorKind::usage, "--backend is '{}', must be {}", *o.backend, env::backend_choice());
-  }
-  if (o.cpu && o.backend == "nccl") {
-    fail(ErrorKind::usage, "--backend nccl needs GPUs, but --cpu is given; use mpi or gloo");
-  }
+void check_device_of_backend(const LaunchOptions& o) {
+  const auto& device = o.settings.device;
+  const bool cpu_by_name = device && env::parse_device(*device)->is_cpu();
+  if (!needs_gpus(o) || !(on_cpu(o) || cpu_by_name)) return;
+  fail(ErrorKind::usage, "--backend {} needs GPUs, but {} is given; use {}", *o.settings.backend,
+       on_cpu(o) ? "--cpu" : "--device cpu", env::backend_choice("cpu"));
 }
 
 }  // namespace
+
+bool on_cpu(const LaunchOptions& options) { return options.settings.cpu.value_or(false); }
+
+bool needs_gpus(const LaunchOptions& options) {
+  const auto& backend = options.settings.backend;
+  return backend && !env::is_backend(*backend, "cpu");
+}
 
 Parsed parse(const std::vector<std::string>& arguments) {
   Parsed parsed;
@@ -115,7 +120,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   } else if (!options.command.empty() && options.command.front().starts_with('-')) {
     fail(ErrorKind::usage, "{} is not an option; see accelerate_launch --help", options.command.front());
   }
-  check_backend(options);
+  check_device_of_backend(options);
   if (options.command.empty()) {
     fail(ErrorKind::usage, "no program given; usage: accelerate_launch [options] program [arguments]");
   }

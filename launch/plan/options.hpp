@@ -7,23 +7,26 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/env/settings.hpp"
 #include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
 
 /// What the user asked for; unset means "not given".
 struct LaunchOptions {
-  bool cpu = false;                        ///< ranks train on the CPU although GPUs are there
-  std::optional<int64_t> num_processes{};  ///< 1 to 4096; unset: one per visible GPU, one with --cpu or without GPUs
-  std::optional<std::string> backend{};    ///< "mpi", "gloo" or "nccl"; unset: the library's choice
+  env::GivenSettings settings{};           ///< what the ranks are told
+  std::optional<int64_t> num_processes{};  ///< 1 to 4096; unset: one per visible GPU, one on the CPU or without GPUs
   std::optional<int64_t> main_process_port{};
-  std::optional<int64_t> num_cpu_threads_per_process{};
-  std::optional<int64_t> gradient_accumulation_steps{};
-  bool debug = false;
   std::vector<std::string> command{};  ///< program and its arguments
 
   bool operator==(const LaunchOptions&) const = default;
 };
+
+/// The ranks train on the CPU although GPUs are there.
+bool on_cpu(const LaunchOptions& options);
+
+/// A backend is asked for that carries no tensors of the CPU.
+bool needs_gpus(const LaunchOptions& options);
 
 /// Either options to act on, or a text to print on stdout (--help, --version).
 struct Parsed {

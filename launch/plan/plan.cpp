@@ -7,7 +7,7 @@
 #include <array>
 #include <string_view>
 
-#include "accelerate/env/parse.hpp"
+#include "accelerate/env/settings_table.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -36,26 +36,26 @@ void add_malloc_defaults(env::Variables& variables) {
   variables.try_emplace("MALLOC_TRIM_THRESHOLD_", std::to_string(int64_t{1} << 30));
 }
 
-env::Variables settings(const LaunchOptions& options) {
-  env::Variables result;
-  if (options.cpu) result.emplace("ACCELERATE_USE_CPU", "1");
-  if (options.debug) result.emplace("ACCELERATE_DEBUG_MODE", "1");
-  // The library takes nccl for every rank with a GPU; this variable names the CPU's backend, and nccl is none.
-  if (options.backend && *options.backend != "nccl") result["ACCELERATE_BACKEND"] = *options.backend;
-  if (options.gradient_accumulation_steps) {
-    result["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = std::to_string(*options.gradient_accumulation_steps);
-  }
-  if (options.num_cpu_threads_per_process) {
-    result["OMP_NUM_THREADS"] = std::to_string(*options.num_cpu_threads_per_process);
-  }
-  return result;
+/// What was given on the command line.
+void add_settings(env::Variables& variables, const LaunchOptions& options) {
+  env::for_each_setting([&](const auto& row) {
+    const auto& value = row.of(options.settings);
+    if (value) variables[std::string(row.variable)] = row.type.text(*value);
+  });
 }
 
-/// --cpu won, so the ranks need not say once more that a GPU's name lost.
-void drop_gpu_by_name(env::Variables& variables) {
+/// What lost to an option, so that the ranks need not say it once more.
+void drop_losers(env::Variables& variables, const LaunchOptions& options) {
+  // Every rank with a GPU takes the GPUs' backend; the variable names the CPU's.
+  if (needs_gpus(options)) variables.erase("ACCELERATE_BACKEND");
   const auto text = env::find(variables, "ACCELERATE_TORCH_DEVICE");
   const auto device = env::parse_device(text.value_or("cpu"));
-  if (device && !device->is_cpu()) variables.erase("ACCELERATE_TORCH_DEVICE");
+  if (!device || device->is_cpu()) return;
+  if (on_cpu(options)) {
+    variables.erase("ACCELERATE_TORCH_DEVICE");
+  } else if (options.settings.device) {
+    variables.erase("ACCELERATE_USE_CPU");
+  }
 }
 
 }  // namespace
@@ -75,25 +75,27 @@ bool belongs_to_another_launcher(std::string_view name, bool serve_mpi) {
 }
 
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine) {
-  return options.num_processes.value_or(options.cpu ? 1 : std::max<int64_t>(1, machine.gpus));
+  return options.num_processes.value_or(on_cpu(options) ? 1 : std::max<int64_t>(1, machine.gpus));
 }
 
 bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
-  if (options.backend) return *options.backend == "mpi";
-  return (options.cpu || machine.gpus == 0) && number_of_processes(options, machine) > 1;
+  if (options.settings.backend) return options.settings.backend == "mpi";
+  return (on_cpu(options) || machine.gpus == 0) && number_of_processes(options, machine) > 1;
 }
 
 void check_gpus(const LaunchOptions& options, const Machine& machine) {
-  if (options.backend != "nccl") return;
-  if (options.cpu) {
+  if (!needs_gpus(options)) return;
+  const std::string& backend = *options.settings.backend;
+  if (on_cpu(options)) {
     fail(ErrorKind::usage,
-         "--backend nccl needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE or the config file asks for the "
-         "CPU; use mpi or gloo");
+         "--backend {} needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE or the config file asks for the "
+         "CPU; use {}",
+         backend, env::backend_choice("cpu"));
   }
   if (machine.gpus > 0) return;
   fail(ErrorKind::usage,
-       "--backend nccl needs GPUs, but {} are visible; use mpi or gloo, or look at nvidia-smi and CUDA_VISIBLE_DEVICES",
-       machine.gpus);
+       "--backend {} needs GPUs, but {} are visible; use {}, or look at nvidia-smi and CUDA_VISIBLE_DEVICES", backend,
+       machine.gpus, env::backend_choice("cpu"));
 }
 
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
@@ -102,11 +104,10 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   env::Variables common = inherited;
   std::erase_if(common,
                 [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
-  for (const auto& [name, value] : settings(options)) common[name] = value;
-  if (options.cpu) drop_gpu_by_name(common);
-  if (options.backend == "nccl") common.erase("ACCELERATE_BACKEND");
+  add_settings(common, options);
+  drop_losers(common, options);
   if (wiring.serve_mpi) add_mpi_defaults(common, ranks, machine);
-  if (options.cpu || machine.gpus == 0) add_malloc_defaults(common);
+  if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
 
   LaunchPlan result{.serve_mpi = wiring.serve_mpi};
   for (int64_t rank = 0; rank < ranks; ++rank) {

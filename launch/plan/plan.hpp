@@ -35,18 +35,18 @@ struct Wiring {
   std::string job_id{};    ///< drawn at random: strangers who share a port never meet
 };
 
-/// options     settled (settle.hpp)
+/// options     resolved (resolve.hpp)
 /// inherited   the launcher's own environment; what other launchers left in it does not reach the workers
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring);
 
-/// Throws LaunchError (2) when nccl is asked for and no GPU is visible, or the CPU is asked for elsewhere.
+/// Throws LaunchError (2) when a backend of GPUs is asked for and none is visible, or the CPU is asked for elsewhere.
 void check_gpus(const LaunchOptions& options, const Machine& machine);
 
 /// Ranks that options ask for on this machine.
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
 
-/// MPI is asked for (by option, variable or config file: options are settled), or is the default: several ranks on a
+/// MPI is asked for (by option, variable or config file: options are resolved), or is the default: several ranks on a
 /// CPU.
 bool wants_mpi(const LaunchOptions& options, const Machine& machine);
 

@@ -11,7 +11,7 @@
 namespace accelerate::launch {
 
 struct Resolved {
-  /// With --cpu and --backend where the environment or the config file asks for the same.
+  /// With --cpu and --backend where another setting, the environment or the config file asks for the same.
   LaunchOptions options{};
   /// Longest wait for a peer, as far as the code does not say otherwise.
   std::chrono::seconds timeout{};

@@ -53,17 +53,16 @@ TEST_CASE("more local ranks than GPUs are refused with both counts, unless allow
 }
 
 TEST_CASE("a device given by name is taken exactly, before everything else") {
-  CHECK(device::choose(local(0, 1), {.torch_device = cuda(1)}, gpus(2)) == c10::Device("cuda:1"));
-  CHECK(device::choose(local(3, 4), {.torch_device = cuda(1)}, gpus(2)) == c10::Device("cuda:1"));
-  CHECK(device::choose(local(1, 4), {.torch_device = DeviceName{}}, gpus(2)) == c10::Device("cpu"));
+  CHECK(device::choose(local(0, 1), {.device = cuda(1)}, gpus(2)) == c10::Device("cuda:1"));
+  CHECK(device::choose(local(3, 4), {.device = cuda(1)}, gpus(2)) == c10::Device("cuda:1"));
+  CHECK(device::choose(local(1, 4), {.device = DeviceName{}}, gpus(2)) == c10::Device("cpu"));
 }
 
 TEST_CASE("cuda without a number is the GPU of the local rank, with the usual count") {
-  CHECK(device::choose(local(3, 4), {.torch_device = cuda()}, gpus(4)) == c10::Device("cuda:3"));
-  CHECK(refusal(local(1, 4), {.torch_device = cuda()}, gpus(2)).find("4 ranks on this machine, 2 GPUs visible;") !=
+  CHECK(device::choose(local(3, 4), {.device = cuda()}, gpus(4)) == c10::Device("cuda:3"));
+  CHECK(refusal(local(1, 4), {.device = cuda()}, gpus(2)).find("4 ranks on this machine, 2 GPUs visible;") !=
         std::string::npos);
-  CHECK(device::choose(local(3, 4), {.torch_device = cuda(), .allow_shared_gpus = true}, gpus(2)) ==
-        c10::Device("cuda:1"));
+  CHECK(device::choose(local(3, 4), {.device = cuda(), .allow_shared_gpus = true}, gpus(2)) == c10::Device("cuda:1"));
 }
 
 TEST_CASE("a GPU by name that is not there is refused with the count and what to do") {
@@ -71,29 +70,28 @@ TEST_CASE("a GPU by name that is not there is refused with the count and what to
   const std::string where =
       " is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
   const std::string look = "cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES";
-  CHECK(refusal(local(0, 1), {.torch_device = cuda()}, gpus(0)) ==
+  CHECK(refusal(local(0, 1), {.device = cuda()}, gpus(0)) ==
         who + "cuda" + where + "0 GPUs are visible; ask for " + look);
-  CHECK(refusal(local(0, 1), {.torch_device = cuda(64)}, gpus(0)) ==
+  CHECK(refusal(local(0, 1), {.device = cuda(64)}, gpus(0)) ==
         who + "cuda:64" + where + "0 GPUs are visible; ask for " + look);
-  CHECK(refusal(local(0, 1), {.torch_device = cuda(1)}, gpus(1)) ==
+  CHECK(refusal(local(0, 1), {.device = cuda(1)}, gpus(1)) ==
         who + "cuda:1" + where + "1 GPU is visible; ask for at most cuda:0 or " + look);
-  CHECK(refusal(local(0, 1), {.torch_device = cuda(300)}, gpus(4)) ==
+  CHECK(refusal(local(0, 1), {.device = cuda(300)}, gpus(4)) ==
         who + "cuda:300" + where + "4 GPUs are visible; ask for at most cuda:3 or " + look);
 }
 
 TEST_CASE("the accelerator may be of any type: its name is asked for, and stands in the errors") {
   const device::AcceleratorType xpus{.type = c10::kXPU, .count = 2};
   CHECK(device::choose(local(1, 2), {}, xpus) == c10::Device("xpu:1"));
-  CHECK(device::choose(local(0, 1), {.torch_device = DeviceName{.type = "xpu", .index = 1}}, xpus) ==
-        c10::Device("xpu:1"));
+  CHECK(device::choose(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 1}}, xpus) == c10::Device("xpu:1"));
   const std::string who = "device: [rank 0 of 1, gpu-a] device: ";
   const std::string where =
       " is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
-  CHECK(refusal(local(0, 1), {.torch_device = cuda(1)}, xpus) ==
+  CHECK(refusal(local(0, 1), {.device = cuda(1)}, xpus) ==
         who + "cuda:1" + where + "2 xpu devices are visible; ask for xpu or cpu");
-  CHECK(refusal(local(0, 1), {.torch_device = DeviceName{.type = "xpu", .index = 2}}, xpus) ==
+  CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 2}}, xpus) ==
         who + "xpu:2" + where + "2 xpu devices are visible; ask for at most xpu:1 or cpu");
-  CHECK(refusal(local(0, 1), {.torch_device = DeviceName{.type = "gpu"}}, gpus(1)) ==
+  CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "gpu"}}, gpus(1)) ==
         who + "gpu" + where + "1 GPU is visible; ask for cuda or cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES");
   CHECK(refusal(local(0, 4), {}, xpus).find("4 ranks on this machine, 2 xpu devices visible; start at most 2,") !=
         std::string::npos);

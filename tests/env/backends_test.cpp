@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "accelerate/env/settings.hpp"
-#include "launch/plan/options.hpp"
+#include "launch/plan/plan.hpp"
 
 using namespace accelerate::env;
 
@@ -13,6 +13,8 @@ TEST_CASE("the names of the backends are one table; for a device only those that
   CHECK(backend_choice("cpu") == "mpi or gloo");
   CHECK(backend_choice("cuda") == "nccl");
   CHECK(is_backend("gloo"));
+  CHECK(is_backend("gloo", "cpu"));
+  CHECK_FALSE(is_backend("nccl", "cpu"));
   CHECK_FALSE(is_backend("ucx"));
   CHECK_FALSE(is_backend(""));
 }
@@ -24,8 +26,20 @@ TEST_CASE("a row alone makes a backend's name known to settings and launcher") {
   CHECK_THROWS(weigh({.backend = "carrier_pigeon"}, {}, {}));
   add_backend({"carrier_pigeon", "cpu"});
   add_backend({"carrier_pigeon", "cpu"});
-  CHECK(accelerate::launch::parse(arguments).options.backend == "carrier_pigeon");
+  CHECK(accelerate::launch::parse(arguments).options.settings.backend == "carrier_pigeon");
   CHECK(weigh({.backend = "carrier_pigeon"}, {}, {}).settings.backend == "carrier_pigeon");
   CHECK(weigh({}, {{"ACCELERATE_BACKEND", "carrier_pigeon"}}, {}).settings.backend == "carrier_pigeon");
   CHECK(backend_choice() == "mpi, gloo, nccl or carrier_pigeon");
+}
+
+TEST_CASE("which backend needs GPUs is the row's to say, not a name's") {
+  add_backend({"semaphore", "cuda"});
+  const auto options = accelerate::launch::parse({"--backend", "semaphore", "train"}).options;
+  CHECK(accelerate::launch::needs_gpus(options));
+  const auto workers = accelerate::launch::plan(options, {.gpus = 1}, {}, {}).workers;
+  CHECK_FALSE(workers.at(0).environment.contains("ACCELERATE_BACKEND"));
+  CHECK_THROWS_WITH(accelerate::launch::check_gpus(options, {.gpus = 0}),
+                    ("accelerate_launch: --backend semaphore needs GPUs, but 0 are visible; use " +
+                     backend_choice("cpu") + ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES")
+                        .c_str());
 }

@@ -66,7 +66,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                           .backend = "gloo",
                           .timeout = seconds(7),
                           .debug = true,
-                          .torch_device = env::DeviceName{},
+                          .device = env::DeviceName{},
                           .threads_per_rank = 5,
                           .allow_shared_gpus = true};
   CHECK(env::resolve_settings({.gradient_accumulation_steps = 4,
@@ -74,7 +74,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                .backend = "gloo",
                                .timeout = seconds(7),
                                .debug = true,
-                               .torch_device = "cpu",
+                               .device = "cpu",
                                .threads_per_rank = 5,
                                .allow_shared_gpus = true},
                               {}, {}) == expected);
@@ -98,22 +98,6 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                           {"torch_device", "cpu"},
                                           {"threads_per_rank", "5"},
                                           {"allow_shared_gpus", "yes"}}}) == expected);
-}
-
-TEST_CASE("the table names every setting with its variable") {
-  std::string text;
-  for (const auto& [name, variable_name] : env::setting_names()) {
-    text += std::string(name) + " " + std::string(variable_name) + "\n";
-  }
-  CHECK(text ==
-        "gradient_accumulation_steps ACCELERATE_GRADIENT_ACCUMULATION_STEPS\n"
-        "cpu ACCELERATE_USE_CPU\n"
-        "backend ACCELERATE_BACKEND\n"
-        "timeout ACCELERATE_TIMEOUT\n"
-        "debug ACCELERATE_DEBUG_MODE\n"
-        "torch_device ACCELERATE_TORCH_DEVICE\n"
-        "threads_per_rank OMP_NUM_THREADS\n"
-        "allow_shared_gpus ACCELERATE_ALLOW_SHARED_GPUS\n");
 }
 
 TEST_CASE("a conflict is said in one line on rank 0, agreement is not") {
@@ -185,7 +169,7 @@ TEST_CASE("a backend and a device are checked under the name that whoever gave t
   CHECK(refusal({.backend = "ucx"}, {}) ==
         Refusal{ErrorKind::usage, "settings: backend is 'ucx', must be mpi, gloo or nccl"});
   for (const std::string text : {"gpu0", "cuda:", "cuda:x", "cuda:-1", "cpu:1"}) {
-    CHECK(refusal({.torch_device = text}, {}) ==
+    CHECK(refusal({.device = text}, {}) ==
           Refusal{ErrorKind::usage,
                   "settings: device is '" + text + "', must be cpu, cuda, cuda:N or another device of LibTorch's"});
     CHECK(refusal({}, {{"ACCELERATE_TORCH_DEVICE", text}}) ==
@@ -204,17 +188,17 @@ TEST_CASE("cpu and a GPU by name: the one from the stronger place holds, cpu whe
   const Config file_cpu{.path = "f", .values = {{"cpu", "true"}}};
   const auto resolved = [](const GivenSettings& given, const Variables& variables, const Config& config) {
     const Settings settings = env::resolve_settings(given, variables, config);
-    return std::pair{settings.cpu, settings.torch_device};
+    return std::pair{settings.cpu, settings.device};
   };
   using Pair = std::pair<bool, std::optional<env::DeviceName>>;
   const Pair cpu_holds{true, std::nullopt};
   CHECK(resolved({.cpu = true}, cuda, {}) == cpu_holds);
   CHECK(resolved({}, both, {}) == cpu_holds);
-  CHECK(resolved({.cpu = true, .torch_device = "cuda:1"}, {}, {}) == cpu_holds);
-  CHECK(resolved({.torch_device = "cuda:1"}, use_cpu, {}) == Pair{false, env::DeviceName{.type = "cuda", .index = 1}});
+  CHECK(resolved({.cpu = true, .device = "cuda:1"}, {}, {}) == cpu_holds);
+  CHECK(resolved({.device = "cuda:1"}, use_cpu, {}) == Pair{false, env::DeviceName{.type = "cuda", .index = 1}});
   CHECK(resolved({}, cuda, file_cpu) == Pair{false, env::DeviceName{.type = "cuda"}});
   CHECK(resolved({.cpu = false}, cuda, {}) == Pair{false, env::DeviceName{.type = "cuda"}});
-  CHECK(resolved({.cpu = true, .torch_device = "cpu"}, {}, {}) == Pair{true, env::DeviceName{}});
+  CHECK(resolved({.cpu = true, .device = "cpu"}, {}, {}) == Pair{true, env::DeviceName{}});
 
   CHECK(warnings({.cpu = true}, cuda, {}) ==
         std::vector<std::string>{
@@ -222,9 +206,9 @@ TEST_CASE("cpu and a GPU by name: the one from the stronger place holds, cpu whe
   CHECK(warnings({}, both, {}) ==
         std::vector<std::string>{"settings: cpu is true from ACCELERATE_USE_CPU; not used: torch_device cuda in "
                                  "ACCELERATE_TORCH_DEVICE"});
-  CHECK(warnings({.torch_device = "cuda:1"}, use_cpu, {}) ==
+  CHECK(warnings({.device = "cuda:1"}, use_cpu, {}) ==
         std::vector<std::string>{"settings: device is cuda:1 from the code; not used: cpu true in ACCELERATE_USE_CPU"});
-  CHECK(warnings({.cpu = true, .torch_device = "cpu"}, {}, {}).empty());
+  CHECK(warnings({.cpu = true, .device = "cpu"}, {}, {}).empty());
 }
 
 TEST_CASE("a conflict is said once, however many Accelerators meet it") {

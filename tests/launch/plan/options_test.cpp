@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -29,20 +30,35 @@ TEST_CASE("what is not given stays unset") {
 }
 
 TEST_CASE("every option is read in both spellings, with a space or an equals sign") {
-  const LaunchOptions expected{.cpu = true,
+  const LaunchOptions expected{.settings = {.gradient_accumulation_steps = 8,
+                                            .cpu = true,
+                                            .backend = "gloo",
+                                            .timeout = std::chrono::seconds(30),
+                                            .debug = true,
+                                            .device = "cpu",
+                                            .threads_per_rank = 2,
+                                            .allow_shared_gpus = true},
                                .num_processes = 4,
-                               .backend = "gloo",
                                .main_process_port = 0,
-                               .num_cpu_threads_per_process = 2,
-                               .gradient_accumulation_steps = 8,
-                               .debug = true,
                                .command = {"./train"}};
   CHECK(parse({"--cpu", "--num_processes", "4", "--backend", "gloo", "--main_process_port", "0",
-               "--num_cpu_threads_per_process", "2", "--gradient_accumulation_steps", "8", "--debug", "./train"})
+               "--num_cpu_threads_per_process", "2", "--gradient_accumulation_steps", "8", "--debug", "--timeout", "30",
+               "--device", "cpu", "--allow_shared_gpus", "./train"})
             .options == expected);
   CHECK(parse({"--cpu", "--num-processes=4", "--backend=gloo", "--main-process-port=0",
-               "--num-cpu-threads-per-process=2", "--gradient-accumulation-steps=8", "--debug", "./train"})
+               "--num-cpu-threads-per-process=2", "--gradient-accumulation-steps=8", "--debug", "--timeout=30",
+               "--device=cpu", "--allow-shared-gpus", "./train"})
             .options == expected);
+}
+
+TEST_CASE("a flag takes no value but behind an equals sign; given twice, the last counts") {
+  const auto options = parse({"--cpu", "no", "--debug"}).options;
+  CHECK(options.settings.cpu == true);
+  CHECK(options.command == std::vector<std::string>{"no", "--debug"});
+  CHECK(parse({"--cpu=no", "x"}).options.settings.cpu == false);
+  CHECK(parse({"--cpu=no", "--cpu", "x"}).options.settings.cpu == true);
+  CHECK(refusal({"--cpu=maybe", "x"}) ==
+        "accelerate_launch: --cpu is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
 }
 
 TEST_CASE("everything after the program belongs to the program") {
@@ -85,6 +101,14 @@ TEST_CASE("a wrong command line is refused with what was given and what is allow
   CHECK(refusal({"--backend", "ucx", "x"}) == "accelerate_launch: --backend is 'ucx', must be mpi, gloo or nccl");
   CHECK(refusal({"--cpu", "--backend", "nccl", "x"}) ==
         "accelerate_launch: --backend nccl needs GPUs, but --cpu is given; use mpi or gloo");
+  CHECK(refusal({"--device", "cpu", "--backend", "nccl", "x"}) ==
+        "accelerate_launch: --backend nccl needs GPUs, but --device cpu is given; use mpi or gloo");
+  CHECK(refusal({"--num_cpu_threads_per_process", "5,2", "x"}) ==
+        "accelerate_launch: --num_cpu_threads_per_process is '5,2', must be a whole number from 1 to 65536");
+  CHECK(refusal({"--timeout", "0", "x"}) ==
+        "accelerate_launch: --timeout is '0', must be whole seconds, 1 to 1000000000");
+  CHECK(refusal({"--device", "cuda:x", "x"}) ==
+        "accelerate_launch: --device is 'cuda:x', must be cpu, cuda, cuda:N or another device of LibTorch's");
   CHECK(refusal({"--num_processes"}) ==
         "accelerate_launch: --num_processes: 1 required N missing; see accelerate_launch --help");
   CHECK(refusal({"--num_processes", "2", "--num_processes", "3", "x"}) ==
@@ -94,9 +118,9 @@ TEST_CASE("a wrong command line is refused with what was given and what is allow
 TEST_CASE("help is one page that names every option once") {
   const auto page = parse({"--help"}).print;
   REQUIRE(page);
-  for (const char* option :
-       {"--cpu ", "--num_processes N", "--backend NAME", "--main_process_port PORT", "--num_cpu_threads_per_process N",
-        "--gradient_accumulation_steps N", "--debug ", "--help ", "--version "}) {
+  for (const char* option : {"--cpu ", "--num_processes N", "--backend NAME", "--main_process_port PORT",
+                             "--num_cpu_threads_per_process N", "--gradient_accumulation_steps N", "--debug ",
+                             "--timeout SECONDS", "--device NAME", "--allow_shared_gpus ", "--help ", "--version "}) {
     CAPTURE(option);
     const auto first = page->find("  " + std::string(option));
     REQUIRE(first != std::string::npos);

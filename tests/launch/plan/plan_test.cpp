@@ -64,13 +64,13 @@ TEST_CASE("without --num_processes there is a rank per GPU, else one") {
   using accelerate::launch::number_of_processes;
   CHECK(number_of_processes({}, no_gpus) == 1);
   CHECK(number_of_processes({}, two_gpus) == 2);
-  CHECK(number_of_processes({.cpu = true}, two_gpus) == 1);
+  CHECK(number_of_processes({.settings = {.cpu = true}}, two_gpus) == 1);
   CHECK(number_of_processes({.num_processes = 3}, two_gpus) == 3);
 }
 
 TEST_CASE("settings reach the ranks only when they are given") {
-  const LaunchOptions all{
-      .cpu = true, .num_processes = 1, .backend = "gloo", .gradient_accumulation_steps = 4, .debug = true};
+  const LaunchOptions all{.settings = {.gradient_accumulation_steps = 4, .cpu = true, .backend = "gloo", .debug = true},
+                          .num_processes = 1};
   const Variables settings{{"ACCELERATE_USE_CPU", "1"},
                            {"ACCELERATE_BACKEND", "gloo"},
                            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"},
@@ -81,16 +81,16 @@ TEST_CASE("settings reach the ranks only when they are given") {
 
 TEST_CASE("nccl is what GPUs get anyway: asked for, it is not exported, and without a GPU it is refused") {
   using accelerate::launch::check_gpus;
-  const LaunchOptions nccl{.backend = "nccl"};
+  const LaunchOptions nccl{.settings = {.backend = "nccl"}};
   CHECK_FALSE(first(nccl, two_gpus, {}).contains("ACCELERATE_BACKEND"));
   CHECK_NOTHROW(check_gpus(nccl, two_gpus));
-  CHECK_NOTHROW(check_gpus({.backend = "gloo"}, no_gpus));
+  CHECK_NOTHROW(check_gpus({.settings = {.backend = "gloo"}}, no_gpus));
   CHECK_NOTHROW(check_gpus({}, no_gpus));
   CHECK_THROWS_WITH_AS(check_gpus(nccl, no_gpus),
                        "accelerate_launch: --backend nccl needs GPUs, but 0 are visible; use mpi or gloo, or look at "
                        "nvidia-smi and CUDA_VISIBLE_DEVICES",
                        accelerate::launch::LaunchError);
-  CHECK_THROWS_WITH_AS(check_gpus({.cpu = true, .backend = "nccl"}, two_gpus),
+  CHECK_THROWS_WITH_AS(check_gpus({.settings = {.cpu = true, .backend = "nccl"}}, two_gpus),
                        "accelerate_launch: --backend nccl needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE "
                        "or the config file asks for the CPU; use mpi or gloo",
                        accelerate::launch::LaunchError);
@@ -98,7 +98,7 @@ TEST_CASE("nccl is what GPUs get anyway: asked for, it is not exported, and with
 
 TEST_CASE("the command line wins over the environment, and the environment stays otherwise") {
   const Variables inherited{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}, {"ACCELERATE_BACKEND", "mpi"}};
-  const auto given = first({.gradient_accumulation_steps = 4}, no_gpus, inherited);
+  const auto given = first({.settings = {.gradient_accumulation_steps = 4}}, no_gpus, inherited);
   CHECK(given.at("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") == "4");
   CHECK(given.at("ACCELERATE_BACKEND") == "mpi");
 }
@@ -106,15 +106,20 @@ TEST_CASE("the command line wins over the environment, and the environment stays
 TEST_CASE("threads are exported as given and not made up: the library shares out the cores") {
   CHECK_FALSE(first({.num_processes = 3}, no_gpus, {}).contains("OMP_NUM_THREADS"));
   CHECK(first({.num_processes = 3}, no_gpus, {{"OMP_NUM_THREADS", "5"}}).at("OMP_NUM_THREADS") == "5");
-  CHECK(first({.num_cpu_threads_per_process = 7}, no_gpus, {{"OMP_NUM_THREADS", "5"}}).at("OMP_NUM_THREADS") == "7");
+  CHECK(first({.settings = {.threads_per_rank = 7}}, no_gpus, {{"OMP_NUM_THREADS", "5"}}).at("OMP_NUM_THREADS") == "7");
 }
 
-TEST_CASE("a GPU's name that lost to --cpu, and a backend that lost to nccl, do not reach the ranks") {
+TEST_CASE("what lost to --cpu, to a GPU's name or to nccl does not reach the ranks") {
   const Variables cuda{{"ACCELERATE_TORCH_DEVICE", "cuda:1"}};
-  CHECK_FALSE(first({.cpu = true}, two_gpus, cuda).contains("ACCELERATE_TORCH_DEVICE"));
+  CHECK_FALSE(first({.settings = {.cpu = true}}, two_gpus, cuda).contains("ACCELERATE_TORCH_DEVICE"));
   CHECK(first({}, two_gpus, cuda).at("ACCELERATE_TORCH_DEVICE") == "cuda:1");
-  CHECK(first({.cpu = true}, two_gpus, {{"ACCELERATE_TORCH_DEVICE", "cpu"}}).at("ACCELERATE_TORCH_DEVICE") == "cpu");
-  CHECK_FALSE(first({.backend = "nccl"}, two_gpus, {{"ACCELERATE_BACKEND", "mpi"}}).contains("ACCELERATE_BACKEND"));
+  CHECK(first({.settings = {.cpu = true}}, two_gpus, {{"ACCELERATE_TORCH_DEVICE", "cpu"}})
+            .at("ACCELERATE_TORCH_DEVICE") == "cpu");
+  const auto by_name = first({.settings = {.device = "cuda:1"}}, two_gpus, {{"ACCELERATE_USE_CPU", "1"}});
+  CHECK(by_name.at("ACCELERATE_TORCH_DEVICE") == "cuda:1");
+  CHECK_FALSE(by_name.contains("ACCELERATE_USE_CPU"));
+  CHECK_FALSE(first({.settings = {.backend = "nccl"}}, two_gpus, {{"ACCELERATE_BACKEND", "mpi"}})
+                  .contains("ACCELERATE_BACKEND"));
 }
 
 TEST_CASE("the place that another launcher gave this process does not reach the ranks") {
@@ -137,14 +142,14 @@ TEST_CASE("the place that another launcher gave this process does not reach the 
 
 TEST_CASE("MPI is served when asked for, and by default to several ranks on a CPU") {
   using accelerate::launch::wants_mpi;
-  CHECK(wants_mpi({.num_processes = 1, .backend = "mpi"}, no_gpus));
-  CHECK(wants_mpi({.num_processes = 2, .backend = "mpi"}, two_gpus));
+  CHECK(wants_mpi({.settings = {.backend = "mpi"}, .num_processes = 1}, no_gpus));
+  CHECK(wants_mpi({.settings = {.backend = "mpi"}, .num_processes = 2}, two_gpus));
   CHECK(wants_mpi({.num_processes = 2}, no_gpus));
-  CHECK(wants_mpi({.cpu = true, .num_processes = 2}, two_gpus));
+  CHECK(wants_mpi({.settings = {.cpu = true}, .num_processes = 2}, two_gpus));
   CHECK_FALSE(wants_mpi({.num_processes = 1}, no_gpus));
   CHECK_FALSE(wants_mpi({.num_processes = 2}, two_gpus));
   CHECK_FALSE(wants_mpi({}, two_gpus));
-  CHECK_FALSE(wants_mpi({.num_processes = 2, .backend = "gloo"}, no_gpus));
+  CHECK_FALSE(wants_mpi({.settings = {.backend = "gloo"}, .num_processes = 2}, no_gpus));
 }
 
 TEST_CASE("ranks whose MPI we serve get Open MPI's hints and lose the batch system's variables") {
@@ -159,7 +164,7 @@ TEST_CASE("ranks on a CPU keep freed memory, unless the user tuned malloc; ranks
   const auto on_gpus = first({}, two_gpus, {});
   CHECK_FALSE(on_gpus.contains("MALLOC_MMAP_THRESHOLD_"));
   CHECK_FALSE(on_gpus.contains("MALLOC_TRIM_THRESHOLD_"));
-  CHECK(first({.cpu = true}, two_gpus, {}).at("MALLOC_TRIM_THRESHOLD_") == "1073741824");
+  CHECK(first({.settings = {.cpu = true}}, two_gpus, {}).at("MALLOC_TRIM_THRESHOLD_") == "1073741824");
   CHECK(first({}, no_gpus, {{"MALLOC_TRIM_THRESHOLD_", "1"}}).at("MALLOC_TRIM_THRESHOLD_") == "1");
   const Variables tuned{{"GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"}};
   CHECK_FALSE(first({}, no_gpus, tuned).contains("MALLOC_TRIM_THRESHOLD_"));

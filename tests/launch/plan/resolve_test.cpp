@@ -3,12 +3,15 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+
 #include "launch/plan/plan.hpp"
 
 using accelerate::env::Config;
 using accelerate::env::Variables;
 using accelerate::launch::LaunchOptions;
 using accelerate::launch::Machine;
+using accelerate::launch::on_cpu;
 using accelerate::launch::resolve;
 using accelerate::launch::wants_mpi;
 using Lines = std::vector<std::string>;
@@ -31,7 +34,7 @@ Lines conflicts(const LaunchOptions& options, const Variables& variables, const 
 }  // namespace
 
 TEST_CASE("options stay as they are where nothing else is said") {
-  const LaunchOptions options{.num_processes = 2, .backend = "gloo", .command = {"./train"}};
+  const LaunchOptions options{.settings = {.backend = "gloo"}, .num_processes = 2, .command = {"./train"}};
   CHECK(resolved(options, {}) == options);
   CHECK(resolved(options, {{"ACCELERATE_USE_CPU", "0"}}) == options);
   CHECK(conflicts(options, {}).empty());
@@ -39,15 +42,19 @@ TEST_CASE("options stay as they are where nothing else is said") {
 
 TEST_CASE("the CPU and the backend count the same from an option, a variable and the config file") {
   for (const Variables& variables : {Variables{{"ACCELERATE_USE_CPU", "yes"}}, {{"ACCELERATE_TORCH_DEVICE", "cpu"}}}) {
-    CHECK(resolved({.num_processes = 2}, variables) == LaunchOptions{.cpu = true, .num_processes = 2});
+    CHECK(resolved({.num_processes = 2}, variables) == LaunchOptions{.settings = {.cpu = true}, .num_processes = 2});
   }
-  CHECK(resolved({}, {}, file("cpu", "true")).cpu);
-  CHECK(resolved({}, {}, file("torch_device", "cpu")).cpu);
-  CHECK_FALSE(resolved({}, {{"ACCELERATE_USE_CPU", "0"}}, file("cpu", "true")).cpu);
-  CHECK(resolved({}, {{"ACCELERATE_BACKEND", "mpi"}}).backend == "mpi");
-  CHECK(resolved({}, {}, file("backend", "mpi")).backend == "mpi");
-  CHECK_FALSE(resolved({}, {{"ACCELERATE_BACKEND", "nccl"}}).backend);  // GPUs use it anyway, the CPU's ranks refuse it
-  CHECK(resolved({.backend = "gloo"}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi")).backend == "gloo");
+  CHECK(on_cpu(resolved({}, {}, file("cpu", "true"))));
+  CHECK(on_cpu(resolved({}, {}, file("torch_device", "cpu"))));
+  CHECK(on_cpu(resolved({.settings = {.device = "cpu"}}, {})));
+  CHECK_FALSE(on_cpu(resolved({}, {{"ACCELERATE_USE_CPU", "0"}}, file("cpu", "true"))));
+  CHECK_FALSE(on_cpu(resolved({.settings = {.device = "cuda"}}, {{"ACCELERATE_USE_CPU", "1"}}, file("cpu", "true"))));
+  CHECK(resolved({}, {{"ACCELERATE_BACKEND", "mpi"}}).settings.backend == "mpi");
+  CHECK(resolved({}, {}, file("backend", "mpi")).settings.backend == "mpi");
+  // GPUs use it anyway, the CPU's ranks refuse it.
+  CHECK_FALSE(resolved({}, {{"ACCELERATE_BACKEND", "nccl"}}).settings.backend.has_value());
+  CHECK(resolved({.settings = {.backend = "gloo"}}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi"))
+            .settings.backend == "gloo");
 }
 
 TEST_CASE("MPI is served for what the environment or the config file asks, as for the options") {
@@ -56,25 +63,37 @@ TEST_CASE("MPI is served for what the environment or the config file asks, as fo
   CHECK(wants_mpi(resolved({.num_processes = 2}, {}, file("cpu", "true")), two_gpus));
   CHECK(wants_mpi(resolved({.num_processes = 2}, {}, file("backend", "mpi")), two_gpus));
   CHECK_FALSE(wants_mpi(resolved({.num_processes = 2}, {}), two_gpus));
-  CHECK_FALSE(wants_mpi(resolved({.cpu = true, .num_processes = 2}, {{"ACCELERATE_BACKEND", "gloo"}}), two_gpus));
+  CHECK_FALSE(
+      wants_mpi(resolved({.settings = {.cpu = true}, .num_processes = 2}, {{"ACCELERATE_BACKEND", "gloo"}}), two_gpus));
 }
 
 TEST_CASE("a variable that loses to a different value of the command line is told") {
-  CHECK(conflicts({.gradient_accumulation_steps = 2}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}}) ==
-        Lines{"gradient_accumulation_steps is 2 from the command line; not used: 8 in "
-              "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
-  CHECK(conflicts({.backend = "gloo"}, {{"ACCELERATE_BACKEND", "mpi"}}) ==
-        Lines{"backend is gloo from the command line; not used: mpi in ACCELERATE_BACKEND"});
-  CHECK(conflicts({.backend = "nccl"}, {{"ACCELERATE_BACKEND", "mpi"}}) ==
-        Lines{"backend is nccl from the command line; not used: mpi in ACCELERATE_BACKEND"});
-  CHECK(conflicts({.cpu = true}, {{"ACCELERATE_TORCH_DEVICE", "cuda"}}) ==
-        Lines{"cpu is true from the command line; not used: torch_device cuda in ACCELERATE_TORCH_DEVICE"});
-  CHECK(conflicts({.num_cpu_threads_per_process = 3}, {{"OMP_NUM_THREADS", "4"}}) ==
-        Lines{"threads_per_rank is 3 from the command line; not used: 4 in OMP_NUM_THREADS"});
-  CHECK(conflicts({.debug = true}, {{"ACCELERATE_DEBUG_MODE", "true"}}).empty());
   CHECK(
-      conflicts({.gradient_accumulation_steps = 2}, {}, file("gradient_accumulation_steps", "8")).empty());  // rank 0's
-  CHECK(resolved({.backend = "nccl"}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi")).backend == "nccl");
+      conflicts({.settings = {.gradient_accumulation_steps = 2}}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}}) ==
+      Lines{"gradient_accumulation_steps is 2 from the command line; not used: 8 in "
+            "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
+  CHECK(conflicts({.settings = {.backend = "gloo"}}, {{"ACCELERATE_BACKEND", "mpi"}}) ==
+        Lines{"backend is gloo from the command line; not used: mpi in ACCELERATE_BACKEND"});
+  CHECK(conflicts({.settings = {.backend = "nccl"}}, {{"ACCELERATE_BACKEND", "mpi"}}) ==
+        Lines{"backend is nccl from the command line; not used: mpi in ACCELERATE_BACKEND"});
+  CHECK(conflicts({.settings = {.cpu = true}}, {{"ACCELERATE_TORCH_DEVICE", "cuda"}}) ==
+        Lines{"cpu is true from the command line; not used: torch_device cuda in ACCELERATE_TORCH_DEVICE"});
+  CHECK(conflicts({.settings = {.threads_per_rank = 3}}, {{"OMP_NUM_THREADS", "4"}}) ==
+        Lines{"threads_per_rank is 3 from the command line; not used: 4 in OMP_NUM_THREADS"});
+  CHECK(conflicts({.settings = {.device = "cuda:1"}}, {{"ACCELERATE_USE_CPU", "1"}}) ==
+        Lines{"device is cuda:1 from the command line; not used: cpu true in ACCELERATE_USE_CPU"});
+  CHECK(conflicts({.settings = {.debug = true}}, {{"ACCELERATE_DEBUG_MODE", "true"}}).empty());
+  CHECK(conflicts({.settings = {.gradient_accumulation_steps = 2}}, {}, file("gradient_accumulation_steps", "8"))
+            .empty());  // rank 0's
+  CHECK(resolved({.settings = {.backend = "nccl"}}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi"))
+            .settings.backend == "nccl");
+}
+
+TEST_CASE("a timeout of the command line is the launcher's too") {
+  CHECK(resolve({.settings = {.timeout = std::chrono::seconds(7)}}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout ==
+        std::chrono::seconds(7));
+  CHECK(resolve({}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout == std::chrono::seconds(9));
+  CHECK(resolve({}, {}, {}).timeout == std::chrono::seconds(600));
 }
 
 TEST_CASE("a value that the library would refuse is refused before a rank starts") {

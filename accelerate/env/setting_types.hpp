@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The types of settings: which values there are, how they stand in text, and in which words that is said.
+// Each has
+//   Value            as the code gives it
+//   parse(text)      nothing for a text that is none or whose value is not allowed
+//   allows(value)    whether the code may give it
+//   expected()       "an integer, at least 1"
+//   text(value)      as a variable holds it; parse(text(value)) is value
+//   show(value)      for people
+#pragma once
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/env/parse.hpp"
+
+namespace accelerate::env {
+
+/// True or false. On the command line it takes no value.
+struct Flag {
+  using Value = bool;
+
+  static std::optional<bool> parse(std::string_view text) { return parse_bool(text); }
+  static bool allows(bool /*value*/) { return true; }
+  static std::string expected() { return "y, yes, t, true, on, 1, n, no, f, false, off or 0"; }
+  static std::string text(bool value) { return value ? "1" : "0"; }
+  static std::string show(bool value) { return value ? "true" : "false"; }
+};
+
+struct Integer {
+  using Value = int64_t;
+  static constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
+
+  int64_t lowest = 0;
+  int64_t highest = no_limit;
+
+  [[nodiscard]] std::optional<int64_t> parse(std::string_view text) const {
+    const auto value = parse_integer(text);
+    return value && allows(*value) ? value : std::nullopt;
+  }
+  [[nodiscard]] bool allows(int64_t value) const { return value >= lowest && value <= highest; }
+  [[nodiscard]] std::string expected() const {
+    return highest == no_limit ? fmt::format("an integer, at least {}", lowest)
+                               : fmt::format("an integer, {} to {}", lowest, highest);
+  }
+  static std::string text(int64_t value) { return fmt::to_string(value); }
+  static std::string show(int64_t value) { return text(value); }
+};
+
+struct Seconds {
+  using Value = std::chrono::seconds;
+
+  Integer count;
+
+  [[nodiscard]] std::optional<Value> parse(std::string_view text) const {
+    const auto value = count.parse(text);
+    return value ? std::optional(Value(*value)) : std::nullopt;
+  }
+  [[nodiscard]] bool allows(Value value) const { return count.allows(value.count()); }
+  [[nodiscard]] std::string expected() const {
+    return fmt::format("whole seconds, {} to {}", count.lowest, count.highest);
+  }
+  static std::string text(Value value) { return fmt::to_string(value.count()); }
+  static std::string show(Value value) { return text(value) + " s"; }
+};
+
+/// A text that a function knows; the code gives text too.
+struct Word {
+  using Value = std::string;
+
+  bool (*known)(std::string_view text);
+  std::string choice;
+
+  [[nodiscard]] std::optional<std::string> parse(std::string_view text) const {
+    return known(text) ? std::optional(std::string(text)) : std::nullopt;
+  }
+  [[nodiscard]] bool allows(const std::string& value) const { return known(value); }
+  [[nodiscard]] std::string expected() const { return choice; }
+  static std::string text(const std::string& value) { return value; }
+  static std::string show(const std::string& value) { return value; }
+};
+
+}  // namespace accelerate::env

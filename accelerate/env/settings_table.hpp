@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of settings. What reads the code's options, the config file, the environment and the command line of
+// accelerate_launch, and what writes its help and the ranks' variables, is a loop over these rows.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "accelerate/env/backends.hpp"
+#include "accelerate/env/parse.hpp"
+#include "accelerate/env/setting_types.hpp"
+
+namespace accelerate::env {
+
+/// How accelerate_launch is told.
+struct CommandLineOption {
+  std::string_view name;        ///< without dashes
+  std::string_view value_name;  ///< "N", as the help calls it; empty: the option takes no value
+  std::string help;
+};
+
+template <typename Type, typename Member>
+struct Setting {
+  std::string_view name;      ///< in the code
+  std::string_view key;       ///< in the config file
+  std::string_view variable;  ///< in the environment
+  CommandLineOption option;
+  Type type;      ///< which values it may have (setting_types.hpp)
+  Member member;  ///< where it stands in a struct of all settings
+  /// A variable of OpenMP's, which may hold a number per level of nesting, "5,2": the first is ours.
+  bool first_of_list = false;
+
+  /// This setting in GivenSettings, Settings or AcceleratorOptions.
+  [[nodiscard]] auto& of(auto& all) const { return *member(all); }
+};
+
+/// each(row) for every setting, in the order of Settings.
+template <typename Each>
+void for_each_setting(Each&& each) {
+  each(Setting{
+      .name = "gradient_accumulation_steps",
+      .key = "gradient_accumulation_steps",
+      .variable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+      .option = {"gradient_accumulation_steps", "N", "Micro-batches per optimizer step; else what the program says."},
+      .type = Integer{.lowest = 1},
+      .member = [](auto& all) { return &all.gradient_accumulation_steps; }});
+  each(Setting{.name = "cpu",
+               .key = "cpu",
+               .variable = "ACCELERATE_USE_CPU",
+               .option = {"cpu", "", "Train on the CPU although GPUs are there."},
+               .type = Flag{},
+               .member = [](auto& all) { return &all.cpu; }});
+  each(Setting{
+      .name = "backend",
+      .key = "backend",
+      .variable = "ACCELERATE_BACKEND",
+      .option = {"backend", "NAME",
+                 backend_choice("cpu") + " on the CPU, " + backend_choice("cuda") + " on GPUs; else what is there."},
+      .type = Word{[](std::string_view text) { return is_backend(text); }, backend_choice()},
+      .member = [](auto& all) { return &all.backend; }});
+  // Beyond the bounds of seconds and threads overflows what LibTorch and the clock can hold.
+  each(Setting{.name = "timeout",
+               .key = "timeout",
+               .variable = "ACCELERATE_TIMEOUT",
+               .option = {"timeout", "SECONDS", "Longest wait for another rank; else 600."},
+               .type = Seconds{{.lowest = 1, .highest = 1'000'000'000}},
+               .member = [](auto& all) { return &all.timeout; }});
+  each(Setting{.name = "debug",
+               .key = "debug",
+               .variable = "ACCELERATE_DEBUG_MODE",
+               .option = {"debug", "", "Compare every collective across the ranks first."},
+               .type = Flag{},
+               .member = [](auto& all) { return &all.debug; }});
+  each(Setting{.name = "device",
+               .key = "torch_device",
+               .variable = "ACCELERATE_TORCH_DEVICE",
+               .option = {"device", "NAME", "cpu, cuda, cuda:N or another of LibTorch's; else by local rank."},
+               .type = Word{[](std::string_view text) { return parse_device(text).has_value(); },
+                            "cpu, cuda, cuda:N or another device of LibTorch's"},
+               .member = [](auto& all) { return &all.device; }});
+  each(Setting{.name = "threads_per_rank",
+               .key = "threads_per_rank",
+               .variable = "OMP_NUM_THREADS",
+               .option = {"num_cpu_threads_per_process", "N",
+                          "OMP_NUM_THREADS of a rank; else the library shares out the cores."},
+               .type = Integer{.lowest = 1, .highest = 65536},
+               .member = [](auto& all) { return &all.threads_per_rank; },
+               .first_of_list = true});
+  each(Setting{.name = "allow_shared_gpus",
+               .key = "allow_shared_gpus",
+               .variable = "ACCELERATE_ALLOW_SHARED_GPUS",
+               .option = {"allow_shared_gpus", "", "More ranks than GPUs take turns on them; else an error."},
+               .type = Flag{},
+               .member = [](auto& all) { return &all.allow_shared_gpus; }});
+}
+
+}  // namespace accelerate::env

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every row of the table, by every way on which its setting can come.
+#include "accelerate/env/settings_table.hpp"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "accelerate/env/settings.hpp"
+#include "launch/plan/plan.hpp"
+#include "launch/plan/resolve.hpp"
+
+namespace env = accelerate::env;
+namespace launch = accelerate::launch;
+using accelerate::ErrorKind;
+using env::GivenSettings;
+using env::Settings;
+using env::Variables;
+
+namespace {
+
+// A text of each type that is no setting's default.
+std::string sample(const env::Flag& /*type*/) { return "true"; }
+std::string sample(const env::Integer& type) { return std::to_string(type.lowest + 2); }
+std::string sample(const env::Seconds& /*type*/) { return "7"; }
+std::string sample(const env::Word& type) { return type.known("gloo") ? "gloo" : "cuda:1"; }
+
+/// What holds in a rank whose launcher got this option.
+Settings through_the_launcher(const std::string& option) {
+  const auto options = launch::parse({option, "./train"}).options;
+  const auto resolved = launch::resolve(options, {}, {}).options;
+  const Variables of_rank = launch::plan(resolved, {.gpus = 2}, {}, {}).workers.at(0).environment;
+  return env::weigh({}, of_rank, {}).settings;
+}
+
+template <typename Function>
+std::pair<ErrorKind, std::string> refusal(Function&& function) {
+  try {
+    function();
+  } catch (const accelerate::Error& error) {
+    return {error.kind(), error.what()};
+  }
+  return {ErrorKind::data, "no error"};
+}
+
+}  // namespace
+
+TEST_CASE("the table: key of the config file, variable, option") {
+  std::string text;
+  env::for_each_setting([&](const auto& row) {
+    text += fmt::format("{} {} --{} {}\n", row.key, row.variable, row.option.name, row.option.value_name);
+  });
+  CHECK(text ==
+        "gradient_accumulation_steps ACCELERATE_GRADIENT_ACCUMULATION_STEPS --gradient_accumulation_steps N\n"
+        "cpu ACCELERATE_USE_CPU --cpu \n"
+        "backend ACCELERATE_BACKEND --backend NAME\n"
+        "timeout ACCELERATE_TIMEOUT --timeout SECONDS\n"
+        "debug ACCELERATE_DEBUG_MODE --debug \n"
+        "torch_device ACCELERATE_TORCH_DEVICE --device NAME\n"
+        "threads_per_rank OMP_NUM_THREADS --num_cpu_threads_per_process N\n"
+        "allow_shared_gpus ACCELERATE_ALLOW_SHARED_GPUS --allow_shared_gpus \n");
+}
+
+TEST_CASE("every setting has one value, whether code, variable, config file or the launcher's option says it") {
+  env::for_each_setting([](const auto& row) {
+    const std::string name(row.name);
+    const std::string text = sample(row.type);
+    CAPTURE(name);
+    GivenSettings in_code;
+    row.of(in_code) = row.type.parse(text);
+    const Settings expected = env::weigh(in_code, {}, {}).settings;
+    CHECK(expected != Settings{});
+    CHECK(env::weigh({}, {{std::string(row.variable), text}}, {}).settings == expected);
+    CHECK(env::weigh({}, {}, {.path = "f", .values = {{std::string(row.key), text}}}).settings == expected);
+    CHECK(through_the_launcher(fmt::format("--{}={}", row.option.name, text)) == expected);
+    CHECK(row.type.parse(row.type.text(*row.of(in_code))) == row.of(in_code));
+  });
+}
+
+TEST_CASE("every setting refuses a text that is no value, with where it came from and what is expected") {
+  using Refusal = std::pair<ErrorKind, std::string>;
+  env::for_each_setting([](const auto& row) {
+    const std::string expected = row.type.expected();
+    CHECK(refusal([&] {
+            env::weigh({}, {{std::string(row.variable), "no-such"}}, {});
+          }) == Refusal{ErrorKind::environment,
+                        fmt::format("settings: {} is 'no-such', must be {}", row.variable, expected)});
+    CHECK(refusal([&] {
+            env::weigh({}, {}, {.path = "job.yaml", .values = {{std::string(row.key), "no-such"}}});
+          }) == Refusal{ErrorKind::environment,
+                        fmt::format("settings: {} in job.yaml is 'no-such', must be {}", row.key, expected)});
+    const auto [kind, message] = refusal([&] { launch::parse({fmt::format("--{}=no-such", row.option.name), "x"}); });
+    CAPTURE(message);
+    CHECK(kind == ErrorKind::usage);
+    CHECK(message.starts_with(fmt::format("accelerate_launch: --{} is 'no-such', must be ", row.option.name)));
+  });
+}
+
+TEST_CASE("every member has a row of its own") {
+  const GivenSettings given;
+  const auto& [a, b, c, d, e, f, g, h] = given;
+  const std::set<const void*> members{&a, &b, &c, &d, &e, &f, &g, &h};
+  std::set<const void*> rows;
+  env::for_each_setting([&](const auto& row) { rows.insert(&row.of(given)); });
+  CHECK(rows == members);
+}
+
+TEST_CASE("the README of env names every setting as the table does") {
+  std::ifstream file(TEST_SOURCE_DIR "/accelerate/env/README.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string readme = text.str();
+  env::for_each_setting([&](const auto& row) {
+    const std::string line = fmt::format("\n| `{}` | `{}` | `--{}", row.key, row.variable, row.option.name);
+    CAPTURE(line);
+    CHECK(readme.find(line) != std::string::npos);
+  });
+}
