@@ -167,7 +167,11 @@ void run_backward(std::span<Engine* const> engines, const comm::Group& group, co
   at::Tensor reached;
   if (cores.size() > 1 && !uneven) {
     reached = at::zeros({static_cast<int64_t>(cores.size())}, at::kInt);
-    for (size_t i = 0; i < cores.size(); ++i) reached.mutable_data_ptr<int>()[i] = cores[i]->begun() ? 1 : 0;
+    for (size_t i = 0; i < cores.size(); ++i) {
+      // What a rank gathered without a reduction waits for this one, also where no rank's loss reaches the model now.
+      const auto lock = locked(*cores[i]);
+      reached.mutable_data_ptr<int>()[i] = cores[i]->begun() || cores[i]->unreduced() != nullptr ? 1 : 0;
+    }
     in_user_call("backward", "which models the loss reaches is not known", group.place(),
                  [&] { group.all_reduce(reached, comm::ReduceOp::max); });
   }
