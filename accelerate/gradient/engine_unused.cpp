@@ -17,7 +17,7 @@ void Engine::Core::write_counts(const at::Tensor& counts) {
   const at::Tensor mine = at::empty({counts.numel()}, at::kFloat);
   auto* out = mine.mutable_data_ptr<float>();
   for (const ParameterState& state : states) *out++ = state.contributes ? 1.0F : 0.0F;
-  counts.copy_(mine);
+  counts.copy_(mine, /*non_blocking=*/true);  // of pageable memory, which is read before it returns
 }
 
 // Makes the host wait for the device, so only ranks that left something unused come here.

@@ -5,6 +5,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
+#include <atomic>
 #include <utility>
 
 #include "tests/stand_in/tensors.hpp"
@@ -14,6 +15,8 @@ namespace stand_in {
 namespace {
 
 using c10d::OpType;
+
+std::atomic<bool> on_callers_stream{false};
 
 class SideWork final : public c10d::Work {
  public:
@@ -62,6 +65,8 @@ std::vector<at::Tensor> all_as_cpu(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
+void set_on_callers_stream(bool on) { on_callers_stream = on; }
+
 Backend::Backend(c10d::Store& store, const std::string& name, int rank, int size, c10::Device device,
                  std::chrono::milliseconds timeout)
     : c10d::Backend(rank, size),
@@ -74,13 +79,17 @@ Backend::~Backend() { give_back(side_); }
 void Backend::drain() { queue_of(side_).wait(); }
 
 Backend::WorkPtr Backend::run(const std::string& what, const Tensors& reads, const Tensors& writes, OpType type,
-                              std::function<void()> job) {
-  c10::Event ready(kType);
-  ready.record(current_stream(side_.device_index()));
-  ready.block(side_);
+                              std::function<void()> job, bool asynchronous) {
   std::vector<Touch> touches;
   for (const auto& tensor : reads) touch(touches, tensor, false);
   for (const auto& tensor : writes) touch(touches, tensor, true);
+  if (!asynchronous && on_callers_stream) {
+    launch(current_stream(side_.device_index()), what, touches, std::move(job));
+    return {};
+  }
+  c10::Event ready(kType);
+  ready.record(current_stream(side_.device_index()));
+  ready.block(side_);
   for (const auto* list : {&reads, &writes}) {
     for (const auto& tensor : *list) tensor.record_stream(side_);
   }
@@ -88,45 +97,46 @@ Backend::WorkPtr Backend::run(const std::string& what, const Tensors& reads, con
   return c10::make_intrusive<SideWork>(side_, type, writes);
 }
 
-Backend::WorkPtr Backend::start(Part part, std::chrono::milliseconds timeout) {
+template <typename Asked>
+Backend::WorkPtr Backend::start(Part part, const Asked& options) {
   const auto reads = part.inputs;
   const auto writes = part.outputs;
   const auto type = part.type;
   part.inputs = all_as_cpu(reads);
   part.outputs = all_as_cpu(writes);
-  return run(c10d::opTypeToString(type), reads, writes, type,
-             [meeting = meeting_, rank = getRank(), part = std::move(part), limit = or_own(timeout, timeout_)] {
-               meeting->meet(rank, part, limit);
-             });
+  return run(
+      c10d::opTypeToString(type), reads, writes, type,
+      [meeting = meeting_, rank = getRank(), number = ++collectives_, part = std::move(part),
+       limit = or_own(options.timeout, timeout_)] { meeting->meet(rank, number, part, limit); },
+      options.asyncOp);
 }
 
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return start({.type = OpType::ALLREDUCE, .outputs = tensors, .op = options.reduceOp}, options.timeout);
+  return start({.type = OpType::ALLREDUCE, .outputs = tensors, .op = options.reduceOp}, options);
 }
 
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return start({.type = OpType::REDUCE, .outputs = tensors, .op = options.reduceOp, .root = options.rootRank},
-               options.timeout);
+  return start({.type = OpType::REDUCE, .outputs = tensors, .op = options.reduceOp, .root = options.rootRank}, options);
 }
 
 Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  return start({.type = OpType::BROADCAST, .outputs = tensors, .root = options.rootRank}, options.timeout);
+  return start({.type = OpType::BROADCAST, .outputs = tensors, .root = options.rootRank}, options);
 }
 
 Backend::WorkPtr Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                     const c10d::AllgatherOptions& options) {
-  return start({.type = OpType::ALLGATHER, .outputs = outputs.at(0), .inputs = inputs}, options.timeout);
+  return start({.type = OpType::ALLGATHER, .outputs = outputs.at(0), .inputs = inputs}, options);
 }
 
 Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& options) {
-  return start({.type = OpType::_ALLGATHER_BASE, .outputs = {output}, .inputs = {input}}, options.timeout);
+  return start({.type = OpType::_ALLGATHER_BASE, .outputs = {output}, .inputs = {input}}, options);
 }
 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& options) {
   return start({.type = OpType::_REDUCE_SCATTER_BASE, .outputs = {output}, .inputs = {input}, .op = options.reduceOp},
-               options.timeout);
+               options);
 }
 
 Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
@@ -136,11 +146,11 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, s
                 .inputs = {input},
                 .output_rows = output_rows,
                 .input_rows = input_rows},
-               options.timeout);
+               options);
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
-  return start({.type = OpType::BARRIER}, options.timeout);
+  return start({.type = OpType::BARRIER}, options);
 }
 
 Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {

@@ -4,6 +4,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -15,7 +16,8 @@
 namespace stand_in {
 
 /// Every operation is a job of a stream of its own that waits for the caller's current stream; waiting for its Work
-/// makes the caller's current stream wait, not the host. As NCCL's.
+/// makes the caller's current stream wait, not the host. As NCCL's. With set_on_callers_stream() those with asyncOp =
+/// false are jobs of the caller's stream.
 class Backend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -51,13 +53,15 @@ class Backend final : public c10d::Backend {
 
  private:
   /// The part's tensors are the device's.
-  WorkPtr start(Part part, std::chrono::milliseconds timeout);
+  template <typename Asked>
+  WorkPtr start(Part part, const Asked& options);
   WorkPtr run(const std::string& what, const Tensors& reads, const Tensors& writes, c10d::OpType type,
-              std::function<void()> job);
+              std::function<void()> job, bool asynchronous = true);
 
   std::shared_ptr<Meeting> meeting_;
   c10::Stream side_;
   std::chrono::milliseconds timeout_;
+  std::atomic<uint64_t> collectives_ = 0;
 };
 
 }  // namespace stand_in

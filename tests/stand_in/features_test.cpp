@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a loop may use beside backward and step, on the device and on the CPU alike.
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -17,67 +13,18 @@ using stand_in::with_small_buckets;
 
 namespace {
 
-struct Job {
-  explicit Job(Accelerator& accelerator, int64_t samples = 24, int64_t batch_size = 3)
-      : net(made_alike([] { return SmallNet(); })),
-        sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-        data(small_loader(samples, batch_size)),
-        prepared(accelerator.prepare(net, sgd, data)) {}
-
-  SmallNet net;
-  torch::optim::SGD sgd;
-  accelerate::data::Loader data;
-  decltype(std::declval<Accelerator&>().prepare(std::declval<SmallNet&>(), std::declval<torch::optim::SGD&>(),
-                                                std::declval<accelerate::data::Loader&>())) prepared;
-};
-
-void make_wait(const c10::Stream& waiting, const c10::Stream& other) {
-  c10::Event event(other.device_type());
-  event.record(other);
-  event.block(waiting);
-}
-
-/// On an accelerator its second branch runs on a stream of its own.
-struct TwoBranchesImpl : torch::nn::Module {
-  TwoBranchesImpl() {
-    left = register_module("left", torch::nn::Linear(36, 5));
-    right = register_module("right", torch::nn::Linear(36, 5));
-  }
-  at::Tensor forward(const at::Tensor& images) {
-    const auto x = images.flatten(1);
-    return torch::log_softmax(torch::tanh(left(x)) + (x.is_cpu() ? on_the_right(x) : on_a_side_stream(x)), 1);
-  }
-  at::Tensor on_the_right(const at::Tensor& x) { return torch::tanh(right(x)); }
-  at::Tensor on_a_side_stream(const at::Tensor& x) {
-    const c10::impl::VirtualGuardImpl guard(x.device().type());
-    const auto main = guard.getStream(x.device());
-    const auto side = guard.getNewStream(x.device());
-    make_wait(side, main);
-    x.record_stream(side);
-    at::Tensor y;
-    {
-      const c10::StreamGuard on_side(side);
-      y = on_the_right(x);
-    }
-    make_wait(main, side);
-    y.record_stream(main);
-    return y;
-  }
-  torch::nn::Linear left{nullptr}, right{nullptr};
-};
-TORCH_MODULE(TwoBranches);
+const auto kMomentum = torch::optim::SGDOptions(0.1).momentum(0.9);
 
 }  // namespace
 
 TEST_CASE("gradients are clipped by norm and by value on the device as on the CPU") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        Job job(accelerator);
+        stand_in::Job<> job(accelerator, kMomentum);
         auto& [model, optimizer, loader] = job.prepared;
         Tensors norms;
         for (auto& [images, labels] : loader) {
-          optimizer.zero_grad();
-          accelerator.backward(torch::nll_loss(model(images), labels));
+          stand_in::backward_on(accelerator, model, optimizer, images, labels);
           norms.push_back(accelerator.clip_grad_norm_(model.parameters(), 0.1));
           accelerator.clip_grad_value_(model.parameters(), 0.01);
           optimizer.step();
@@ -94,7 +41,7 @@ TEST_CASE("accumulation windows, the short last one too, give the CPU's bits") {
   options.gradient_accumulation_steps = 3;
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        Job job(accelerator, 30, 3);
+        stand_in::Job<> job(accelerator, kMomentum, 30, 3);
         auto& [model, optimizer, loader] = job.prepared;
         for (auto& [images, labels] : loader) {
           auto window = accelerator.accumulate(model);
@@ -110,7 +57,7 @@ TEST_CASE("accumulation windows, the short last one too, give the CPU's bits") {
 TEST_CASE("no_sync keeps gradients local until the synchronised backward that reduces all of them") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        Job job(accelerator);
+        stand_in::Job<> job(accelerator, kMomentum);
         auto& [model, optimizer, loader] = job.prepared;
         int64_t step = 0;
         for (auto& [images, labels] : loader) {
@@ -130,12 +77,11 @@ TEST_CASE("no_sync keeps gradients local until the synchronised backward that re
 
 TEST_CASE("local SGD averages the parameters on the device") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
-    Job job(accelerator);
+    stand_in::Job<> job(accelerator, kMomentum);
     auto& [model, optimizer, loader] = job.prepared;
     auto local = accelerator.local_sgd(model, 2);
     for (auto& [images, labels] : loader) {
-      optimizer.zero_grad();
-      accelerator.backward(torch::nll_loss(model(images), labels));
+      stand_in::backward_on(accelerator, model, optimizer, images, labels);
       optimizer.step();
       local.step();
     }
@@ -149,13 +95,12 @@ TEST_CASE("ranks that run out of batches join the others on the device") {
   options.even_batches = false;
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        Job job(accelerator, 15, 3);  // 5 batches: one rank of two has one more
+        stand_in::Job<> job(accelerator, kMomentum, 15, 3);  // 5 batches: one rank of two has one more
         auto& [model, optimizer, loader] = job.prepared;
         {
           auto join = accelerator.join_uneven_inputs();
           for (auto& [images, labels] : loader) {
-            optimizer.zero_grad();
-            accelerator.backward(torch::nll_loss(model(images), labels));
+            stand_in::backward_on(accelerator, model, optimizer, images, labels);
             optimizer.step();
           }
           join.finish();
@@ -167,7 +112,7 @@ TEST_CASE("ranks that run out of batches join the others on the device") {
 
 TEST_CASE("gather_for_metrics gives every sample once, from the device") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
-    Job job(accelerator, 10, 3);
+    stand_in::Job<> job(accelerator, kMomentum, 10, 3);
     auto& [model, optimizer, loader] = job.prepared;
     model.eval();
     const torch::NoGradGuard no_grad;
@@ -190,21 +135,4 @@ TEST_CASE("reduce, broadcast and pad_across_processes work on the device") {
             accelerator.broadcast(numbers.clone(), accelerator.num_processes() - 1),
             accelerator.pad_across_processes(numbers.narrow(0, 0, 3 - rank)), accelerator.gather(numbers)};
   });
-}
-
-TEST_CASE("a model that uses streams of its own is reduced when all its gradients are there") {
-  same_as_on_cpu(
-      [](Accelerator& accelerator) -> Tensors {
-        auto net = made_alike([] { return TwoBranches(); });
-        torch::optim::SGD sgd(net->parameters(), 0.1);
-        auto data = small_loader(24, 3);
-        auto [model, optimizer, loader] = accelerator.prepare(net, sgd, data);
-        for (auto& [images, labels] : loader) {
-          optimizer.zero_grad();
-          accelerator.backward(torch::nll_loss(model(images), labels));
-          optimizer.step();
-        }
-        return state_of(model);
-      },
-      {}, {1, 2}, 2000);
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A group's operations on the device give what they give on the CPU, over the same group.
+#include <thread>
+
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::comm::Group;
@@ -34,24 +36,86 @@ void compare(at::Device device, const at::Tensor& mine, const std::function<Tens
   }
 }
 
+void check_reductions(const Group& group, at::Device device) {
+  for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+    compare(device, input(group, {3, 5}), [&](const at::Tensor& tensor) -> Tensors {
+      group.all_reduce(tensor, op);
+      return {tensor};
+    });
+  }
+  for (const auto dtype : {at::kShort, at::kLong, at::kBool, at::kBFloat16, at::kDouble}) {
+    compare(device, input(group, {7}, dtype), [&](const at::Tensor& tensor) -> Tensors {
+      group.all_reduce(tensor);
+      return {tensor};
+    });
+  }
+  compare(device, input(group, {2 * group.size(), 3}),
+          [&](const at::Tensor& tensor) -> Tensors { return {group.reduce_scatter(tensor)}; });
+  compare(device, input(group, {5}), [&](const at::Tensor& tensor) -> Tensors {
+    group.reduce(tensor, ReduceOp::mean, group.size() - 1);
+    if (group.rank() + 1 < group.size()) return {};  // theirs is nobody's
+    return {tensor};
+  });
+}
+
+void check_movements(const Group& group, at::Device device) {
+  const auto rank = group.rank();
+  compare(device, input(group, {rank + 1, 2}), [&](const at::Tensor& tensor) -> Tensors {
+    auto all = group.all_gather_list(tensor);
+    all.push_back(group.all_gather(tensor));
+    for (const auto& one : group.gather(tensor, 0)) all.push_back(one);
+    const Tensors pieces(static_cast<size_t>(group.size()), tensor);
+    all.push_back(group.scatter(pieces, group.size() - 1));
+    for (const auto& one : group.all_to_all(pieces)) all.push_back(one);
+    return all;
+  });
+}
+
 }  // namespace
 
-TEST_CASE("reductions of every kind and dtype") {
+TEST_CASE("reductions of every kind and dtype") { on_groups(check_reductions); }
+
+TEST_CASE("gathers, scatters and exchanges of ragged rows") { on_groups(check_movements); }
+
+TEST_CASE("a backend that runs what is waited for at once on the caller's stream, and gives nothing to wait for") {
+  const stand_in::OnCallersStream on;
   on_groups([](const Group& group, at::Device device) {
-    for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
-      compare(device, input(group, {3, 5}), [&](const at::Tensor& tensor) -> Tensors {
-        group.all_reduce(tensor, op);
-        return {tensor};
-      });
-    }
-    for (const auto dtype : {at::kShort, at::kLong, at::kBool, at::kBFloat16, at::kDouble}) {
-      compare(device, input(group, {7}, dtype), [&](const at::Tensor& tensor) -> Tensors {
-        group.all_reduce(tensor);
-        return {tensor};
-      });
-    }
-    compare(device, input(group, {2 * group.size(), 3}),
-            [&](const at::Tensor& tensor) -> Tensors { return {group.reduce_scatter(tensor)}; });
+    check_reductions(group, device);
+    check_movements(group, device);
+    const auto ones = torch::ones({4}, device);
+    auto pending = group.all_reduce_async(ones, ReduceOp::sum, accelerate::comm::Execution::deferred);
+    while (!pending.done()) std::this_thread::yield();
+    pending.wait();
+    CHECK(at::equal(ones.cpu(), torch::full({4}, group.size(), at::kFloat)));
+    const auto more = torch::ones({1000}, device);
+    auto under_way = group.all_reduce_async(more);
+    group.broadcast(ones, 0);
+    under_way.wait();
+    CHECK(at::equal(more.cpu(), torch::full({1000}, group.size(), at::kFloat)));
+  });
+  stand_in::same_as_on_cpu(stand_in::trains_with<torch::optim::SGD>(torch::optim::SGDOptions(0.1)),
+                           stand_in::with_small_buckets(), {2});
+}
+
+TEST_CASE("no operation on the device makes the host wait for it") {
+  on_groups([](const Group& group, at::Device device) {
+    const auto tensor = torch::ones({group.size(), 3}, device);
+    const auto rows = torch::empty({group.size() * group.size(), 3}, device);
+    const Tensors pieces(static_cast<size_t>(group.size()), tensor);
+    const auto before = stand_in::host_waits(device.index());
+    group.all_reduce(tensor, ReduceOp::mean);
+    group.all_reduce(tensor.slice(1, 0, 3, 2));
+    group.reduce(tensor, ReduceOp::sum, 0);
+    group.broadcast(tensor, 0);
+    static_cast<void>(group.reduce_scatter(tensor));
+    static_cast<void>(group.all_gather(tensor.narrow(0, 0, group.rank())));
+    static_cast<void>(group.gather(tensor, 0));
+    static_cast<void>(group.scatter(pieces, 0));
+    static_cast<void>(group.all_to_all(pieces));
+    group.all_gather_async(rows, tensor).wait();
+    if (group.size() > 1 && group.rank() == 0) group.send(tensor, 1, 3);
+    if (group.rank() == 1) group.recv(tensor, 0, 3);
+    CHECK(stand_in::host_waits(device.index()) == before);
   });
 }
 
@@ -61,21 +125,6 @@ TEST_CASE("a tensor with gaps is reduced and broadcast in place") {
       group.all_reduce(tensor.slice(1, 0, 6, 2));
       group.broadcast(tensor.slice(1, 1, 6, 2), group.size() - 1);
       return {tensor};
-    });
-  });
-}
-
-TEST_CASE("gathers, scatters and exchanges of ragged rows") {
-  on_groups([](const Group& group, at::Device device) {
-    const auto rank = group.rank();
-    compare(device, input(group, {rank + 1, 2}), [&](const at::Tensor& tensor) -> Tensors {
-      auto all = group.all_gather_list(tensor);
-      all.push_back(group.all_gather(tensor));
-      for (const auto& one : group.gather(tensor, 0)) all.push_back(one);
-      const Tensors pieces(static_cast<size_t>(group.size()), tensor);
-      all.push_back(group.scatter(pieces, group.size() - 1));
-      for (const auto& one : group.all_to_all(pieces)) all.push_back(one);
-      return all;
     });
   });
 }
@@ -94,9 +143,14 @@ TEST_CASE("messages, and operations under way together") {
       second.wait();
       first.wait();
       const auto letter = tensor.clone();
-      if (group.rank() == 0) group.send(letter, 1, 3);
+      if (group.rank() == 0) {
+        group.send(letter, 1, 3);
+        letter.zero_();  // what was sent is not
+      }
       if (group.rank() == 1) group.recv(letter, 0, 3);
-      return {sum, copy, rows, letter};
+      const auto total = tensor.clone();
+      group.all_reduce_async(total).wait(std::chrono::minutes(1));
+      return {sum, copy, rows, letter, total};
     });
   });
 }

@@ -144,24 +144,25 @@ void carry_out(const Parts& parts) {
 
 }  // namespace
 
-void Meeting::meet(int rank, Part part, std::chrono::milliseconds timeout) {
+void Meeting::meet(int rank, uint64_t number, Part part, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   check_failure();
-  parts_.at(static_cast<size_t>(rank)) = std::move(part);
-  const auto round = round_;
-  if (++arrived_ == parts_.size()) {
+  Round& round = rounds_[number];
+  round.parts.resize(size_);
+  round.parts.at(static_cast<size_t>(rank)) = std::move(part);
+  if (++round.arrived == size_) {
     try {
-      carry_out(parts_);
+      carry_out(round.parts);
     } catch (const std::exception& error) {
       fail(error.what());
     }
-    for (auto& each : parts_) each.reset();
-    arrived_ = 0;
-    ++round_;
+    for (auto& each : round.parts) each.reset();
+    round.over = true;
     changed_.notify_all();
-  } else if (!changed_.wait_for(lock, timeout, [&] { return round_ != round || failure_; })) {
+  } else if (!changed_.wait_for(lock, timeout, [&] { return round.over || failure_; })) {
     fail("a collective's time was up");
   }
+  if (++round.left == size_) rounds_.erase(number);
   check_failure();
 }
 

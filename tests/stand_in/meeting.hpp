@@ -33,11 +33,12 @@ struct Part {
 class Meeting {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit Meeting(int size) : parts_(static_cast<size_t>(size)) {}
+  explicit Meeting(int size) : size_(static_cast<size_t>(size)) {}
 
-  /// By a job of this rank: until all ranks' jobs are there and the operation is carried out. Throws on every rank that
-  /// waits when the time is up, when the ranks' calls differ, and after abort().
-  void meet(int rank, Part part, std::chrono::milliseconds timeout);
+  /// By a job of this rank: until all ranks' jobs of that number are there and the operation is carried out. Throws on
+  /// every rank that waits when the time is up, when the ranks' calls differ, and after abort().
+  /// number   the host's count of collectives: those on different streams may come in any order
+  void meet(int rank, uint64_t number, Part part, std::chrono::milliseconds timeout);
 
   /// A message is there as soon as it is sent.
   void send(int from, int to, int tag, at::Tensor letter);
@@ -48,14 +49,20 @@ class Meeting {
   [[nodiscard]] std::optional<std::string> failure();
 
  private:
+  struct Round {
+    std::vector<std::optional<Part>> parts{};  ///< by rank
+    size_t arrived = 0;
+    size_t left = 0;
+    bool over = false;
+  };
+
   void fail(const std::string& why);
   void check_failure() const;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::optional<Part>> parts_;  ///< of this round, by rank
-  size_t arrived_ = 0;
-  uint64_t round_ = 0;
+  size_t size_;
+  std::map<uint64_t, Round> rounds_;
   std::map<std::tuple<int, int, int>, std::deque<at::Tensor>> mail_;  ///< from, to, tag
   std::optional<std::string> failure_;
 };

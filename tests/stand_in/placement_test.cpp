@@ -64,27 +64,49 @@ TEST_CASE("the current device of a rank's thread is its own from the start") {
   on_devices(3, [](Accelerator& accelerator) {
     CHECK(c10::impl::VirtualGuardImpl(stand_in::kType).getDevice() == accelerator.device());
     CHECK(torch::ones({1}, at::TensorOptions(c10::Device(stand_in::kType))).device() == accelerator.device());
+    c10::impl::VirtualGuardImpl(stand_in::kType).setDevice(device(3));
+    const Accelerator again(accelerator.group(), {});
+    CHECK(again.device() == accelerator.device());
+    CHECK(c10::impl::VirtualGuardImpl(stand_in::kType).getDevice() == accelerator.device());
   });
 }
 
-TEST_CASE("prepare() moves parameters and buffers, and batches of any type from both kinds of loaders") {
-  on_devices(2, [](Accelerator& accelerator) {
-    auto net = made_alike([] { return SmallNet(); });
-    torch::optim::SGD sgd(net->parameters(), 0.1);
-    auto own = stand_in::small_loader(8, 2);
-    std::vector<Sample> foreign;
-    for (int64_t i = 0; i < 4; ++i) foreign.push_back({torch::ones({2, 3}), {{"a", {torch::zeros({2})}}}, i});
-    auto [model, optimizer, loader, samples] = accelerator.prepare(net, sgd, own, foreign);
-    for (const auto& tensor : stand_in::state_of(model)) CHECK(tensor.device() == accelerator.device());
-    for (const auto& tensor : optimizer.param_groups()[0].params()) CHECK(tensor.device() == accelerator.device());
-    for (auto& [images, labels] : loader) {
-      CHECK(images.device() == accelerator.device());
-      CHECK(labels.device() == accelerator.device());
-    }
-    for (auto& sample : samples) {
-      CHECK(sample.image.device() == accelerator.device());
-      CHECK(sample.more.at("a")[0].device() == accelerator.device());
-    }
+TEST_CASE("prepare() moves parameters and buffers, rank 0's, and batches of any type from both kinds of loaders") {
+  const auto [images, labels] = stand_in::small_data(8);
+  const auto expected = stand_in::made_alike([] { return SmallNet(); });
+  stand_in::at_every_pace([&, &x = images, &y = labels] {
+    on_devices(2, [&](Accelerator& accelerator) {
+      auto net = made_alike([] { return SmallNet(); });
+      const torch::NoGradGuard no_grad;
+      const torch::nn::Linear one(torch::nn::LinearOptions(3, 3).bias(false));
+      one->weight.fill_(1.5 + accelerator.process_index());
+      if (!accelerator.is_main_process()) {
+        for (const auto& tensor : stand_in::state_of(net)) tensor.zero_();
+      }
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto own = stand_in::small_loader(8, 2);
+      std::vector<Sample> foreign;
+      for (int64_t i = 0; i < 4; ++i) foreign.push_back({torch::full({2, 3}, i), {{"a", {torch::full({2}, -i)}}}, i});
+      auto [model, optimizer, loader, samples] = accelerator.prepare(net, sgd, own, foreign);
+      const auto is_here = [&](const at::Tensor& tensor, const at::Tensor& values) {
+        CHECK(tensor.device() == accelerator.device());
+        CHECK(at::equal(tensor.cpu(), values));
+      };
+      is_here(accelerator.prepare(one)->weight, torch::full({3, 3}, 1.5));
+      const auto moved = stand_in::state_of(model);
+      for (size_t i = 0; i < moved.size(); ++i) is_here(moved[i], stand_in::state_of(expected)[i]);
+      for (const auto& tensor : optimizer.param_groups()[0].params()) CHECK(tensor.device() == accelerator.device());
+      int64_t row = 2 * accelerator.process_index();
+      for (auto& [some_images, some_labels] : loader) {
+        is_here(some_images, x.narrow(0, row, 2));
+        is_here(some_labels, y.narrow(0, row, 2));
+        row += 4;
+      }
+      for (auto& sample : samples) {
+        is_here(sample.image, torch::full({2, 3}, sample.number));
+        is_here(sample.more.at("a")[0], torch::full({2}, -sample.number));
+      }
+    });
   });
 }
 
@@ -156,4 +178,57 @@ TEST_CASE("seeds reach the device, and rank 0's generator states go to all ranks
     drawn[static_cast<size_t>(accelerator.process_index())] = torch::randn({8}, accelerator.device()).cpu();
   });
   CHECK(at::equal(drawn[0], drawn[1]));
+}
+
+TEST_CASE("two accelerators of one process train side by side, on one device and on two") {
+  const auto train = [](Accelerator& first, Accelerator& second) {
+    stand_in::Job<> one(first, torch::optim::SGDOptions(0.1));
+    stand_in::Job<SmallNet, torch::optim::AdamW> other(second, torch::optim::AdamWOptions(1e-2));
+    auto& [model, optimizer, loader] = one.prepared;
+    auto& [other_model, other_optimizer, other_loader] = other.prepared;
+    auto others_batch = other_loader.begin();
+    for (auto& [images, labels] : loader) {
+      stand_in::backward_on(first, model, optimizer, images, labels);
+      stand_in::backward_on(second, other_model, other_optimizer, others_batch->data, others_batch->target);
+      optimizer.step();
+      other_optimizer.step();
+      ++others_batch;
+    }
+    auto all = stand_in::state_of(model);
+    for (const auto& tensor : stand_in::state_of(other_model)) all.push_back(tensor);
+    return stand_in::to_cpu(all);
+  };
+  stand_in::same_as_on_cpu([&](Accelerator& accelerator) {
+    Accelerator second({.device = accelerator.device().is_cpu() ? "cpu" : "standin"});
+    return train(accelerator, second);
+  });
+  Accelerator on_cpu({.cpu = true});
+  const auto expected = train(on_cpu, on_cpu);
+  stand_in::at_every_pace(
+      [&] {
+        Accelerator first({.device = "standin:1"});
+        Accelerator second({.device = "standin:2"});
+        const auto found = train(first, second);
+        for (size_t i = 0; i < expected.size(); ++i) CHECK(at::equal(found[i], expected[i]));
+      },
+      500);
+}
+
+TEST_CASE("gradients on two devices are clipped by their common norm") {
+  const auto clip = [](const at::Device& one, const at::Device& other) {
+    Accelerator accelerator({.device = one.str()});
+    stand_in::Tensors parameters;
+    for (const auto& device : {one, other, one}) {
+      parameters.push_back(torch::zeros({40}, at::TensorOptions(device).requires_grad(true)));
+      parameters.back().mutable_grad() = torch::arange(40, at::TensorOptions(device).dtype(at::kFloat));
+    }
+    stand_in::Tensors all{accelerator.clip_grad_norm_(parameters, 0.5)};
+    for (const auto& parameter : parameters) all.push_back(parameter.grad());
+    return stand_in::to_cpu(all);
+  };
+  const auto expected = clip(at::kCPU, at::kCPU);
+  stand_in::at_every_pace([&] {
+    const auto found = clip(device(0), device(1));
+    for (size_t i = 0; i < expected.size(); ++i) CHECK(at::allclose(found[i], expected[i], 1e-6));
+  });
 }

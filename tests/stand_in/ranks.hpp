@@ -117,4 +117,43 @@ Tensors state_of(const Model& model) {
   return all;
 }
 
+/// What a loop works on: a net that is the same on all ranks, small data, all of it prepared.
+template <typename Net = SmallNet, typename Optimizer = torch::optim::SGD>
+struct Job {
+  template <typename Options>
+  Job(accelerate::Accelerator& accelerator, const Options& options, int64_t samples = 24, int64_t batch_size = 3)
+      : net(made_alike([] { return Net(); })),
+        stock(net->parameters(), options),
+        data(small_loader(samples, batch_size)),
+        prepared(accelerator.prepare(net, stock, data)) {}
+
+  Net net;
+  Optimizer stock;
+  accelerate::data::Loader data;
+  decltype(std::declval<accelerate::Accelerator&>().prepare(std::declval<Net&>(), std::declval<Optimizer&>(),
+                                                            std::declval<accelerate::data::Loader&>())) prepared;
+};
+
+/// Zeroes, and leaves new gradients.
+template <typename Model, typename Optimizer>
+void backward_on(accelerate::Accelerator& accelerator, const Model& model, const Optimizer& optimizer,
+                 const at::Tensor& images, const at::Tensor& labels) {
+  optimizer.zero_grad();
+  accelerator.backward(torch::nll_loss(model(images), labels));
+}
+
+/// A loop without anything special, as a body for same_as_on_cpu().
+template <typename Optimizer, typename Net = SmallNet, typename Options>
+auto trains_with(const Options& options) {
+  return [options](accelerate::Accelerator& accelerator) -> Tensors {
+    Job<Net, Optimizer> job(accelerator, options);
+    auto& [model, optimizer, loader] = job.prepared;
+    for (auto& [images, labels] : loader) {
+      backward_on(accelerator, model, optimizer, images, labels);
+      optimizer.step();
+    }
+    return state_of(model);
+  };
+}
+
 }  // namespace stand_in

@@ -34,6 +34,10 @@ enum class Slow { all, main, side };
 /// From now on every job of the slow streams first sleeps half of this to all of it. 0: no delay.
 void set_delay(int microseconds, Slow slow = Slow::all);
 
+/// Collectives that c10d calls with asyncOp = false: on the caller's stream and without a Work, as NCCL's. Else on the
+/// side stream with a Work to wait for, like all others: so do backends that do not know asyncOp.
+void set_on_callers_stream(bool on);
+
 /// The device holds no more than this from now on.
 void set_limit(c10::DeviceIndex device, size_t bytes);
 

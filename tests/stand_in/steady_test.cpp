@@ -23,28 +23,29 @@ int64_t waits_when_steady(Accelerator& accelerator, Loader& loader, const Step& 
   return stand_in::host_waits(device) - before;
 }
 
-template <typename Optimizer>
-void waits_for_nothing(const Optimizer& make_optimizer, accelerate::AcceleratorOptions options) {
+template <typename Optimizer, typename Options>
+void waits_for_nothing(const Options& of_optimizer, const accelerate::AcceleratorOptions& options) {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
-    stand_in::on_devices(
-        ranks,
-        [&](Accelerator& accelerator) {
-          auto net = made_alike([] { return SmallNet(); });
-          auto stock = make_optimizer(net);
-          auto data = stand_in::small_loader(24 * accelerator.num_processes(), 3);
-          auto [model, optimizer, loader] = accelerator.prepare(net, stock, data);
-          CHECK(waits_when_steady(accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
-                  auto window = accelerator.accumulate(model);
-                  accelerator.backward(torch::nll_loss(model(batch.data), batch.target));
-                  accelerator.clip_grad_norm_(model, 1.0);
-                  optimizer.step();
-                  optimizer.zero_grad();
-                }) == 0);
+    stand_in::at_every_pace(
+        [&] {
+          stand_in::on_devices(
+              ranks,
+              [&](Accelerator& accelerator) {
+                stand_in::Job<SmallNet, Optimizer> job(accelerator, of_optimizer, 24 * accelerator.num_processes());
+                auto& [model, optimizer, loader] = job.prepared;
+                CHECK(waits_when_steady(accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
+                        auto window = accelerator.accumulate(model);
+                        accelerator.backward(torch::nll_loss(model(batch.data), batch.target));
+                        accelerator.clip_grad_norm_(model, 1.0);
+                        optimizer.step();
+                        optimizer.zero_grad();
+                      }) == 0);
+              },
+              options);
         },
-        options);
+        500);
   }
-  CHECK(stand_in::take_races() == stand_in::kNoRaces);
 }
 
 std::vector<Launch> of_device(const std::vector<Launch>& trace, int device) {
@@ -55,37 +56,8 @@ std::vector<Launch> of_device(const std::vector<Launch>& trace, int device) {
   return mine;
 }
 
-}  // namespace
-
-TEST_CASE("a steady step does not wait for the device: SGD, AdamW, windows, clipping, on 1 and 2 ranks") {
-  const auto sgd = [](SmallNet& net) {
-    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  };
-  const auto adamw = [](SmallNet& net) { return torch::optim::AdamW(net->parameters(), 1e-3); };
-  auto options = stand_in::with_small_buckets();
-  waits_for_nothing(sgd, options);
-  options.gradient_accumulation_steps = 2;
-  waits_for_nothing(adamw, options);
-}
-
-TEST_CASE("a steady step on a foreign loader's batches does not wait for the device") {
-  stand_in::on_devices(2, [](Accelerator& accelerator) {
-    auto net = made_alike([] { return SmallNet(); });
-    torch::optim::SGD sgd(net->parameters(), 0.1);
-    const auto [images, labels] = stand_in::small_data(48);
-    std::vector<std::pair<at::Tensor, at::Tensor>> batches;
-    for (int64_t i = 0; i < 48; i += 3) batches.emplace_back(images.narrow(0, i, 3), labels.narrow(0, i, 3));
-    auto [model, optimizer, loader] = accelerator.prepare(net, sgd, batches);
-    CHECK(waits_when_steady(accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
-            optimizer.zero_grad();
-            accelerator.backward(torch::nll_loss(model(batch.first), batch.second));
-            optimizer.step();
-          }) == 0);
-  });
-  CHECK(stand_in::take_races() == stand_in::kNoRaces);
-}
-
-TEST_CASE("buckets are reduced on a side stream while backward goes on, and the step comes after all of them") {
+/// What both ranks give their streams in the third step, from backward to step().
+std::vector<Launch> trace_of_a_step() {
   std::vector<Launch> trace;
   stand_in::on_devices(
       2,
@@ -110,29 +82,85 @@ TEST_CASE("buckets are reduced on a side stream while backward goes on, and the 
         }
       },
       stand_in::with_small_buckets());
-  CHECK(stand_in::take_races() == stand_in::kNoRaces);
-  for (const int device : {0, 1}) {
-    CAPTURE(device);
-    const auto mine = of_device(trace, device);
-    std::vector<Launch> reductions;
-    std::optional<Launch> last_of_backward;
-    std::optional<Launch> step;
-    size_t before_the_last = 0;
-    for (const auto& each : mine) {
-      if (each.what == "ALLREDUCE") reductions.push_back(each);
-      if (each.what == "aten::_fused_sgd_") step = each;
-      if (each.what != "aten::convolution_backward") continue;
-      last_of_backward = each;
-      before_the_last = reductions.size();
-    }
-    REQUIRE(last_of_backward);
-    REQUIRE(step);
-    REQUIRE(reductions.size() >= 3);
-    CHECK(before_the_last >= 2);  // they had left
-    for (size_t i = 0; i < reductions.size(); ++i) {
-      CHECK(reductions[i].side);
-      CHECK(stand_in::ordered(reductions[i], *step));
-      if (i < before_the_last) CHECK_FALSE(stand_in::ordered(reductions[i], *last_of_backward));
-    }
-  }
+  return trace;
+}
+
+}  // namespace
+
+TEST_CASE("a steady step does not wait for the device: SGD, AdamW, windows, clipping, on 1 and 2 ranks") {
+  auto options = stand_in::with_small_buckets();
+  waits_for_nothing<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9), options);
+  options.gradient_accumulation_steps = 2;
+  waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
+}
+
+TEST_CASE("gathering for metrics and local SGD's averages make the stream wait, not the host") {
+  stand_in::at_every_pace(
+      [] {
+        stand_in::on_devices(2, [](Accelerator& accelerator) {
+          stand_in::Job<> job(accelerator, torch::optim::SGDOptions(0.1), 47);
+          auto& [model, optimizer, loader] = job.prepared;
+          auto local = accelerator.local_sgd(model, 2);
+          CHECK(waits_when_steady(
+                    accelerator, loader, [&, &model = model, &optimizer = optimizer, &local = local](auto& batch) {
+                      stand_in::backward_on(accelerator, model, optimizer, batch.data, batch.target);
+                      optimizer.step();
+                      local.step();
+                      const auto seen = accelerator.gather_for_metrics(std::pair(model(batch.data), batch.target));
+                      static_cast<void>(accelerator.reduce(seen.first.sum()));
+                    }) == 0);
+        });
+      },
+      500);
+}
+
+TEST_CASE("a steady step on a foreign loader's batches does not wait for the device") {
+  stand_in::at_every_pace(
+      [] {
+        stand_in::on_devices(2, [](Accelerator& accelerator) {
+          auto net = made_alike([] { return SmallNet(); });
+          torch::optim::SGD sgd(net->parameters(), 0.1);
+          const auto [images, labels] = stand_in::small_data(48);
+          std::vector<std::pair<at::Tensor, at::Tensor>> batches;
+          for (int64_t i = 0; i < 48; i += 3) batches.emplace_back(images.narrow(0, i, 3), labels.narrow(0, i, 3));
+          auto [model, optimizer, loader] = accelerator.prepare(net, sgd, batches);
+          CHECK(waits_when_steady(accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
+                  stand_in::backward_on(accelerator, model, optimizer, batch.first, batch.second);
+                  optimizer.step();
+                }) == 0);
+        });
+      },
+      500);
+}
+
+TEST_CASE("buckets are reduced on a side stream while backward goes on, and the step comes after all of them") {
+  stand_in::at_every_pace(
+      [] {
+        const auto trace = trace_of_a_step();
+        for (const int device : {0, 1}) {
+          CAPTURE(device);
+          const auto mine = of_device(trace, device);
+          std::vector<Launch> reductions;
+          std::optional<Launch> last_of_backward;
+          std::optional<Launch> step;
+          size_t before_the_last = 0;
+          for (const auto& each : mine) {
+            if (each.what == "ALLREDUCE") reductions.push_back(each);
+            if (each.what == "aten::_fused_sgd_") step = each;
+            if (each.what != "aten::convolution_backward") continue;
+            last_of_backward = each;
+            before_the_last = reductions.size();
+          }
+          REQUIRE(last_of_backward);
+          REQUIRE(step);
+          REQUIRE(reductions.size() >= 3);
+          CHECK(before_the_last >= 2);  // they had left
+          for (size_t i = 0; i < reductions.size(); ++i) {
+            CHECK(reductions[i].side);
+            CHECK(stand_in::ordered(reductions[i], *step));
+            if (i < before_the_last) CHECK_FALSE(stand_in::ordered(reductions[i], *last_of_backward));
+          }
+        }
+      },
+      500);
 }

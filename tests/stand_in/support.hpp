@@ -13,6 +13,14 @@ namespace stand_in {
 
 inline const std::vector<std::string> kNoRaces{};
 
+/// While it lives, what c10d calls with asyncOp = false runs on the caller's stream.
+struct OnCallersStream {
+  OnCallersStream() { set_on_callers_stream(true); }
+  ~OnCallersStream() { set_on_callers_stream(false); }
+  OnCallersStream(const OnCallersStream&) = delete;
+  OnCallersStream& operator=(const OnCallersStream&) = delete;
+};
+
 /// Runs body three times: without delays, when the race check alone is certain; with slow side streams, which show as
 /// wrong numbers that somebody did not wait for a copy or a collective; and with a slow main stream, which shows that a
 /// side stream did not wait for it. Nothing may race in any of them.

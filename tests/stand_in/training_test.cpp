@@ -6,30 +6,10 @@
 using accelerate::Accelerator;
 using stand_in::made_alike;
 using stand_in::same_as_on_cpu;
-using stand_in::small_loader;
 using stand_in::SmallNet;
 using stand_in::state_of;
 using stand_in::Tensors;
-
-namespace {
-
-template <typename Optimizer, typename Options>
-auto trains_with(const Options& options) {
-  return [options](Accelerator& accelerator) -> Tensors {
-    auto net = made_alike([] { return SmallNet(); });
-    Optimizer stock(net->parameters(), options);
-    auto data = small_loader(24, 3);
-    auto [model, optimizer, loader] = accelerator.prepare(net, stock, data);
-    for (auto& [images, labels] : loader) {
-      optimizer.zero_grad();
-      accelerator.backward(torch::nll_loss(model(images), labels));
-      optimizer.step();
-    }
-    return state_of(model);
-  };
-}
-
-}  // namespace
+using stand_in::trains_with;
 
 TEST_CASE("BasicNet trains an epoch of 20 steps on 1 and 2 ranks to the CPU's bits") {
   const auto body = [](Accelerator& accelerator) -> Tensors {
@@ -72,21 +52,26 @@ TEST_CASE("an optimizer without a fused kernel steps on the device as on the CPU
   same_as_on_cpu(trains_with<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-2)));
 }
 
-TEST_CASE("a foreign loader's batches arrive on the device, and training on them gives the CPU's bits") {
-  same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
-    auto net = made_alike([] { return SmallNet(); });
-    torch::optim::SGD sgd(net->parameters(), 0.1);
-    auto [images, labels] = stand_in::small_data(18);
-    std::vector<torch::data::Example<>> batches;
-    for (int64_t i = 0; i < 18; i += 3) batches.push_back({images.narrow(0, i, 3), labels.narrow(0, i, 3)});
-    auto [model, optimizer, loader] = accelerator.prepare(net, sgd, batches);
-    for (auto& batch : loader) {
-      CHECK(batch.data.device() == accelerator.device());
-      CHECK(batch.target.device() == accelerator.device());
-      optimizer.zero_grad();
-      accelerator.backward(torch::nll_loss(model(batch.data), batch.target));
-      optimizer.step();
-    }
-    return state_of(model);
-  });
+TEST_CASE("a foreign loader's batches arrive on the device, pinned ones too, and training gives the CPU's bits") {
+  for (const bool pinned : {false, true}) {
+    same_as_on_cpu([pinned](Accelerator& accelerator) -> Tensors {
+      auto net = made_alike([] { return SmallNet(); });
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [images, labels] = stand_in::small_data(18);
+      std::vector<torch::data::Example<>> batches;
+      for (int64_t i = 0; i < 18; i += 3) {
+        const auto [x, y] = std::pair(images.narrow(0, i, 3), labels.narrow(0, i, 3));
+        batches.push_back(pinned ? torch::data::Example<>(x.pin_memory(), y.pin_memory())
+                                 : torch::data::Example<>(x, y));
+      }
+      auto [model, optimizer, loader] = accelerator.prepare(net, sgd, batches);
+      for (auto& batch : loader) {
+        CHECK(batch.data.device() == accelerator.device());
+        CHECK(batch.target.device() == accelerator.device());
+        stand_in::backward_on(accelerator, model, optimizer, batch.data, batch.target);
+        optimizer.step();
+      }
+      return state_of(model);
+    });
+  }
 }

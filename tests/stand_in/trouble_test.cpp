@@ -39,39 +39,42 @@ struct End {
 TEST_CASE("out of memory comes as an Error of the device, and training goes on with a smaller batch") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
-    on_devices(ranks, [](Accelerator& accelerator) {
-      auto net = made_alike([] { return SmallNet(); });
-      torch::optim::SGD sgd(net->parameters(), 0.1);
-      auto [model, optimizer] = accelerator.prepare(net, sgd);
-      std::vector<int64_t> tried;
-      const auto run = [&, &model = model, &optimizer = optimizer](int64_t size) {
-        tried.push_back(size);
-        const auto images = torch::ones({size, 1, 6, 6}).to(accelerator.device());
-        const auto labels = torch::zeros({size}, at::kLong).to(accelerator.device());
-        for (int step = 0; step < 2; ++step) {
-          optimizer.zero_grad();
-          accelerator.backward(torch::nll_loss(model(images), labels));
-          optimizer.step();
-        }
-      };
-      const Limit limit(size_t{6} << 20);
-      try {
-        run(8192);
-        FAIL_CHECK("memory sufficed");
-      } catch (const Error& error) {
-        CHECK((error.kind() == ErrorKind::device));
-        const std::string text = error.what();
-        CHECK(text.find("forward: standin:") != std::string::npos);
-        CHECK(text.find(" is out of memory: tried to allocate ") != std::string::npos);
-        CHECK(text.ends_with("; take a smaller batch, or let find_executable_batch_size() look for one"));
-      }
-      const int64_t fits = accelerator.find_executable_batch_size(run, 8192);
-      CHECK(fits < 8192);
-      CHECK(fits == tried.back());
-      for (const auto& parameter : model.parameters()) CHECK_FALSE(parameter.isnan().any().item<bool>());
-    });
+    stand_in::at_every_pace(
+        [ranks] {
+          on_devices(ranks, [](Accelerator& accelerator) {
+            auto net = made_alike([] { return SmallNet(); });
+            torch::optim::SGD sgd(net->parameters(), 0.1);
+            auto [model, optimizer] = accelerator.prepare(net, sgd);
+            std::vector<int64_t> tried;
+            const auto run = [&, &model = model, &optimizer = optimizer](int64_t size) {
+              tried.push_back(size);
+              const auto images = torch::ones({size, 1, 6, 6}).to(accelerator.device());
+              const auto labels = torch::zeros({size}, at::kLong).to(accelerator.device());
+              for (int step = 0; step < 2; ++step) {
+                optimizer.zero_grad();
+                accelerator.backward(torch::nll_loss(model(images), labels));
+                optimizer.step();
+              }
+            };
+            const Limit limit(size_t{6} << 20);
+            try {
+              run(8192);
+              FAIL_CHECK("memory sufficed");
+            } catch (const Error& error) {
+              CHECK((error.kind() == ErrorKind::device));
+              const std::string text = error.what();
+              CHECK(text.find("forward: standin:") != std::string::npos);
+              CHECK(text.find(" is out of memory: tried to allocate ") != std::string::npos);
+              CHECK(text.ends_with("; take a smaller batch, or let find_executable_batch_size() look for one"));
+            }
+            const int64_t fits = accelerator.find_executable_batch_size(run, 8192);
+            CHECK(fits < 8192);
+            CHECK(fits == tried.back());
+            for (const auto& parameter : model.parameters()) CHECK_FALSE(parameter.isnan().any().item<bool>());
+          });
+        },
+        200);
   }
-  CHECK(stand_in::take_races() == stand_in::kNoRaces);
 }
 
 TEST_CASE("a step after a reduction broke off on the device is refused, whatever lies in the gradients") {
@@ -106,6 +109,66 @@ TEST_CASE("a step after a reduction broke off on the device is refused, whatever
       },
       6s);
   stand_in::take_races();
+}
+
+TEST_CASE("after an operation of the user's broke off on the device, a step and the next operation are refused") {
+  for (const bool steps : {true, false}) {
+    std::atomic<bool> over = false;
+    accelerate::comm::run_threads(
+        2,
+        [&](const accelerate::comm::Group& group) {
+          accelerate::AcceleratorOptions options;
+          options.device = "standin";
+          Accelerator accelerator(group, options);
+          auto net = made_alike([] { return SmallNet(); });
+          torch::optim::SGD sgd(net->parameters(), 0.1);
+          auto [model, optimizer] = accelerator.prepare(net, sgd);
+          const auto [images, labels] = stand_in::small_data(2);
+          accelerator.backward(
+              torch::nll_loss(model(images.to(accelerator.device())), labels.to(accelerator.device())));
+          const auto ones = torch::ones({4}, accelerator.device());
+          if (!accelerator.is_main_process()) {
+            while (!over) std::this_thread::sleep_for(5ms);
+            return;
+          }
+          const End at_end{over};
+          const auto pending = accelerator.group().all_reduce_async(ones);
+          CHECK_THROWS_AS(at::accelerator::synchronizeDevice(0), c10::DistBackendError);
+          const std::string why = "an earlier operation on the device failed: a collective's time was up";
+          const std::string rank = fmt::format("[rank 0 of 2, {}] ", accelerate::base::host_name());
+          if (steps) {
+            CHECK_THROWS_WITH(optimizer.step(), (rank + "optimizer.step: " + why).c_str());
+          } else {
+            CHECK_THROWS_WITH(accelerator.group().all_reduce(ones),
+                              (rank + "all_reduce: operation 3 ([4] float32 on standin) cannot end: " + why).c_str());
+          }
+        },
+        6s);
+    stand_in::take_races();
+  }
+}
+
+TEST_CASE("a group that breaks on the host gives up what is under way on the device") {
+  std::atomic<bool> over = false;
+  const auto begun = std::chrono::steady_clock::now();
+  on_devices(2, [&](Accelerator& accelerator) {
+    if (!accelerator.is_main_process()) {
+      while (!over) std::this_thread::sleep_for(5ms);
+      return;
+    }
+    const End at_end{over};
+    const auto& group = accelerator.group();
+    const auto on_device = group.all_reduce_async(torch::ones({4}, accelerator.device()));
+    auto on_host = group.all_reduce_async(torch::ones({4}));
+    CHECK_THROWS_AS(on_host.wait(200ms), Error);
+    try {
+      at::accelerator::synchronizeDevice(0);
+      FAIL_CHECK("the reduction ended");
+    } catch (const c10::DistBackendError& error) {
+      CHECK(std::string(error.what_without_backtrace()) == "a rank gave up");
+    }
+  });
+  CHECK(std::chrono::steady_clock::now() - begun < 40s);  // the timeout is 60 s
 }
 
 TEST_CASE("an exception that takes a rank out of the job does not wait for what the others never join") {
