@@ -25,7 +25,7 @@ struct OnCallersStream {
 /// wrong numbers that somebody did not wait for a copy or a collective; and with a slow main stream, which shows that a
 /// side stream did not wait for it. Nothing may race in any of them.
 inline void at_every_pace(const std::function<void()>& body, int microseconds = 2000) {
-  const auto run = [&](const char* pace, int delay, Slow slow) {
+  const auto run = [&](const std::string& pace, int delay, Slow slow) {
     INFO("pace: ", pace);
     take_races();
     set_delay(delay, slow);
