@@ -79,7 +79,7 @@ TEST_CASE("prepare() moves parameters and buffers, rank 0's, and batches of any 
       auto net = made_alike([] { return SmallNet(); });
       const torch::NoGradGuard no_grad;
       const torch::nn::Linear one(torch::nn::LinearOptions(3, 3).bias(false));
-      one->weight.fill_(1.5 + accelerator.process_index());
+      one->weight.fill_(1.5 + static_cast<double>(accelerator.process_index()));
       if (!accelerator.is_main_process()) {
         for (const auto& tensor : stand_in::state_of(net)) tensor.zero_();
       }

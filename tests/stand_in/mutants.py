@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Takes out what the library does for asynchronous devices, one line at a time, and says which test notices, and how.
+
+    tests/stand_in/mutants.py FOLDER [NUMBER ...]    in a copy of the tree there, which stays; the table is in README.md
+
+All mutants that are asked for are compiled into one program, so that it is built once; a variable says which of them a
+run is. (The one in a header costs every test's compilation.)
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+SECONDS = 200  # a run that takes longer hangs
+
+
+def out(statement):
+    return statement, f"if (!MUTANT) {statement}"
+
+
+def instead(old, new):
+    return old, f"(MUTANT ? ({new}) : ({old}))"
+
+
+def operations_wait(operation):
+    return ("core/group_core.cpp", "work.wait();",
+            f"if (!(MUTANT && signature.operation == Operation::{operation})) work.wait();")
+
+
+# What is taken out; the file; the code and what stands there instead; the test file that should notice.
+COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
+OF_OPERATIONS = [(f"`{name}`: the stream's wait", COMM + file, (old, new), "groups")
+                 for name in ("all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather", "gather", "scatter",
+                              "all_to_all", "send", "recv") for file, old, new in [operations_wait(name)]]
+MUTANTS = OF_OPERATIONS + [
+    ("`Pending::wait()`", COMM + "group.cpp", instead("operation_ && !operation_->finished", "false"), "groups"),
+    ("`Pending::wait(timeout)`", COMM + "group.cpp", out("if (operation_) operation_->wait(timeout);"), "groups"),
+    ("a result with gaps is copied back only after the wait", COMM + "core/group_core.cpp",
+     ("  if (work) group->wait(", "  if (MUTANT && std::exchange(copy_back, false)) target.copy_(dense);\n"
+      "  if (work) group->wait("), "groups"),
+    ("a mean is divided only after the wait", COMM + "core/group_core.cpp",
+     ("  if (work) group->wait(", "  if (MUTANT && divide_by > 1) target.div_(std::exchange(divide_by, 1));\n"
+      "  if (work) group->wait("), "groups"),
+    ("an operation under way: the stream waits, not the host", COMM + "core/group_core.cpp",
+     instead("!wire.is_cpu()", "false"), "groups"),
+    ("`all_gather`: the stream waits, not the host", COMM + "operations/movements.cpp",
+     ("mine, !tensor.is_cpu()", "mine, !tensor.is_cpu() && !MUTANT"), "groups"),
+    ("`gather`, `scatter`, `all_to_all`: the same", COMM + "operations/movements.cpp",
+     ("mine, !device.is_cpu()", "mine, !device.is_cpu() && !MUTANT"), "groups"),
+    ("`send`: the same", COMM + "operations/messages.cpp",
+     ("!tensor.is_cpu(),\n             [&]", "!tensor.is_cpu() && !MUTANT,\n             [&]"), "groups"),
+    ("`recv`: the same", COMM + "operations/messages.cpp",
+     ("!tensor.is_cpu(), [&]", "!tensor.is_cpu() && !MUTANT, [&]"), "groups"),
+    ("an operation under way on a device has a `Work`", COMM + "operations/reductions.cpp",
+     instead("execution == Execution::eager || !tensor.is_cpu()", "execution == Execution::eager"), "groups"),
+    ("an operation asks whether an earlier one broke off", COMM + "core/group_core.cpp", out("connection.check();"),
+     "trouble"),
+    ("`check()` asks the device's connection", COMM + "core/group_core.cpp",
+     ("if (on_device) on_device->check();", "if (on_device && !MUTANT) on_device->check();"), "trouble"),
+    ("a broken group gives its device's operations up", COMM + "core/group_core.cpp",
+     ("if (on_device) on_device->give_up();", "if (on_device && !MUTANT) on_device->give_up();"), "trouble"),
+    ("an unwinding exception gives them up", COMM + "core/group_core.cpp",
+     ("if (on_device && std::uncaught_exceptions() > 0)", "if (on_device && !MUTANT && std::uncaught_exceptions() > 0)"),
+     "trouble"),
+    ("the engine's wait for its buckets", GRADIENT + "engine_core.cpp", out("bucket.work.wait();"), "training"),
+    ("a bucket does not wait for backward's end", GRADIENT + "engine_core.cpp",
+     instead("early_ && join_coordinator == nullptr", "false"), "steady"),
+    ("a step asks whether a reduction broke off", GRADIENT + "engine_state.cpp",
+     ("if (group.device()) group.check(", "if (group.device() && !MUTANT) group.check("), "trouble"),
+    ("and whether an operation of the job's group did", "accelerate/prepared/optimizer.cpp",
+     out('shared_->group.check("optimizer.step");'), "trouble"),
+    ("the host waits for the counts of use", GRADIENT + "engine_unused.cpp",
+     ("counts.to(at::kCPU, at::kFloat)", "counts.to(at::kCPU, at::kFloat, /*non_blocking=*/MUTANT)"), "uneven"),
+    ("but not to write them", GRADIENT + "engine_unused.cpp",
+     ("counts.copy_(mine, /*non_blocking=*/true)", "counts.copy_(mine, /*non_blocking=*/!MUTANT)"), "uneven"),
+    ("nor with a static graph", GRADIENT + "engine_unused.cpp",
+     instead("!options.static_graph", "!options.static_graph || !buckets.back().flat.cpu().defined()"), "uneven"),
+    ("the wait for packed buffers", GRADIENT + "coalesced.cpp",
+     ("group.broadcast(pack.bytes, root);", "if (MUTANT) static_cast<void>(group.broadcast_async(pack.bytes, root)); "
+      "else group.broadcast(pack.bytes, root);"), "training"),
+    ("the wait for a parameter broadcast alone", GRADIENT + "coalesced.cpp",
+     ("group.broadcast(piece.front(), root);", "if (MUTANT) static_cast<void>(group.broadcast_async(piece.front(), root)"
+      "); else group.broadcast(piece.front(), root);"), "placement"),
+    ("the wait for averaged parameters (local SGD)", GRADIENT + "coalesced.cpp",
+     ("group.all_reduce(sum, comm::ReduceOp::mean);", "if (MUTANT) { static_cast<void>(group.all_reduce_async(sum)); "
+      "sum.div_(group.size()); } else group.all_reduce(sum, comm::ReduceOp::mean);"), "features"),
+    ("memory of the device is not read for an imprint", GRADIENT + "imprint.cpp",
+     instead("parameter.is_cpu()", "true"), "features"),
+    ("a norm comes to the first gradient's device", GRADIENT + "clip.cpp", instead("norm.to(device, true)", "norm"),
+     "placement"),
+    ("the factor goes to each gradient's device", GRADIENT + "clip.cpp",
+     instead("factor.to(group.front().device(), group.front().scalar_type(), true)", "factor"), "placement"),
+    ("a device is made current", "accelerate/device/choose.cpp",
+     ("if (!device.is_cpu()) c10", "if (!device.is_cpu() && !MUTANT) c10"), "placement"),
+    ("at the start", "accelerate/job/start.cpp", out("device::make_current(device);"), "placement"),
+    ("and on a group that has one", "accelerate/job/start.cpp", out("device::make_current(start.device);"), "placement"),
+    ("the device's generator goes to all ranks", "accelerate/job/random_states.cpp",
+     ("if (!device_of_rank.is_cpu())", "if (!device_of_rank.is_cpu() && !MUTANT)"), "placement"),
+    ("batches are uploaded without a wait of the host", "accelerate/prepared/loader.hpp",
+     ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "steady"),
+    ("fused kernels are used where the device has them", "accelerate/optim/fused_step.cpp",
+     instead("c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)", "false"), "steady"),
+    ("an optimizer's state follows its parameters", "accelerate/optim/fused_step.cpp",
+     instead("state.device() == parameter.device()", "true"), "placement"),
+    ("Adam: the host does not read the device's skip flag", "accelerate/optim/fused_step.cpp",
+     ("    if (call.device.is_cpu() && is_set(scale.skip)) return;\n    for (auto* state",
+      "    if ((MUTANT || call.device.is_cpu()) && is_set(scale.skip)) return;\n    for (auto* state"), "fused_step"),
+    ("SGD: the same", "accelerate/optim/fused_step.cpp",
+     ("    if (call.device.is_cpu() && is_set(scale.skip)) return;\n    for (size_t",
+      "    if ((MUTANT || call.device.is_cpu()) && is_set(scale.skip)) return;\n    for (size_t"), "fused_step"),
+    ("cancelled steps are counted on the device", "accelerate/optim/fused_step.cpp", out("cancelled_.correct(call);"),
+     "fused_step"),
+    ("the count of steps is written on the device", "accelerate/optim/kernel_calls.hpp",
+     ("  if (call.device.is_cpu()) {", "  if (MUTANT || call.device.is_cpu()) {"), "fused_step"),
+    ("out of memory becomes an `Error`", "accelerate/device/out_of_memory.cpp",
+     ("  std::string_view said =", "  if (MUTANT) throw;\n  std::string_view said ="), "trouble"),
+    ("stand-in: a collective waits for the compute stream", "tests/stand_in/backend.cpp", out("ready.block(side_);"),
+     "groups"),
+    ("stand-in: `Work::wait()` makes the current stream wait", "tests/stand_in/backend.cpp",
+     out("done_.block(current_stream(side_.device_index()));"), "backend"),
+    ("stand-in: a collective's tensors are recorded on its stream", "tests/stand_in/backend.cpp",
+     out("tensor.record_stream(side_);"), "groups"),
+]
+
+
+# How a run fails, by what it says; the last one only where nothing else fits.
+WAYS = (("race", r"(?s)ERROR: CHECK\( take_races((?!ERROR:).)*? pace: no delay"),
+        ("wait", r"ERROR: CHECK\( \S*waits"),
+        ("numbers", r"ERROR: CHECK\( at::(equal|allclose)"),
+        ("error", r"THREW|threw|did NOT throw"),
+        ("check", r"ERROR: (CHECK|REQUIRE)"))
+
+
+def apply(folder, numbers):
+    touched = set()
+    for number in numbers:
+        what, name, (old, new), _ = MUTANTS[number - 1]
+        path = folder / name
+        text = path.read_text()
+        if text.count(old) != 1:
+            sys.exit(f"mutants.py: {number}, {what}: {name} holds {text.count(old)} times: {old}")
+        path.write_text(text.replace(old, new.replace("MUTANT", f"::mutant_is({number})")))
+        touched.add(path)
+    for path in touched:
+        path.write_text("bool mutant_is(int number);\n" + path.read_text())
+    main = folder / "tests/stand_in/main.cpp"
+    main.write_text("#include <cstdlib>\n" + main.read_text() + "\nbool mutant_is(int number);\n"
+                    'bool mutant_is(int number) {\n  static const char* const asked = std::getenv("MUTANT");\n'
+                    "  return asked != nullptr && std::atoi(asked) == number;\n}\n")
+
+
+def copy_and_build(folder, numbers):
+    shutil.copytree(TOP, folder, ignore=shutil.ignore_patterns("build*", ".git"), dirs_exist_ok=True)
+    apply(folder, numbers)
+    subprocess.run(["cmake", "--preset", "release"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", "build", "-j1", "--target", "stand_in_tests"], cwd=folder, check=True)
+
+
+def noticed(folder, number, test):
+    """The first test that fails and how they fail: "test" (race, numbers); None where none does."""
+    command = [folder / "build/bin/stand_in_tests", "--no-colors", f"--source-file=*stand_in/{test}_test.cpp"]
+    try:
+        run = subprocess.run(command, cwd=folder, text=True, timeout=SECONDS, capture_output=True,
+                             env={**os.environ, "MUTANT": str(number)})
+        said, code = run.stdout, run.returncode
+    except subprocess.TimeoutExpired as error:
+        said, code = (error.stdout or b"").decode(), "hang"
+    ways = []
+    for way, pattern in WAYS:
+        if re.search(pattern, said) and not (way == "check" and ways):
+            ways.append(way)
+    if code == "hang":
+        ways.append("hang")
+    elif code < 0 or "CRASHED" in said:
+        ways.append("crash")
+    if code == 0:
+        return None
+    cases = re.findall(r"^TEST CASE:  (.*)$", said, re.M)
+    return f"{test}: {cases[0] if cases else '?'} ({', '.join(ways)})"
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    folder = Path(sys.argv[1]).resolve()
+    numbers = [int(number) for number in sys.argv[2:]] or range(1, len(MUTANTS) + 1)
+    copy_and_build(folder, numbers)
+    for number in numbers:
+        what, name, _, test = MUTANTS[number - 1]
+        print(f"| {number} | {what} | `{name}` | {noticed(folder, number, test) or '**nobody notices**'} |", flush=True)
+
+
+main()
