@@ -96,11 +96,15 @@ set_up_idle_services() {
   }
   (set_up_packages "$1") || { [ $denied = no ] || rm -f "$policy"; return 1; }
   [ $denied = no ] || rm -f "$policy"
-  command -v systemctl >/dev/null || return 0
   for service in $missing; do
-    systemctl disable "${service/openssh-server/ssh}" >/dev/null 2>&1 || true   # most of them have none
+    service=${service/openssh-server/ssh}   # most of them have none
+    attempt update-rc.d "$service" disable
+    attempt deb-systemd-helper disable "$service.service"   # works where no systemd runs, as in a container
+    attempt deb-systemd-helper disable "$service.socket"    # Ubuntu's sshd
   done
 }
+
+attempt() { "$@" >/dev/null 2>&1 || true; }
 
 without_apt() {
   local package needed="" wanted=""

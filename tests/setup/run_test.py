@@ -179,7 +179,8 @@ class IdleServices(OnAMachine):
         self.machine.add("ps", "")
         self.machine.add("apt-get", 'echo "apt-get $* $([ -x $HOME/policy ] && $HOME/policy; echo policy $?)" >> "$RECORD"')
         self.machine.add_real("chmod")
-        self.machine.add("systemctl", 'echo "systemctl $*" >> "$RECORD"')
+        for command in ("update-rc.d", "deb-systemd-helper"):
+            self.machine.add(command, f'echo "{command} $*" >> "$RECORD"; exit 1')
 
     def test_none_of_them_is_started_or_stays_enabled(self):
         self.machine.add("id", "echo 0")
@@ -188,7 +189,9 @@ class IdleServices(OnAMachine):
         self.assertEqual(len(installs), 1)
         self.assertIn("munge openssh-server", installs[0])
         self.assertTrue(installs[0].endswith("policy 101"), installs[0])
-        self.assertEqual(self.machine.recorded()[-2:], ["systemctl disable ssh", "systemctl disable munge"])
+        disabled = [line for name in ("ssh", "munge") for line in (
+            f"update-rc.d {name} disable", f"deb-systemd-helper disable {name}.service", f"deb-systemd-helper disable {name}.socket")]
+        self.assertEqual(self.machine.recorded()[-6:], disabled)
         self.assertFalse((self.folder / "policy").exists())
 
     def test_a_policy_that_is_there_already_is_kept(self):
