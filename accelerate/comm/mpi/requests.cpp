@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <optional>
 #include <thread>
 
 #include "accelerate/comm/core/connection.hpp"
@@ -10,8 +12,14 @@
 namespace accelerate::comm {
 namespace {
 
+using namespace std::chrono_literals;
+
 /// Looks at the requests before the thread lets others go first: about 20 us.
 constexpr int kSpins = 200;
+/// What takes longer waits for a cable, or for a rank that computes. A thread that goes on looking would take its core
+/// from the backward beside it; the kernel's buffers keep a cable busy meanwhile.
+constexpr auto kUntilPauses = 1ms;
+constexpr auto kPause = 50us;
 
 }  // namespace
 
@@ -70,10 +78,17 @@ bool MpiRequests::test() {
 }
 
 void MpiRequests::wait(const Turn& turn) {
+  std::optional<std::chrono::steady_clock::time_point> pauses;
   for (int64_t look = 0; !test(); ++look) {
     if (look < kSpins) continue;
     if (turn.expired()) throw DeadlinePassed();
-    std::this_thread::yield();
+    const auto now = std::chrono::steady_clock::now();
+    if (!pauses) pauses = now + kUntilPauses;
+    if (now < *pauses) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
   }
   requests_.clear();
   messages_.clear();
