@@ -259,7 +259,7 @@ class MpiConnection : public Connection {
 
 std::shared_ptr<Connection> connect_mpi(const ConnectionContext& context) {
   auto runtime = MpiRuntime::start(context.process, context.place, context.options.timeout);
-  const MPI_Comm own = runtime->duplicate_world(context.place, context.options.timeout);
+  const MPI_Comm own = runtime->duplicate_world(context.process, context.place, context.options.timeout);
   return std::make_shared<MpiConnection>(c10::make_intrusive<MpiBackend>(
       std::move(runtime), own, all_ranks(context.process.world_size), context.process.rank, context.options.timeout));
 }

@@ -12,6 +12,7 @@
 #include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/comm/core/within.hpp"
 #include "accelerate/comm/mpi/network.hpp"
+#include "accelerate/comm/mpi/roll_call.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -27,10 +28,11 @@ void prefer_shared_memory(const env::ProcessEnv& process) {
   ::setenv("OMPI_MCA_btl", "vader,self", 0);
 }
 
-[[noreturn]] void fail_to_meet(const Place& place, std::chrono::milliseconds timeout) {
-  base::fail(ErrorKind::peer, place, kOperation,
-             "waited {:g} s for the other ranks in MPI's start; one has not come, or cannot be reached",
-             seconds(timeout));
+[[noreturn]] void fail_to_meet(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
+  const auto where = roll_call_place(process, env::current_variables());
+  const std::string who = where ? call_roll(*where, process) : "";
+  base::fail(ErrorKind::peer, place, kOperation, "waited {:g} s for the other ranks in MPI's start; {}",
+             seconds(timeout), who.empty() ? "one has not come, or cannot be reached" : who);
 }
 
 /// In MPI's start all ranks wait for all others, and no call of it can be left: a thread of its own makes it.
@@ -43,7 +45,7 @@ void initialise(const env::ProcessEnv& process, const Place& place, std::chrono:
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
     return provided;
   });
-  if (!level) fail_to_meet(place, timeout);
+  if (!level) fail_to_meet(process, place, timeout);
   const int provided = *level;
   if (provided == MPI_THREAD_MULTIPLE) return;
   base::fail(ErrorKind::environment, place, kOperation,
@@ -191,7 +193,8 @@ void MpiRuntime::finalize() noexcept {
   leave_without_finalize();
 }
 
-MPI_Comm MpiRuntime::duplicate_world(const Place& place, std::chrono::milliseconds timeout) {
+MPI_Comm MpiRuntime::duplicate_world(const env::ProcessEnv& process, const Place& place,
+                                     std::chrono::milliseconds timeout) {
   const auto copy = within(std::chrono::steady_clock::now() + timeout, [] {
     MPI_Comm own = MPI_COMM_NULL;
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &own));
@@ -199,7 +202,7 @@ MPI_Comm MpiRuntime::duplicate_world(const Place& place, std::chrono::millisecon
   });
   if (copy) return *copy;
   skip_finalize();
-  fail_to_meet(place, timeout);
+  fail_to_meet(process, place, timeout);
 }
 
 bool MpiRuntime::usable() const noexcept {

@@ -34,7 +34,8 @@ class MpiRuntime {
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
   /// A communicator of all ranks; all of them call it. Throws Error (peer) when one did not within the timeout.
-  [[nodiscard]] MPI_Comm duplicate_world(const Place& place, std::chrono::milliseconds timeout);
+  [[nodiscard]] MPI_Comm duplicate_world(const env::ProcessEnv& process, const Place& place,
+                                         std::chrono::milliseconds timeout);
   /// A call may hang in MPI for ever: MPI_Finalize would too.
   void skip_finalize() noexcept { skip_ = true; }
   /// MPI can still be called.

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/comm/mpi/roll_call.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <mutex>
+#include <regex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "accelerate/comm/core/within.hpp"
+#include "accelerate/env/slurm.hpp"
+
+namespace accelerate::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kRollCall = 2s;
+
+/// "309526528.0;tcp://10.77.0.1:33615" -> "10.77.0.1"; nothing for several addresses.
+std::optional<std::string> only_address(const std::string& uri) {
+  static const std::regex one(R"([^;]*;tcp6?://\[?([^,;\]]+)\]?:\d+)");
+  std::smatch parts;
+  if (!std::regex_match(uri, parts, one)) return std::nullopt;
+  return parts[1].str();
+}
+
+/// The same on all ranks of a job, and another one for another job.
+int64_t port_of_job(const std::string& job_id) {
+  int64_t number = 0;
+  for (const char letter : job_id) number = (number * 31 + letter) % 1'000'003;
+  return env::slurm::port(number, 0);
+}
+
+/// What this rank has heard by now, from a thread that may hang in a store that does not answer.
+class Roll {
+ public:
+  explicit Roll(int64_t ranks) : heard_(static_cast<size_t>(ranks)) {}
+  void hear(int64_t rank) {
+    const std::lock_guard lock(mutex_);
+    heard_[static_cast<size_t>(rank)] = true;
+  }
+  std::vector<int64_t> silent() {
+    const std::lock_guard lock(mutex_);
+    std::vector<int64_t> ranks;
+    for (size_t rank = 0; rank < heard_.size(); ++rank) {
+      if (!heard_[rank]) ranks.push_back(static_cast<int64_t>(rank));
+    }
+    return ranks;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<bool> heard_;
+};
+
+/// LibTorch's own trying again cannot be left, and logs a backtrace each time.
+bool comes(const Endpoint& place, Deadline deadline) {
+  const Addresses addresses = resolve(place, {}, deadline);
+  while (!somebody_listens(addresses, deadline)) {
+    if (std::chrono::steady_clock::now() + 50ms > deadline) return false;
+    std::this_thread::sleep_for(50ms);
+  }
+  return true;
+}
+
+/// Until the deadline, so that those who come a little later still find rank 0's store.
+void ask_at(const Endpoint& place, const env::ProcessEnv& process, std::optional<FileDescriptor> listening,
+            Deadline deadline, Roll& roll) {
+  if (!listening && !comes(place, deadline)) return;
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(place.port);
+  options.isServer = listening.has_value();
+  options.waitWorkers = false;
+  options.timeout = kRollCall;
+  if (listening) options.masterListenFd = listening->release();
+  const auto key = [&](int64_t rank) { return fmt::format("roll/{}/{}", process.job_id, rank); };
+  const auto store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
+  store->c10d::Store::set(key(process.rank), "");
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (const int64_t rank : roll.silent()) {
+      if (store->check({key(rank)})) roll.hear(rank);
+    }
+    std::this_thread::sleep_for(50ms);
+  }
+}
+
+}  // namespace
+
+std::optional<Endpoint> roll_call_place(const env::ProcessEnv& process, const env::Variables& variables) {
+  if (process.local_world_size == process.world_size) return std::nullopt;
+  if (process.master_addr && process.master_port) return Endpoint{*process.master_addr, *process.master_port};
+  const auto uri = variables.find("OMPI_MCA_orte_hnp_uri");
+  if (process.master_addr || uri == variables.end()) return std::nullopt;
+  const auto address = only_address(uri->second);
+  if (!address) return std::nullopt;
+  return Endpoint{*address, port_of_job(process.job_id)};
+}
+
+std::string call_roll(const Endpoint& place, const env::ProcessEnv& process) noexcept try {
+  const auto deadline = std::chrono::steady_clock::now() + kRollCall;
+  std::optional<FileDescriptor> listening;
+  if (process.rank == 0) listening.emplace(listen_on(place, {}, deadline));
+  const auto roll = std::make_shared<Roll>(process.world_size);
+  roll->hear(process.rank);
+  try {
+    within(deadline + 1s, [=, socket = std::make_shared<std::optional<FileDescriptor>>(std::move(listening))] {
+      ask_at(place, process, std::move(*socket), deadline, *roll);
+      return true;
+    });
+  } catch (const std::exception&) {  // rank 0 is not there, or went when its own two seconds were over
+  }
+  auto silent = roll->silent();
+  const bool nobody = static_cast<int64_t>(silent.size()) == process.world_size - 1;
+  if (process.rank != 0 && nobody) silent = {0};  // who alone could tell about the others
+  if (silent.empty()) return "all ranks are there, MPI does not connect them";
+  return fmt::format("nothing was heard from {} {}", silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "));
+} catch (const std::exception&) {
+  return "";
+}
+
+}  // namespace accelerate::comm
