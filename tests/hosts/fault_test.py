@@ -1,30 +1,35 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A host of a job is cut off, switched off or frozen while the ranks connect or between steps: fault_test.py [Gloo | Mpi | Gloo.test_connecting ...]. Every rank whose host is there ends within its timeout and some, says
-which rank it misses, and leaves nothing behind."""
+"""A host of a job is cut off, switched off or frozen while the ranks connect, in the middle of an all-reduce, or between
+steps: fault_test.py [Gloo | Mpi | Gloo.test_connecting ...]. Every rank whose host is there ends within its timeout and
+some, says which rank it misses, and leaves nothing behind."""
+import functools
 import re
 import time
 import unittest
 
 import ways
 from hosts import Hosts, until
+from side_by_side import side_by_side
 
-TIMEOUT = 3   # seconds that the ranks wait for one another
-SLACK = 20    # and what a busy machine may need beside: for a rank that never ends, not for one that is slow
 SECONDS_TO_START = 60
+SLACK = 20  # what a busy machine may need beside the timeout: for a rank that never ends, not for one that is slow
 PROGRAM = ways.BIN / "broken_rank"
 STEPS = ("connect", "step", "rest")  # where broken_rank waits for the test
-MOMENTS = {"connecting": "connect", "between steps": "rest"}
+MOMENTS = {"connecting": "connect", "in an all-reduce": "step", "between steps": "rest"}
+TIMEOUTS = {"connecting": 4, "in an all-reduce": 10, "between steps": 10}  # the latter two must suffice to connect
 FAULTS = {"cut off": "cut", "switched off": "power_off", "frozen": "freeze"}
+SERVICES = {ways.mpirun: {"ssh": True}, ways.srun: {"slurm": True}, ways.srun_pmix: {"slurm": True}}
+FIRST_OF_TWO, LAST_OF_THREE = (2, 0), (3, 2)  # hosts, and which of them is lost
 
 
 class Job:
     """Ranks that are broken: diaries are what they say of themselves."""
 
-    def __init__(self, hosts, way):
-        self.hosts, self.diaries = hosts, hosts.folder / "diaries"
+    def __init__(self, hosts, way, timeout, megabytes):
+        self.hosts, self.timeout, self.diaries = hosts, timeout, hosts.folder / "diaries"
         self.diaries.mkdir()
-        self.job = way(hosts, [PROGRAM, self.diaries, 1], ACCELERATE_TIMEOUT=TIMEOUT, OMP_NUM_THREADS=1)
+        self.job = way(hosts, [PROGRAM, self.diaries, megabytes], ACCELERATE_TIMEOUT=timeout, OMP_NUM_THREADS=1)
 
     def last_line(self, rank):
         diary = self.diaries / f"rank{rank}"
@@ -47,24 +52,31 @@ class Job:
 class Faults(unittest.TestCase):
     def start_and_break(self, hosts, way, victim, fault, moment):
         """The job, broken a moment ago."""
-        job = Job(hosts, way)
+        in_a_step = moment == "in an all-reduce"
+        job = Job(hosts, way, TIMEOUTS[moment], megabytes=32 if in_a_step else 1)
         for step in STEPS:
             job.all_wait_for(step)
             if step == MOMENTS[moment]:
                 break
             job.go_on_to(step)
+        if in_a_step:  # slow cables, and so much on them that the all-reduce has begun and cannot have ended
+            for host in hosts:
+                host.rate("100mbit")
+            before = [host.bytes_sent() for host in hosts]
+            job.go_on_to(step)
+            until(lambda: all(host.bytes_sent() > was + 4e6 for host, was in zip(hosts, before)), 60, "4 MB to be sent")
         getattr(hosts[victim], FAULTS[fault])()
-        job.go_on_to(step)
+        if not in_a_step:
+            job.go_on_to(step)
         return job
 
     def check_ends(self, job, ranks):
-        """These ranks end within their timeout and some after the fault."""
-        hosts, end = job.hosts, time.monotonic() + TIMEOUT + SLACK
+        end = time.monotonic() + job.timeout + SLACK
         for rank in ranks:
             try:
-                until(lambda: not job.runs_on(hosts[rank]), max(1, end - time.monotonic()), "its end", pause=0.3)
+                until(lambda: not job.runs_on(job.hosts[rank]), max(1, end - time.monotonic()), "its end", pause=0.3)
             except TimeoutError:
-                self.fail(f"rank {rank} still runs {TIMEOUT + SLACK} s after the fault, timeout {TIMEOUT} s; it says: {job.last_line(rank)}")
+                self.fail(f"rank {rank} still runs {job.timeout + SLACK} s after the fault, timeout {job.timeout} s; it says: {job.last_line(rank)}")
 
     def check_names(self, job, rank, missing):
         said = job.last_line(rank)
@@ -73,14 +85,21 @@ class Faults(unittest.TestCase):
         self.assertTrue({str(other) for other in missing} & set(", ".join(named).split(", ")), said)
 
     def check_all_name(self, job, way, ranks, missing):
-        """mpirun ends the others when one has failed: then these need not have said anything."""
-        if way is ways.mpirun:
+        """A launcher ends the others when one rank has failed: then these need not have said anything."""
+        if way is not ways.by_hand:
             ranks = [rank for rank in ranks if job.last_line(rank).startswith("[")] or ranks
         for rank in ranks:
             self.check_names(job, rank, missing)
 
-    def check(self, count, way, victim, fault, moment, **services):
-        with self.subTest(f"{count} hosts, host{victim + 1} {fault} {moment}"), Hosts(count, **services) as hosts:
+    def check_nothing_left(self, host, way):
+        if way is ways.by_hand:
+            self.assertEqual(host.left_behind(), [], host.name)
+        else:  # launchers and their daemons wait for minutes for a host that is gone: they are not ours to end
+            self.assertEqual(host.run("find /dev/shm -type f"), "", host.name)
+
+    def check(self, way, hosts_and_victim, fault, moment):
+        count, victim = hosts_and_victim
+        with Hosts(count, **SERVICES.get(way, {})) as hosts:
             job = self.start_and_break(hosts, way, victim, fault, moment)
             others = [rank for rank in range(count) if rank != victim]
             self.check_ends(job, others)
@@ -92,29 +111,46 @@ class Faults(unittest.TestCase):
             if fault == "frozen":
                 hosts[victim].thaw()
             self.check_ends(job, [victim])
-            if fault == "cut off" or way is not ways.mpirun:  # else mpirun may end it before it looks
-                self.check_names(job, victim, missing=others)
+            if fault == "cut off":  # one that thaws finds the others gone, or is ended by its launcher
+                self.check_all_name(job, way, [victim], missing=others)
             self.check_nothing_left(hosts[victim], way)
 
-    def check_nothing_left(self, host, way):
-        if way is ways.by_hand:
-            self.assertEqual(host.left_behind(), [], host.name)
-        else:  # mpirun and its daemons wait for minutes for a host that is gone: they are not ours to end
-            self.assertEqual(host.run("find /dev/shm -type f"), "", host.name)
+    def check_all(self, moment, *rows):
+        """rows   a way, hosts and victim, and which faults"""
+        cells = {f"{way.__name__}, host{at[1] + 1} of {at[0]} {fault} {moment}": functools.partial(self.check, way, at, fault, moment)
+                 for way, at, *faults in rows for fault in faults}
+        side_by_side(self, cells)
 
 
 class Gloo(Faults):
     def test_connecting(self):
-        for fault in FAULTS:
-            for victim in (0, 1):
-                self.check(2, ways.by_hand, victim, fault, "connecting")
+        self.check_all("connecting", (ways.by_hand, FIRST_OF_TWO, *FAULTS), (ways.by_hand, LAST_OF_THREE, *FAULTS),
+                       (ways.srun, FIRST_OF_TWO, "frozen"), (ways.srun, LAST_OF_THREE, "cut off"),
+                       (ways.torchrun, FIRST_OF_TWO, "switched off"))
+
+    def test_in_an_all_reduce(self):
+        self.check_all("in an all-reduce", (ways.by_hand, FIRST_OF_TWO, *FAULTS), (ways.by_hand, LAST_OF_THREE, *FAULTS),
+                       (ways.srun, FIRST_OF_TWO, "cut off"), (ways.srun, LAST_OF_THREE, "switched off"),
+                       (ways.torchrun, FIRST_OF_TWO, "frozen"))
+
+    def test_between_steps(self):
+        self.check_all("between steps", (ways.by_hand, FIRST_OF_TWO, *FAULTS), (ways.by_hand, LAST_OF_THREE, *FAULTS),
+                       (ways.srun, FIRST_OF_TWO, "switched off"), (ways.srun, LAST_OF_THREE, "frozen"),
+                       (ways.torchrun, FIRST_OF_TWO, "cut off"))
 
 
 class Mpi(Faults):
+    def check_moment(self, moment):
+        self.check_all(moment, *((way, at, *FAULTS) for way in (ways.mpirun, ways.srun_pmix) for at in (FIRST_OF_TWO, LAST_OF_THREE)))
+
+    def test_connecting(self):
+        self.check_moment("connecting")
+
+    def test_in_an_all_reduce(self):
+        self.check_moment("in an all-reduce")
+
     def test_between_steps(self):
-        for fault in FAULTS:
-            self.check(2, ways.mpirun, 0, fault, "between steps", ssh=True)
-            self.check(3, ways.mpirun, 2, fault, "between steps", ssh=True)
+        self.check_moment("between steps")
 
 
 if __name__ == "__main__":

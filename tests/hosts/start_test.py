@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on two and three hosts, started in every way and over networks of several kinds: start_test.py [Gloo | Mpi | Gloo.test_by_hand ...]. Each runs
 the conformance of the collectives and five steps of training beside one process (rank_tests)."""
+import functools
 import unittest
 
 import ways
 from hosts import Hosts
+from side_by_side import side_by_side
 
 CASES = "--source-file=*tests/comm/collectives_test.cpp,*tests/comm/collectives_cases.hpp,*tests/hosts/equivalence_test.cpp"
 PROGRAM = [ways.BIN / "rank_tests", CASES, "--no-skipped-summary", "--no-colors"]
@@ -13,10 +15,8 @@ PROGRAM = [ways.BIN / "rank_tests", CASES, "--no-skipped-summary", "--no-colors"
 
 class Starts(unittest.TestCase):
     def check(self, count, way, address=None, **kind):
-        """kind   of the hosts and their network, as Hosts takes it"""
-        title = ", ".join([way.__name__, f"{count} hosts", *(f"{name} {value}" for name, value in kind.items()), f"address {address}"])
         options = {"address": address} if address else {}
-        with self.subTest(title), Hosts(count, **kind) as hosts:
+        with Hosts(count, **kind) as hosts:
             job = way(hosts, PROGRAM, OMP_NUM_THREADS=1, **options)
             codes = job.codes(240)
             self.assertEqual(codes, [0] * len(codes), job.text())
@@ -24,56 +24,48 @@ class Starts(unittest.TestCase):
             for host in hosts:
                 self.assertEqual(host.left_behind(), [], host.name)
 
+    def check_all(self, *rows, **kind):
+        """rows   how many hosts, the way, what the way takes; kind: of the hosts and their network, as Hosts takes it"""
+        cells = {}
+        for count, way, *address in rows:
+            services = {"slurm": True} if "srun" in way.__name__ else {"ssh": True} if "mpirun" in way.__name__ else {}
+            title = ", ".join([way.__name__, f"{count} hosts", *address, *(f"{name} {value}" for name, value in kind.items())])
+            cells[title] = functools.partial(self.check, count, way, *address, **services, **kind)
+        side_by_side(self, cells)
+
 
 class Gloo(Starts):
     def test_by_hand(self):
-        self.check(2, ways.by_hand)
-        self.check(3, ways.by_hand)
+        self.check_all((2, ways.by_hand, "10.77.0.1"), (3, ways.by_hand))
 
     def test_torchrun(self):
-        self.check(2, ways.torchrun, address="10.77.0.1")
-        self.check(3, ways.torchrun)
+        self.check_all((2, ways.torchrun, "10.77.0.1"), (3, ways.torchrun))
 
     def test_mpirun(self):
-        self.check(2, ways.mpirun_gloo, ssh=True)
-        self.check(3, ways.mpirun_gloo, ssh=True)
+        self.check_all((2, ways.mpirun_gloo), (3, ways.mpirun_gloo))
 
     def test_srun(self):
-        self.check(2, ways.srun, slurm=True)
-        self.check(3, ways.srun, slurm=True)
-
-    def test_master_addr_as_address(self):
-        self.check(3, ways.by_hand, address="10.77.0.1")
+        self.check_all((2, ways.srun), (3, ways.srun))
 
     def test_ipv6_alone(self):
-        self.check(2, ways.by_hand, family=6)
-        self.check(3, ways.by_hand, family=6, address="fd77::1")
-        self.check(2, ways.torchrun, family=6, address="fd77::1")
-        self.check(2, ways.srun, family=6, slurm=True)
+        self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
-        self.check(3, ways.by_hand, dead_network=True)
-        self.check(2, ways.torchrun, dead_network=True)
-        self.check(2, ways.srun, dead_network=True, slurm=True)
-        self.check(2, ways.mpirun_gloo, dead_network=True, ssh=True)
+        self.check_all((3, ways.by_hand), (2, ways.srun), dead_network=True)
 
 
 class Mpi(Starts):
     def test_mpirun(self):
-        self.check(2, ways.mpirun, ssh=True)
-        self.check(3, ways.mpirun, ssh=True)
+        self.check_all((2, ways.mpirun), (3, ways.mpirun))
 
     def test_srun_with_pmix(self):
-        self.check(2, ways.srun_pmix, slurm=True)
-        self.check(3, ways.srun_pmix, slurm=True)
+        self.check_all((2, ways.srun_pmix), (3, ways.srun_pmix))
 
     def test_ipv6_alone(self):
-        self.check(2, ways.mpirun, family=6, ssh=True)
-        self.check(2, ways.srun_pmix, family=6, slurm=True)
+        self.check_all((2, ways.mpirun), (2, ways.srun_pmix), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
-        self.check(2, ways.mpirun, dead_network=True, ssh=True)
-        self.check(3, ways.srun_pmix, dead_network=True, slurm=True)
+        self.check_all((2, ways.mpirun), (3, ways.srun_pmix), dead_network=True)
 
 
 if __name__ == "__main__":
