@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/hosts.cpp in Hugging Face Accelerate over torch DistributedDataParallel."""
+import accelerate
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from accelerate.utils import DistributedDataParallelKwargs
+from nets import mlp
+from serve import serve
+
+BATCHES, CLASSES = (32, 512), 250
+accelerator = accelerate.Accelerator(cpu=True)
+
+
+def cases_of(name, bucket_mb=None):
+    torch.manual_seed(1)
+    net = mlp(*[1024] * 7, CLASSES)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+    if bucket_mb:
+        accelerator.ddp_handler = DistributedDataParallelKwargs(gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=bucket_mb)
+        net, optimizer = accelerator.prepare(net, optimizer)
+
+    def step_with(batch):
+        x = torch.randn(batch, 1024)
+        y = torch.randint(CLASSES, (batch,))
+
+        def step():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            accelerator.backward(loss) if bucket_mb else loss.backward()
+            optimizer.step()
+
+        return step
+
+    return {f"{batch}-{name}": step_with(batch) for batch in BATCHES}
+
+
+serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, {dist.get_backend()} on {accelerator.num_processes} "
+      f"rank(s), {torch.get_num_threads()} thread(s), AdamW(fused=True), gradient_as_bucket_view, static_graph",
+      cases_of("compute") | cases_of("25MB", 25) | cases_of("4MB", 4))
+dist.destroy_process_group()
