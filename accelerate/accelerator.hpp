@@ -121,6 +121,7 @@ class Accelerator {
   }
 
   /// Whether loaders prepared from now on give every rank the same number of batches.
+  [[nodiscard]] bool split_batches() const { return options_.loader.split_batches; }
   [[nodiscard]] bool even_batches() const { return options_.loader.even_batches; }
   void set_even_batches(bool even) { options_.loader.even_batches = even; }
 

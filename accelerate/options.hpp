@@ -63,6 +63,9 @@ struct AcceleratorOptions {
   bool static_graph = false;
   /// Every rank runs the same number of batches; the last are filled from the front of the data.
   bool even_batches = true;
+  /// A loader's batch_size is that of all ranks together, a multiple of their number: each computes its part of every
+  /// batch. Off: it is one rank's, and a step takes as many batches as there are ranks.
+  bool split_batches = false;
   /// prepare() moves modules, and loaders their batches, to the device.
   bool device_placement = true;
   /// False: a prepared schedule moves at every call of step().

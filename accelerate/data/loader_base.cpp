@@ -15,25 +15,24 @@ namespace accelerate::data {
 struct LoaderBase::Impl {
   int64_t samples;
   LoaderOptions options;
-  int64_t rank = 0;
-  int64_t world_size = 1;
-  bool even_batches = true;
+  Share share{};
   int64_t epoch = 0;
   bool begun = false;  // a pass of `epoch` began
 
   [[nodiscard]] ShardPlan plan(const Place& place = {}) const {
     return {samples,
-            {.rank = rank,
-             .world_size = world_size,
+            {.rank = share.rank,
+             .world_size = share.world_size,
              .batch_size = options.batch_size,
+             .split_batches = share.split_batches,
              .drop_last = options.drop_last,
-             .even_batches = even_batches && world_size > 1},
+             .even_batches = share.even_batches && share.world_size > 1},
             place};
   }
 
   // Of one rank nothing is filled, but its short batch has a remainder all the same.
   [[nodiscard]] int64_t remainder() const {
-    if (world_size == 1 && !options.drop_last) return samples % options.batch_size;
+    if (share.world_size == 1 && !options.drop_last) return samples % options.batch_size;
     return plan().remainder();
   }
 
@@ -101,20 +100,21 @@ LoaderBase::LoaderBase(int64_t samples, const LoaderOptions& options)
     base::fail(ErrorKind::usage, {}, "loader", "batch_size is {}, must be at least 1", options.batch_size);
 }
 
-void LoaderBase::shard(int64_t rank, int64_t world_size, bool even_batches, const Place& place) {
-  (void)ShardPlan(0, {.rank = rank, .world_size = world_size, .batch_size = batch_size()}, place);  // checks them
-  impl_->rank = rank;
-  impl_->world_size = world_size;
-  impl_->even_batches = even_batches;
+void LoaderBase::shard(const Share& share, const Place& place) {
+  const Share before = std::exchange(impl_->share, share);
+  try {
+    (void)impl_->plan(place);  // checks it
+  } catch (const Error&) {
+    impl_->share = before;
+    throw;
+  }
 }
 
 int64_t LoaderBase::size() const { return impl_->plan().size(); }
 int64_t LoaderBase::sample_count() const { return impl_->samples; }
-int64_t LoaderBase::batch_size() const { return impl_->options.batch_size; }
-int64_t LoaderBase::total_batch_size() const { return batch_size() * impl_->world_size; }
-int64_t LoaderBase::rank() const { return impl_->rank; }
-int64_t LoaderBase::world_size() const { return impl_->world_size; }
-bool LoaderBase::even_batches() const { return impl_->even_batches; }
+int64_t LoaderBase::batch_size() const { return impl_->plan().batch_size(); }
+int64_t LoaderBase::total_batch_size() const { return batch_size() * impl_->share.world_size; }
+const Share& LoaderBase::share() const { return impl_->share; }
 const LoaderOptions& LoaderBase::options() const { return impl_->options; }
 int64_t LoaderBase::epoch() const { return impl_->epoch; }
 uint64_t LoaderBase::seed() const { return impl_->seed(); }

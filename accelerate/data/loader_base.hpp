@@ -9,12 +9,13 @@
 #include <optional>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/data/shardable.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::data {
 
 struct LoaderOptions {
-  /// Samples per batch of one rank.
+  /// Samples per batch of one rank; with Share::split_batches of all ranks together.
   int64_t batch_size = 1;
   /// A new order every epoch: torch.randperm with a CPU generator seeded seed + epoch.
   bool shuffle = false;
@@ -28,21 +29,20 @@ struct LoaderOptions {
 /// A handle: copies refer to the same loader.
 class LoaderBase {
  public:
-  /// This loader's share becomes the one of `rank`, from the next begin() on; `prepare` calls it. One rank is never
-  /// filled up: its last batch is short, as the samples are.
-  /// Throws Error (usage) for a rank outside the world.
-  void shard(int64_t rank, int64_t world_size, bool even_batches = true, const Place& place = {});
+  /// This loader's share from the next begin() on; `prepare` calls it. One rank is never filled up: its last batch is
+  /// short, as the samples are.
+  /// Throws Error (usage) for a rank outside the world, a batch_size that split_batches cannot split.
+  void shard(const Share& share, const Place& place = {});
 
   /// Batches of this rank in a pass, the true count.
   [[nodiscard]] int64_t size() const;
   /// N, samples of the source.
   [[nodiscard]] int64_t sample_count() const;
+  /// Samples per batch of this rank.
   [[nodiscard]] int64_t batch_size() const;
   /// Samples that all ranks together take per step.
   [[nodiscard]] int64_t total_batch_size() const;
-  [[nodiscard]] int64_t rank() const;
-  [[nodiscard]] int64_t world_size() const;
-  [[nodiscard]] bool even_batches() const;
+  [[nodiscard]] const Share& share() const;
   [[nodiscard]] const LoaderOptions& options() const;
 
   /// The epoch under way, or between passes the next one's.

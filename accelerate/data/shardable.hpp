@@ -10,10 +10,26 @@
 
 namespace accelerate::data {
 
-/// Told its rank and world it reads only that rank's share: loader.shard(rank, world_size), which may take
-/// `bool even_batches` third and a Place for its errors fourth. Any other loader is read whole and dealt.
+/// Which part of a loader is whose, and how the end is shared.
+struct Share {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  /// Every rank runs the same number of equal batches: the last ones are filled from the front.
+  bool even_batches = true;
+  /// batch_size is that of all ranks together: each takes its part of every batch.
+  bool split_batches = false;
+};
+
+/// It takes all that a Share says: loader.shard(share), or loader.shard(share, place) with a Place for its errors.
 template <typename Loader>
-concept Shardable = requires(Loader& loader, int64_t rank, int64_t world_size) {
+concept TakesShare = requires(Loader& loader, const Share& share) {
+  loader.shard(share);
+};
+
+/// Told its rank and world it reads only that rank's share: TakesShare, or loader.shard(rank, world_size). Any other
+/// loader is read whole and dealt.
+template <typename Loader>
+concept Shardable = TakesShare<Loader> || requires(Loader& loader, int64_t rank, int64_t world_size) {
   loader.shard(rank, world_size);
 };
 
@@ -38,14 +54,20 @@ concept Counted = requires(const Loader& loader) {
   { loader.size() } -> std::integral;
 };
 
+/// Throws Error (usage) for split_batches where the loader cannot be told of it, and what the loader throws.
 template <Shardable Loader>
-void give_share(Loader& loader, int64_t rank, int64_t world_size, bool even_batches, const Place& place) {
-  if constexpr (requires { loader.shard(rank, world_size, even_batches, place); }) {
-    loader.shard(rank, world_size, even_batches, place);
-  } else if constexpr (requires { loader.shard(rank, world_size, even_batches); }) {
-    loader.shard(rank, world_size, even_batches);
+void give_share(Loader& loader, const Share& share, const Place& place) {
+  if constexpr (requires { loader.shard(share, place); }) {
+    loader.shard(share, place);
+  } else if constexpr (TakesShare<Loader>) {
+    loader.shard(share);
   } else {
-    loader.shard(rank, world_size);
+    if (share.split_batches && share.world_size > 1) {
+      base::fail(ErrorKind::usage, place, "prepare",
+                 "split_batches is on, and this loader takes its share by shard(rank, world_size), which does not say "
+                 "so; give it shard(const data::Share&), or turn split_batches off");
+    }
+    loader.shard(share.rank, share.world_size);
   }
 }
 

@@ -36,6 +36,13 @@ namespace accelerate::prepared {
 /// Rank 0's seed, on every rank. Collective.
 [[nodiscard]] uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group);
 
+[[nodiscard]] inline data::Share share_of(const comm::Group& group, const LoaderOptions& options) {
+  return {.rank = group.rank(),
+          .world_size = group.size(),
+          .even_batches = options.even_batches,
+          .split_batches = options.split_batches};
+}
+
 /// Once: whoever divides by the number of samples should hear of it.
 void warn_of_no_batch(const Place& place);
 
@@ -43,7 +50,7 @@ void warn_of_no_batch(const Place& place);
 template <typename Loader>
 void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
   if constexpr (data::Shardable<Loader>) {
-    data::give_share(loader, group.rank(), group.size(), options.even_batches, place);
+    data::give_share(loader, share_of(group, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
     if (group.size() > 1 && data::needs_seed(loader)) loader.set_seed(seed_of_rank_0(loader.seed(), group));
@@ -120,12 +127,14 @@ class PreparedLoader {
   Loader& operator*() const { return *loader_; }
   [[nodiscard]] const std::shared_ptr<Loader>& unwrap() const { return loader_; }
 
-  /// Batches of this rank in a pass, where the loader knows its own.
+  /// Batches of this rank in a pass, where the loader knows its own. With split_batches and even_batches off this rank
+  /// may have none of a loader's short last batch, which the loader does not tell: it is counted.
   [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
     const auto batches = static_cast<int64_t>(loader_->size());
     if constexpr (data::Shardable<Loader>) {
       return batches;
     } else {
+      if (options_.split_batches) return batches;
       return data::deal_count(
           batches,
           {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});

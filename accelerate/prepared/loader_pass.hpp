@@ -9,6 +9,7 @@
 
 #include "accelerate/data/deal.hpp"
 #include "accelerate/data/shardable.hpp"
+#include "accelerate/data/split.hpp"
 #include "accelerate/prepared/loader_random.hpp"
 #include "accelerate/prepared/shared.hpp"
 
@@ -16,6 +17,7 @@ namespace accelerate::prepared {
 
 struct LoaderOptions {
   bool even_batches = true;
+  bool split_batches = false;
   bool device_placement = true;
 };
 
@@ -75,8 +77,9 @@ class OwnPass {
   AlikeWalk<Loader> walk_;
 };
 
-/// Any other loader is read one round ahead: a batch of each rank, of which this one keeps its own. So the end is known
-/// with the last batch, and what the loader throws in a round comes to all ranks after the same number of batches.
+/// Any other loader is read one round ahead: a batch of each rank, of which this one keeps its own, or one batch of
+/// which each rank keeps a part. So the end is known with the last batch, and what the loader throws in a round comes
+/// to all ranks after the same number of batches.
 template <typename Loader>
 class ForeignPass {
  public:
@@ -90,6 +93,12 @@ class ForeignPass {
                                                             .world_size = shared.group.size(),
                                                             .even_batches = options.even_batches},
                 shared.place) {
+    if (options.split_batches && !data::Shardable<Loader>) {
+      splitter_.emplace(
+          data::DealOptions{
+              .rank = shared.group.rank(), .world_size = shared.group.size(), .even_batches = options.even_batches},
+          shared.place);
+    }
     ahead_ = read_round();
   }
 
@@ -114,25 +123,31 @@ class ForeignPass {
         auto batch = walk_.next();
         ended_ = !batch;
         if (ended_) break;
-        if (auto ready = dealer_.feed(std::move(*batch))) mine = std::move(ready);
-      } while (!dealer_.round_complete());
+        if (auto ready = feed(std::move(*batch))) mine = std::move(ready);
+      } while (splitter_ ? !mine : !dealer_.round_complete());
     } catch (...) {
       failure_ = std::current_exception();
       ended_ = true;
       return std::nullopt;
     }
-    if (!ended_) return mine;
+    if (!ended_ || splitter_) return mine;
     if (!dealer_.round_complete()) return dealer_.finish(std::move(mine));
     ahead_ = dealer_.finish(std::move(ahead_));  // the round before was the last one
     return std::nullopt;
   }
 
+  std::optional<Batch> feed(Batch batch) {
+    return splitter_ ? splitter_->feed(std::move(batch)) : dealer_.feed(std::move(batch));
+  }
+
   [[nodiscard]] int64_t remainder() const {
+    if (splitter_) return splitter_->remainder();
     return data::Shardable<Loader> ? state::BatchInfo{}.remainder : dealer_.remainder();
   }
 
   AlikeWalk<Loader> walk_;
   data::BatchDealer<Batch> dealer_;
+  std::optional<data::BatchSplitter<Batch>> splitter_;  // in the dealer's stead
   state::BatchInfo info_{};
   std::exception_ptr failure_;
   bool ended_ = false;

@@ -33,7 +33,7 @@ Batches pass(Loader& loader) {
 }
 
 Batches pass(Loader& loader, int64_t rank, int64_t world, bool even = true) {
-  loader.shard(rank, world, even);
+  loader.shard({.rank = rank, .world_size = world, .even_batches = even});
   loader.set_epoch(0);
   const auto all = pass(loader);
   CHECK(loader.size() == static_cast<int64_t>(all.size()));
@@ -156,7 +156,7 @@ TEST_CASE("a source of the user's own batches is walked and shared out like any 
     }
   };
   accelerate::data::LoaderOf loader(std::make_shared<Files>(), {.batch_size = 2});
-  loader.shard(1, 2);
+  loader.shard({.rank = 1, .world_size = 2});
   std::vector<std::vector<std::string>> names;
   for (auto& [image, name] : loader) {
     CHECK(image.size(0) == 2);
@@ -176,10 +176,27 @@ TEST_CASE("an iterator at its end stays there") {
   CHECK(loader.epoch() == 1);
 }
 
+TEST_CASE("with split_batches a rank reads its part of every batch, and batch_size is the rank's") {
+  auto loader = numbers(13, {.batch_size = 4});
+  const auto of = [&](int64_t rank, bool even) {
+    loader.shard({.rank = rank, .world_size = 2, .even_batches = even, .split_batches = true});
+    loader.set_epoch(0);
+    return pass(loader);
+  };
+  CHECK(of(0, true) == Batches{{0, 1}, {4, 5}, {8, 9}, {12, 0}});
+  CHECK(of(1, true) == Batches{{2, 3}, {6, 7}, {10, 11}, {1, 2}});
+  CHECK(loader.batch_size() == 2);
+  CHECK(loader.total_batch_size() == 4);
+  CHECK(loader.size() == 4);
+  CHECK(loader.begin().info().remainder == 1);
+  CHECK(of(1, false) == Batches{{2, 3}, {6, 7}, {10, 11}});
+  CHECK(loader.size() == 3);
+}
+
 TEST_CASE("remainder is known from the first batch on") {
   const auto remainder = [](int64_t n, int64_t batch, int64_t world, bool drop, bool even = true) {
     auto loader = numbers(n, {.batch_size = batch, .drop_last = drop});
-    loader.shard(0, world, even);
+    loader.shard({.world_size = world, .even_batches = even});
     return loader.begin().info().remainder;
   };
   CHECK(remainder(10, 2, 2, false) == 2);
@@ -244,12 +261,12 @@ TEST_CASE("a batch belongs to the user: keeping or changing it changes neither t
 TEST_CASE("copies are handles of one loader") {
   auto loader = numbers(4, {.batch_size = 2});
   Loader copy = loader;
-  copy.shard(1, 2);
+  copy.shard({.rank = 1, .world_size = 2});
   CHECK(pass(loader) == Batches{{2, 3}});
   CHECK(copy == loader);
-  CHECK(copy.rank() == 1);
-  CHECK(copy.world_size() == 2);
-  CHECK(copy.even_batches());
+  CHECK(copy.share().rank == 1);
+  CHECK(copy.share().world_size == 2);
+  CHECK(copy.share().even_batches);
   CHECK(copy.options().batch_size == 2);
   CHECK(numbers(4, {}) != numbers(4, {}));
 }
@@ -266,8 +283,15 @@ TEST_CASE("data of any dtype and shape is gathered by the batch") {
 TEST_CASE("wrong loaders are refused, with both values in the message") {
   CHECK_THROWS_WITH(numbers(4, {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
   CHECK_THROWS_WITH(numbers(4, {}).set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
-  CHECK_THROWS_WITH(numbers(4, {}).shard(2, 2, true, {.rank = 2, .world_size = 2, .host = "a"}),
+  const accelerate::Place here{.rank = 2, .world_size = 2, .host = "a"};
+  auto three = numbers(4, {.batch_size = 3});
+  CHECK_THROWS_WITH(three.shard({.rank = 2, .world_size = 2}, here),
                     "[rank 2 of 2, a] shard: rank is 2, must be 0 to 1 with world_size 2");
+  CHECK_THROWS_WITH(
+      three.shard({.world_size = 2, .split_batches = true}, here),
+      "[rank 2 of 2, a] shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; 4 "
+      "would be one");
+  CHECK(three.size() == 2);  // as it was
   CHECK_THROWS_WITH((void)memory_source(torch::zeros({3, 2}), torch::zeros(4)),
                     "memory_source: data has 3 samples, target 4; both must be [N, ...]");
   CHECK_THROWS_WITH((void)memory_source(torch::tensor(1)),

@@ -78,16 +78,17 @@ std::vector<Batch> in_batches(int64_t n, int64_t size) {
 }
 
 template <typename Batch>
-std::vector<Batches> dealt(int64_t ranks, int64_t n, int64_t size, bool even = true) {
+std::vector<Batches> dealt(int64_t ranks, int64_t n, int64_t size, bool even = true, bool split = false) {
   std::vector<Batches> seen(static_cast<size_t>(ranks));
   on_ranks(ranks,
            [&](Accelerator& accelerator) {
              auto loader = accelerator.prepare(in_batches<Batch>(n, size));
              auto& mine = seen[static_cast<size_t>(accelerator.process_index())];
              for (auto& batch : loader) mine.push_back(held(batch));
-             CHECK(loader.size() == static_cast<int64_t>(mine.size()));
+             const auto batches = static_cast<int64_t>(mine.size());
+             CHECK((loader.size() == batches || (split && !even && loader.size() == batches + 1)));
            },
-           {.even_batches = even});
+           {.even_batches = even, .split_batches = split});
   return seen;
 }
 
@@ -132,16 +133,81 @@ TEST_CASE("batches of every kind are dealt and filled as Accelerate 1.15.0 deals
     if (ranks > 3 || one["drop_last"] || (n > 0 && n < size) || (ranks == 1 && one["even_batches"])) continue;
     CAPTURE(one.dump());
     const auto expected = one["shards"].get<std::vector<Batches>>();
-    const bool even = one["even_batches"];
-    CHECK(dealt<Sample>(ranks, n, size, even) == expected);
+    const bool even = one["even_batches"], split = one["split_batches"];
+    CHECK(dealt<Sample>(ranks, n, size, even, split) == expected);
     if (++seen % 10 != 0) continue;
-    CHECK(dealt<torch::Tensor>(ranks, n, size, even) == expected);
-    CHECK(dealt<Columns>(ranks, n, size, even) == expected);
-    CHECK(dealt<Named>(ranks, n, size, even) == expected);
-    CHECK(dealt<Pair>(ranks, n, size, even) == expected);
-    CHECK(dealt<Listed>(ranks, n, size, even) == expected);
+    CHECK(dealt<torch::Tensor>(ranks, n, size, even, split) == expected);
+    CHECK(dealt<Columns>(ranks, n, size, even, split) == expected);
+    CHECK(dealt<Named>(ranks, n, size, even, split) == expected);
+    CHECK(dealt<Pair>(ranks, n, size, even, split) == expected);
+    CHECK(dealt<Listed>(ranks, n, size, even, split) == expected);
   }
-  CHECK(seen > 100);
+  CHECK(seen > 200);
+}
+
+TEST_CASE("split_batches: gather_for_metrics gives every sample once, of foreign loaders and of ours") {
+  for (const int64_t ranks : {1, 2, 3}) {
+    for (const int64_t n : {0, 3, 6, 11, 12, 13}) {
+      std::vector<int64_t> foreign, own;
+      on_ranks(ranks,
+               [&](Accelerator& accelerator) {
+                 const auto gather = [&](auto loader, std::vector<int64_t>& into, const auto& samples_of) {
+                   for (auto& batch : loader) {
+                     const auto all = numbers(accelerator.gather_for_metrics(samples_of(batch)));
+                     if (accelerator.is_main_process()) into.insert(into.end(), all.begin(), all.end());
+                   }
+                 };
+                 gather(accelerator.prepare(in_batches<Pair>(n, 6)), foreign, [](Pair& batch) { return batch.first; });
+                 auto ours = accelerate::data::from_tensors(torch::arange(n), torch::arange(n), {.batch_size = 6});
+                 gather(accelerator.prepare(ours), own, [](accelerate::data::Batch& batch) { return batch.data; });
+               },
+               {.split_batches = true});
+      CAPTURE(n);
+      CHECK(foreign == numbers(torch::arange(n)));
+      CHECK(own == numbers(torch::arange(n)));
+    }
+  }
+}
+
+TEST_CASE("what split_batches cannot split is refused, with both numbers") {
+  const auto told = [](auto batches) {
+    std::string text;
+    on_ranks(2,
+             [&](Accelerator& accelerator) {
+               try {
+                 for (auto& batch : accelerator.prepare(batches)) (void)batch;
+               } catch (const accelerate::Error& error) {
+                 if (accelerator.is_main_process()) text = error.what();
+               }
+             },
+             {.split_batches = true});
+    return text.substr(std::min(text.find("] "), text.size() - 1) + 2);
+  };
+  const auto rows = [](std::initializer_list<int64_t> counts) {
+    std::vector<torch::Tensor> batches;
+    for (const int64_t count : counts) batches.push_back(torch::zeros({count}));
+    return batches;
+  };
+  CHECK(told(rows({3, 3})) ==
+        "loader: split_batches: the first batch has 3 rows, must be a round multiple of the 2 ranks");
+  CHECK(told(rows({4, 6})) ==
+        "loader: split_batches: batch 1 has 6 rows, the first has 4; all but the last one must be equal");
+  CHECK(told(rows({4, 3, 4})) ==
+        "loader: split_batches: batch 1 has 3 rows, the first has 4; all but the last one must be equal");
+  CHECK(told(std::vector<torch::Tensor>{torch::tensor(1.0)}) ==
+        "loader: split_batches: batch 0 has no rows that could be split over the 2 ranks");
+  CHECK(told(std::vector<torch::Tensor>{torch::zeros({4, 2}), torch::zeros({1, 3})}) ==
+        "loader: split_batches: batch 1 is not built as the first, with whose rows it is filled (other keys, lengths, "
+        "dtypes or shapes)");
+  struct TakesTwo {
+    std::vector<torch::Tensor> batches{torch::zeros({4})};
+    void shard(int64_t, int64_t) {}
+    auto begin() { return batches.begin(); }
+    auto end() { return batches.end(); }
+  };
+  CHECK(told(TakesTwo{}) ==
+        "prepare: split_batches is on, and this loader takes its share by shard(rank, world_size), which does not say "
+        "so; give it shard(const data::Share&), or turn split_batches off");
 }
 
 TEST_CASE("a short last batch of a foreign loader is filled, and gather_for_metrics cuts the filling") {

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/split.hpp"
+
+namespace accelerate::data {
+
+SplitRows::SplitRows(const DealOptions& options, const Place& place) : options_(options), place_(place) {
+  (void)deal_batches(0, options, place);  // checks them
+}
+
+void SplitRows::add(std::optional<int64_t> rows) {
+  const int64_t ranks = options_.world_size;
+  if (!rows || *rows < 1) {
+    base::fail(ErrorKind::usage, place_, "loader",
+               "split_batches: batch {} has no rows that could be split over the {} ranks", batches_, ranks);
+  }
+  if (batches_ == 1 && first_ % ranks != 0) {
+    base::fail(ErrorKind::usage, place_, "loader",
+               "split_batches: the first batch has {} rows, must be a round multiple of the {} ranks", first_, ranks);
+  }
+  if (batches_ > 0 && (last_ != first_ || *rows > first_)) {
+    base::fail(ErrorKind::usage, place_, "loader",
+               "split_batches: batch {} has {} rows, the first has {}; all but the last one must be equal",
+               last_ != first_ ? batches_ - 1 : batches_, last_ != first_ ? last_ : *rows, first_);
+  }
+  if (batches_ == 0) {
+    first_ = *rows;
+    each_ = (first_ + ranks - 1) / ranks * ranks;
+  }
+  last_ = *rows;
+  ++batches_;
+}
+
+ShardPlan SplitRows::plan() const {
+  return {begin() + last_,
+          {.rank = options_.rank,
+           .world_size = options_.world_size,
+           .batch_size = each_,
+           .split_batches = true,
+           .drop_last = options_.drop_last,
+           .even_batches = options_.even_batches && options_.world_size > 1},
+          place_};
+}
+
+std::optional<BatchRange> SplitRows::part() const {
+  const ShardPlan all = plan();
+  if (all.size() < batches_) return std::nullopt;
+  return all.batch(batches_ - 1);
+}
+
+int64_t SplitRows::remainder() const {
+  if (options_.drop_last) return -1;
+  return batches_ == 0 || options_.world_size == 1 ? 0 : plan().remainder();
+}
+
+void SplitRows::fail_as_other() const {
+  base::fail(ErrorKind::usage, place_, "loader",
+             "split_batches: batch {} is not built as the first, with whose rows it is filled (other keys, lengths, "
+             "dtypes or shapes)",
+             batches_ - 1);
+}
+
+}  // namespace accelerate::data

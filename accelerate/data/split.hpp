@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole batches cut into a part for every rank: for loaders that make their batches themselves.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/data/deal.hpp"
+#include "accelerate/tree/rows.hpp"
+
+namespace accelerate::data {
+
+/// How many rows the batches of a stream have, as they come: all the same, the last one may have less.
+class SplitRows {
+ public:
+  /// Throws Error (usage) as deal_batches does.
+  explicit SplitRows(const DealOptions& options, const Place& place);
+
+  /// Throws Error (usage) for a batch without rows, one that has more than the first, and one that follows a short one.
+  void add(std::optional<int64_t> rows);
+
+  [[nodiscard]] int64_t batches() const { return batches_; }
+  /// Of the batch that came last: this rank's part, as rows of the stream; none where it has none of a short one.
+  [[nodiscard]] std::optional<BatchRange> part() const;
+  /// Where that batch begins in the stream.
+  [[nodiscard]] int64_t begin() const { return (batches_ - 1) * each_; }
+  /// state::BatchInfo's, once the stream has ended.
+  [[nodiscard]] int64_t remainder() const;
+  [[noreturn]] void fail_as_other() const;
+
+ private:
+  [[nodiscard]] ShardPlan plan() const;
+
+  DealOptions options_;
+  Place place_;
+  int64_t batches_ = 0;
+  int64_t first_ = 0;  // rows of the first batch
+  int64_t each_ = 0;   // those, or what a first one that is the last may stand for
+  int64_t last_ = 0;
+};
+
+/// The parts that one rank gets of a stream's batches. A short last batch is filled from the front of the first one, as
+/// Accelerate fills it.
+template <typename Batch>
+class BatchSplitter {
+ public:
+  explicit BatchSplitter(const DealOptions& options, const Place& place = {}) : rows_(options, place) {}
+
+  /// batch   the stream's next one
+  /// returns   this rank's part, a copy; none: it has none of a short one
+  /// Throws Error (usage) as SplitRows does, and for a short batch that is not built as the first.
+  std::optional<Batch> feed(Batch batch) {
+    rows_.add(tree::rows(batch));
+    if (rows_.batches() == 1) front_ = batch;
+    const auto range = rows_.part();
+    if (!range) return std::nullopt;
+    auto part = tree::join_rows(batch, pieces(batch, *range));
+    if (!part) rows_.fail_as_other();
+    return part;
+  }
+
+  [[nodiscard]] int64_t remainder() const { return rows_.remainder(); }
+
+ private:
+  std::vector<tree::RowPiece<Batch>> pieces(const Batch& batch, const BatchRange& range) const {
+    std::vector<tree::RowPiece<Batch>> list;
+    if (range.real > 0) list.push_back({&batch, range.first - rows_.begin(), range.real});
+    for (int64_t done = 0; done < range.filling;) {
+      const int64_t at = (range.fill_first + done) % range.pool;
+      const int64_t count = std::min(range.filling - done, range.pool - at);
+      list.push_back({&*front_, at, count});
+      done += count;
+    }
+    return list;
+  }
+
+  SplitRows rows_;
+  std::optional<Batch> front_;
+};
+
+}  // namespace accelerate::data
