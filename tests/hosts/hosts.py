@@ -96,7 +96,6 @@ class Host(Namespace):
     def wait_until_up(self):
         if self.process.stdout.readline() != "up\n":
             raise RuntimeError(f"{self.name} did not come up: {self.log.read_text()}")
-        self.at_rest = self.processes()
 
     def start(self, command, **options):
         """The command on this host, in the folder of this process."""
@@ -200,6 +199,8 @@ class Hosts:
                 until(lambda: "refused" in host.run(ask), 20, f"host{number} to answer {host.name}")
         if self.slurm:
             until(lambda: self[0].run("sinfo -h -t idle -o %D").strip() == str(self.count), 60, "Slurm's hosts to be idle")
+        for host in self.hosts:  # now: daemons fork when they are up
+            host.at_rest = host.processes()
 
     def _write_files(self):
         self.folder.chmod(0o755)
