@@ -155,9 +155,10 @@ TEST_CASE("wrong shard options are refused, with the value in the message") {
   CHECK_THROWS_WITH((void)shard(order(4), {.world_size = -2}), "shard: world_size is -2, must be at least 1");
   CHECK_THROWS_WITH((void)shard(order(4), {.rank = 2, .world_size = 2}),
                     "shard: rank is 2, must be 0 to 1 with world_size 2");
-  CHECK_THROWS_WITH((void)shard(order(4), {.world_size = 2, .batch_size = 3, .split_batches = true}, here),
-                    "[rank 3 of 8, gpu-b] shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; "
-                    "4 would be one");
+  CHECK_THROWS_WITH(
+      (void)shard(order(4), {.world_size = 2, .batch_size = 3, .split_batches = true}, here),
+      "[rank 3 of 8, gpu-b] shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; "
+      "4 would be one");
   CHECK_THROWS_WITH(ShardPlan(-1, {}), "shard: -1 samples, must be at least 0");
   CHECK_THROWS_WITH(BatchDealer<int>({.rank = -1}), "shard: rank is -1, must be 0 to 0 with world_size 1");
 }
