@@ -44,10 +44,13 @@ std::shared_ptr<Entry> enter_loader(Shared& shared, const void* identity);
 /// Throws Error (usage) for an empty holder or pointer.
 void check_there(const Shared& shared, bool there);
 
-/// What a handle keeps of the object: all of them, and the registry, count as one.
+/// What a handle keeps: its own object, for a copy of a loader is another one, and its place among all handles of the
+/// entry, which with the registry count as one.
 template <typename Object>
 std::shared_ptr<Object> keep(Entry& entry, const std::shared_ptr<Object>& held, bool owned) {
-  return {entry.add_handle(held, owned), held.get()};
+  auto both =
+      std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<Object>>>(entry.add_handle(held, owned), held);
+  return {std::move(both), held.get()};
 }
 
 template <AnyModule Model>

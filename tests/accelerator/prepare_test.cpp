@@ -143,6 +143,13 @@ TEST_CASE("a loader that is prepared twice is the same, also as a copy") {
   const auto data = counting(4, 2);
   const auto copy = data;
   CHECK(accelerator.prepare(data) == accelerator.prepare(copy));
+  std::optional first = accelerator.prepare(data);
+  auto second = accelerator.prepare(copy);
+  CHECK(second.unwrap().get() != first->unwrap().get());  // each handle has its own
+  first.reset();
+  int64_t batches = 0;
+  for (auto& batch : second) batches += batch.data.defined() ? 1 : 0;
+  CHECK(batches == 2);
 }
 
 TEST_CASE("a vector of modules, optimizers or schedules becomes a vector of prepared ones") {

@@ -64,7 +64,8 @@ at::Tensor as_cpu(const at::Tensor& tensor) {
   auto block = block_of(tensor.storage().data_ptr());
   const auto options = tensor.options().device(c10::kCPU);
   if (block == nullptr) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
-  auto* const data = block->memory + (static_cast<const char*>(tensor.const_data_ptr()) - block->address);
+  const auto* const address = static_cast<const char*>(tensor.const_data_ptr());  // null: of no elements
+  auto* const data = address == nullptr ? block->memory : block->memory + (address - block->address);
   return at::for_blob(data, tensor.sizes())
       .strides(tensor.strides())
       .deleter([block](void*) {})
