@@ -5,21 +5,13 @@
 #include <fstream>
 
 #include "accelerate/env/settings.hpp"
+#include "tests/env/refusal.hpp"
 
 namespace env = accelerate::env;
 using accelerate::ErrorKind;
+using testing::refusal;
 
 namespace {
-
-template <typename Function>
-std::pair<ErrorKind, std::string> refusal(Function&& function) {
-  try {
-    function();
-  } catch (const accelerate::Error& error) {
-    return {error.kind(), error.what()};
-  }
-  return {ErrorKind::data, "no error"};
-}
 
 std::pair<ErrorKind, std::string> parse_refusal(const char* text) {
   return refusal([&] { env::parse_config(text, "job.yaml"); });

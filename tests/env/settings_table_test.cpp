@@ -11,6 +11,7 @@
 #include "accelerate/env/settings.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/plan/resolve.hpp"
+#include "tests/env/refusal.hpp"
 
 namespace env = accelerate::env;
 namespace launch = accelerate::launch;
@@ -18,6 +19,7 @@ using accelerate::ErrorKind;
 using env::GivenSettings;
 using env::Settings;
 using env::Variables;
+using testing::refusal;
 
 namespace {
 
@@ -33,16 +35,6 @@ Settings through_the_launcher(const std::string& option) {
   const auto resolved = launch::resolve(options, {}, {}).options;
   const Variables of_rank = launch::plan(resolved, {.gpus = 2}, {}, {}).workers.at(0).environment;
   return env::weigh({}, of_rank, {}).settings;
-}
-
-template <typename Function>
-std::pair<ErrorKind, std::string> refusal(Function&& function) {
-  try {
-    function();
-  } catch (const accelerate::Error& error) {
-    return {error.kind(), error.what()};
-  }
-  return {ErrorKind::data, "no error"};
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <string>
 
 #include "launch/plan/error.hpp"
+#include "tests/launch/no_descriptors.hpp"
 
 using accelerate::launch::PrivateFolder;
 namespace fs = std::filesystem;
@@ -91,17 +91,13 @@ TEST_CASE("where the file system knows no locks a folder is made, once, and goes
 
 TEST_CASE("a folder that cannot be opened is an error with its cause, and does not stay") {
   const Parent parent;
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
   std::string said;
   try {
+    const testing::NoDescriptors none;
     const PrivateFolder folder(parent.path);
   } catch (const accelerate::Error& error) {
     said = error.what();
   }
-  setrlimit(RLIMIT_NOFILE, &before);
   CHECK(said == "accelerate_launch: no folder can be made in " + parent.path + ": Too many open files");
   CHECK(folders_in(parent) == 0);
 }

@@ -4,13 +4,13 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "launch/plan/error.hpp"
+#include "tests/launch/no_descriptors.hpp"
 
 using accelerate::launch::LaunchError;
 using accelerate::launch::ReservedPort;
@@ -88,16 +88,12 @@ TEST_CASE("a port that is asked for and in use is refused, with what to do") {
 }
 
 TEST_CASE("a port that cannot be had at all is told with the system's words") {
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
   std::string said;
   try {
+    const testing::NoDescriptors none;
     const ReservedPort port({});
   } catch (const LaunchError& error) {
     said = error.what();
   }
-  setrlimit(RLIMIT_NOFILE, &before);
   CHECK(said == "accelerate_launch: no port 29500 on 127.0.0.1: Too many open files");
 }

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process that may open nothing more.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+namespace testing {
+
+/// While it lives no file and no socket can be opened: EMFILE.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace testing
