@@ -34,6 +34,36 @@ struct End {
   ~End() { flag = true; }
 };
 
+/// Two ranks with a prepared model run `together(optimizer, backward)`; then rank 1 comes to nothing more, until rank 0
+/// has run `alone(accelerator, optimizer, backward)`. What breaks off does so after 6 s.
+template <typename Together, typename Alone>
+void while_rank_1_stays_away(const Together& together, const Alone& alone) {
+  std::atomic<bool> over = false;
+  accelerate::comm::run_threads(
+      2,
+      [&](const accelerate::comm::Group& group) {
+        accelerate::AcceleratorOptions options;
+        options.device = "standin";
+        Accelerator accelerator(group, options);
+        auto net = made_alike([] { return SmallNet(); });
+        torch::optim::SGD sgd(net->parameters(), 0.1);
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        const auto [images, labels] = stand_in::small_data(2);
+        const auto backward = [&, &model = model, &x = images, &y = labels] {
+          accelerator.backward(torch::nll_loss(model(x.to(accelerator.device())), y.to(accelerator.device())));
+        };
+        together(optimizer, backward);
+        if (!accelerator.is_main_process()) {
+          while (!over) std::this_thread::sleep_for(5ms);
+          return;
+        }
+        const End at_end{over};
+        alone(accelerator, optimizer, backward);
+      },
+      6s);
+  stand_in::take_races();
+}
+
 }  // namespace
 
 TEST_CASE("out of memory comes as an Error of the device, and training goes on with a smaller batch") {
@@ -78,60 +108,28 @@ TEST_CASE("out of memory comes as an Error of the device, and training goes on w
 }
 
 TEST_CASE("a step after a reduction broke off on the device is refused, whatever lies in the gradients") {
-  std::atomic<bool> over = false;
-  accelerate::comm::run_threads(
-      2,
-      [&](const accelerate::comm::Group& group) {
-        accelerate::AcceleratorOptions options;
-        options.device = "standin";
-        Accelerator accelerator(group, options);
-        auto net = made_alike([] { return SmallNet(); });
-        torch::optim::SGD sgd(net->parameters(), 0.1);
-        auto [model, optimizer] = accelerator.prepare(net, sgd);
-        const auto [images, labels] = stand_in::small_data(2);
-        const auto backward = [&, &model = model, &x = images, &y = labels] {
-          accelerator.backward(torch::nll_loss(model(x.to(accelerator.device())), y.to(accelerator.device())));
-        };
+  while_rank_1_stays_away(
+      [](auto& optimizer, const auto& backward) {
         backward();
         optimizer.step();
         optimizer.zero_grad();
-        if (!accelerator.is_main_process()) {  // never comes to the next one
-          while (!over) std::this_thread::sleep_for(5ms);
-          return;
-        }
-        const End at_end{over};
+      },
+      [](Accelerator&, auto& optimizer, const auto& backward) {
         backward();
         CHECK_THROWS_AS(at::accelerator::synchronizeDevice(0), c10::DistBackendError);
         CHECK_THROWS_WITH(optimizer.step(), fmt::format("[rank 0 of 2, {}] optimizer.step: an earlier operation on the "
                                                         "device failed: a collective's time was up",
                                                         accelerate::base::host_name())
                                                 .c_str());
-      },
-      6s);
-  stand_in::take_races();
+      });
 }
 
 TEST_CASE("after an operation of the user's broke off on the device, a step and the next operation are refused") {
   for (const bool steps : {true, false}) {
-    std::atomic<bool> over = false;
-    accelerate::comm::run_threads(
-        2,
-        [&](const accelerate::comm::Group& group) {
-          accelerate::AcceleratorOptions options;
-          options.device = "standin";
-          Accelerator accelerator(group, options);
-          auto net = made_alike([] { return SmallNet(); });
-          torch::optim::SGD sgd(net->parameters(), 0.1);
-          auto [model, optimizer] = accelerator.prepare(net, sgd);
-          const auto [images, labels] = stand_in::small_data(2);
-          accelerator.backward(
-              torch::nll_loss(model(images.to(accelerator.device())), labels.to(accelerator.device())));
+    while_rank_1_stays_away(
+        [](auto&, const auto& backward) { backward(); },
+        [steps](Accelerator& accelerator, auto& optimizer, const auto&) {
           const auto ones = torch::ones({4}, accelerator.device());
-          if (!accelerator.is_main_process()) {
-            while (!over) std::this_thread::sleep_for(5ms);
-            return;
-          }
-          const End at_end{over};
           const auto pending = accelerator.group().all_reduce_async(ones);
           CHECK_THROWS_AS(at::accelerator::synchronizeDevice(0), c10::DistBackendError);
           const std::string why = "an earlier operation on the device failed: a collective's time was up";
@@ -142,9 +140,7 @@ TEST_CASE("after an operation of the user's broke off on the device, a step and 
             CHECK_THROWS_WITH(accelerator.group().all_reduce(ones),
                               (rank + "all_reduce: operation 3 ([4] float32 on standin) cannot end: " + why).c_str());
           }
-        },
-        6s);
-    stand_in::take_races();
+        });
   }
 }
 
