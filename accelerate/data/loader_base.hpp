@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/data/sampler.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/state/batch_info.hpp"
 
@@ -19,6 +20,10 @@ struct LoaderOptions {
   int64_t batch_size = 1;
   /// A new order every epoch: torch.randperm with a CPU generator seeded seed + epoch.
   bool shuffle = false;
+  /// Says which samples an epoch visits, and in which order; excludes shuffle.
+  SamplerPtr sampler{};
+  /// Makes the batches; excludes batch_size, shuffle, sampler and drop_last.
+  BatchSampler batch_sampler{};
   /// Leaves out the last samples where they do not fill a batch on every rank.
   bool drop_last = false;
   /// Seed of the orders. Unset: the seed of LibTorch's CPU generator (what torch::manual_seed set; else a random one)
@@ -36,7 +41,7 @@ class LoaderBase {
 
   /// Batches of this rank in a pass, the true count.
   [[nodiscard]] int64_t size() const;
-  /// N, samples of the source.
+  /// N, samples of the source; a sampler may visit more or less of them.
   [[nodiscard]] int64_t sample_count() const;
   /// Samples per batch of this rank.
   [[nodiscard]] int64_t batch_size() const;
@@ -63,7 +68,7 @@ class LoaderBase {
   struct Impl;
   class Pass;
 
-  /// Throws Error (usage) for a batch_size below 1.
+  /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
   LoaderBase(int64_t samples, const LoaderOptions& options);
 
   std::shared_ptr<Impl> impl_;
@@ -72,7 +77,7 @@ class LoaderBase {
 /// One pass as lists of indices; reads nothing.
 class LoaderBase::Pass {
  public:
-  /// Begins the next epoch's.
+  /// Begins the next epoch's. Throws Error (usage) for samples that are not there.
   explicit Pass(std::shared_ptr<Impl> loader);
   ~Pass();
   Pass(const Pass&) = delete;

@@ -4,11 +4,7 @@
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/memory.hpp"
 
-using accelerate::data::Batch;
-using accelerate::data::from_tensors;
-using accelerate::data::Loader;
-using accelerate::data::LoaderOptions;
-using accelerate::data::memory_source;
+using namespace accelerate::data;
 using Numbers = std::vector<int64_t>;
 using Batches = std::vector<Numbers>;
 
@@ -207,6 +203,101 @@ TEST_CASE("remainder is known from the first batch on") {
   CHECK(remainder(13, 2, 2, true) == -1);
   CHECK(remainder(13, 4, 2, false, false) == 0);
   CHECK(remainder(7, 4, 1, false) == 3);
+}
+
+TEST_CASE("a sampler says which samples an epoch visits, and the counts are its own") {
+  auto loader = numbers(10, {.batch_size = 2, .sampler = subset_sampler(torch::tensor({9, 1, 4, 2, 7, 0, 3}), false)});
+  CHECK(pass(loader, 0, 2) == Batches{{9, 1}, {7, 0}});
+  CHECK(pass(loader, 1, 2) == Batches{{4, 2}, {3, 9}});
+  CHECK(loader.sample_count() == 10);
+  CHECK(loader.begin().info().remainder == 3);
+  CHECK_FALSE(loader.shuffles());
+  auto twice = numbers(3, {.batch_size = 4, .seed = 43, .sampler = random_sampler(3, 7)});
+  CHECK(pass(twice) == Batches{{1, 0, 2, 2}, {0, 1, 1}});
+  CHECK(twice.shuffles());
+}
+
+TEST_CASE("a user's sampler is told the seed and the epoch, and what it gives is checked") {
+  std::vector<int64_t> told;
+  const auto order = [&](uint64_t seed, int64_t epoch) {
+    told.push_back(static_cast<int64_t>(seed) * 100 + epoch);
+    return epoch == 3 ? torch::tensor({0, 4}) : epoch == 4 ? torch::tensor({0}) : torch::tensor({1, 0});
+  };
+  auto loader = numbers(4, {.seed = 7, .sampler = make_sampler(2, order)});
+  CHECK(pass(loader) == Batches{{1}, {0}});
+  CHECK(pass(loader) == Batches{{1}, {0}});
+  CHECK(told == std::vector<int64_t>{700, 701});
+  loader.set_epoch(3);
+  CHECK_THROWS_WITH(loader.begin(), "loader: the sampler asks for sample 4 in epoch 3, there are 4 samples");
+  CHECK(loader.epoch() == 3);  // a pass that could not begin is none
+  loader.set_epoch(4);
+  CHECK_THROWS_WITH(loader.begin(),
+                    "loader: the sampler gives CPULongType[1] in epoch 4, must be [2] int64 on the CPU");
+  loader.set_epoch(5);
+  CHECK(pass(loader) == Batches{{1}, {0}});
+}
+
+TEST_CASE("batches of a batch sampler are filled by samples where they are of one size, else dealt whole") {
+  const auto of = [](IndexBatches batches, int64_t rank, bool even = true, bool split = false) {
+    auto loader = numbers(14, {.batch_sampler = [=](uint64_t, int64_t) { return batches; }});
+    loader.shard({.rank = rank, .world_size = 2, .even_batches = even, .split_batches = split});
+    const auto all = pass(loader);
+    CHECK(loader.size() == static_cast<int64_t>(all.size()));
+    return all;
+  };
+  const IndexBatches equal{{0, 1, 2}, {3, 4, 5}, {6, 7}};
+  CHECK(of(equal, 0) == Batches{{0, 1, 2}, {6, 7, 0}});
+  CHECK(of(equal, 1) == Batches{{3, 4, 5}, {1, 2, 3}});
+  CHECK(of(equal, 1, false) == Batches{{3, 4, 5}});
+  const IndexBatches varying{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}, {9, 10, 11}, {12, 13}};
+  CHECK(of(varying, 0) == Batches{{0, 1, 2}, {5, 6, 7, 8}, {12, 13}});
+  CHECK(of(varying, 1) == Batches{{3, 4}, {9, 10, 11}, {0, 1, 2}});
+  CHECK(of(varying, 1, false) == Batches{{3, 4}, {9, 10, 11}});
+  CHECK(of({{0, 1, 2}}, 1, false).empty());
+  CHECK(of({{1}, {2, 3}}, 1, false) == Batches{{2, 3}});
+  CHECK(of({}, 0).empty());
+  CHECK(of({{0, 1}, {2, 3}, {4, 5}}, 1, true, true) == Batches{{1}, {3}, {5}});
+  CHECK_THROWS_WITH(of(varying, 0, true, true),
+                    "loader: split_batches: the batch sampler's batch 1 has 2 samples, the first has 3; all but a "
+                    "shorter last one must be equal");
+  CHECK_THROWS_WITH(of(equal, 0, true, true),
+                    "shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; 4 would be one");
+  CHECK_THROWS_WITH(of({{0, 14}}, 0), "loader: the batch sampler asks for sample 14 in epoch 0, there are 14 samples");
+}
+
+TEST_CASE("the remainder of whole batches is what is real in the last round, and set_epoch reaches the batch sampler") {
+  std::vector<int64_t> epochs;
+  auto loader = numbers(14, {.seed = 1, .batch_sampler = [&](uint64_t, int64_t epoch) {
+                               epochs.push_back(epoch);
+                               return IndexBatches{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}};
+                             }});
+  loader.shard({.rank = 1, .world_size = 2});
+  loader.set_epoch(4);
+  CHECK(loader.begin().info().remainder == 4);
+  CHECK(epochs == std::vector<int64_t>{4});
+  loader.shard({.rank = 1, .world_size = 2, .even_batches = false});
+  CHECK(loader.begin().info().remainder == 0);
+}
+
+TEST_CASE("options that each say which samples come when exclude one another") {
+  const auto refused = [](const LoaderOptions& options) {
+    try {
+      (void)numbers(4, options);
+    } catch (const accelerate::Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto text = [](const std::string& one, const std::string& other) {
+    return "loader: " + one + " and " + other + " are both given, and each says which samples come when; leave one out";
+  };
+  const auto sampler = random_sampler(4);
+  const BatchSampler batches = [](uint64_t, int64_t) { return IndexBatches{}; };
+  CHECK(refused({.shuffle = true, .sampler = sampler}) == text("shuffle", "a sampler"));
+  CHECK(refused({.batch_size = 2, .batch_sampler = batches}) == text("batch_size", "a batch_sampler"));
+  CHECK(refused({.shuffle = true, .batch_sampler = batches}) == text("shuffle", "a batch_sampler"));
+  CHECK(refused({.sampler = sampler, .batch_sampler = batches}) == text("a sampler", "a batch_sampler"));
+  CHECK(refused({.drop_last = true, .batch_sampler = batches}) == text("drop_last", "a batch_sampler"));
 }
 
 TEST_CASE("no samples are no batches") {

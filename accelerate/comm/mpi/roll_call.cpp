@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <mutex>
-#include <regex>
+#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
@@ -20,12 +20,18 @@ using namespace std::chrono_literals;
 
 constexpr auto kRollCall = 2s;
 
-/// "309526528.0;tcp://10.77.0.1:33615" -> "10.77.0.1"; nothing for several addresses.
-std::optional<std::string> only_address(const std::string& uri) {
-  static const std::regex one(R"([^;]*;tcp6?://\[?([^,;\]]+)\]?:\d+)");
-  std::smatch parts;
-  if (!std::regex_match(uri, parts, one)) return std::nullopt;
-  return parts[1].str();
+/// "309526528.0;tcp://10.77.0.1:33615" -> "10.77.0.1", "309526528.0;tcp6://[fd00::1]:33615" -> "fd00::1"; nothing for
+/// several addresses.
+std::optional<std::string> only_address(std::string_view uri) {
+  const size_t scheme = uri.find(";tcp");
+  const size_t begin = uri.find("://");
+  const size_t end = uri.rfind(':');
+  if (scheme == uri.npos || begin == uri.npos || begin < scheme || end < begin + 3) return std::nullopt;
+  std::string_view address = uri.substr(begin + 3, end - begin - 3);
+  if (address.find_first_of(",;") != address.npos) return std::nullopt;
+  if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
+  if (address.empty()) return std::nullopt;
+  return std::string(address);
 }
 
 /// The same on all ranks of a job, and another one for another job.
@@ -68,15 +74,15 @@ bool comes(const Endpoint& place, Deadline deadline) {
 }
 
 /// Until the deadline, so that those who come a little later still find rank 0's store.
-void ask_at(const Endpoint& place, const env::ProcessEnv& process, std::optional<FileDescriptor> listening,
-            Deadline deadline, Roll& roll) {
+void ask_at(const Endpoint& place, const env::ProcessEnv& process, FileDescriptor listening, Deadline deadline,
+            Roll& roll) {
   if (!listening && !comes(place, deadline)) return;
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.port);
-  options.isServer = listening.has_value();
+  options.isServer = static_cast<bool>(listening);
   options.waitWorkers = false;
   options.timeout = kRollCall;
-  if (listening) options.masterListenFd = listening->release();
+  if (listening) options.masterListenFd = listening.release();
   const auto key = [&](int64_t rank) { return fmt::format("roll/{}/{}", process.job_id, rank); };
   const auto store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
   store->c10d::Store::set(key(process.rank), "");
@@ -102,13 +108,13 @@ std::optional<Endpoint> roll_call_place(const env::ProcessEnv& process, const en
 
 std::string call_roll(const Endpoint& place, const env::ProcessEnv& process) noexcept try {
   const auto deadline = std::chrono::steady_clock::now() + kRollCall;
-  std::optional<FileDescriptor> listening;
-  if (process.rank == 0) listening.emplace(listen_on(place, {}, deadline));
+  FileDescriptor listening;
+  if (process.rank == 0) listening = listen_on(place, {}, deadline);
   const auto roll = std::make_shared<Roll>(process.world_size);
   roll->hear(process.rank);
   try {
-    within(deadline + 1s, [=, socket = std::make_shared<std::optional<FileDescriptor>>(std::move(listening))] {
-      ask_at(place, process, std::move(*socket), deadline, *roll);
+    within(deadline + 1s, [=, socket = std::move(listening)]() mutable {
+      ask_at(place, process, std::move(socket), deadline, *roll);
       return true;
     });
   } catch (const std::exception&) {  // rank 0 is not there, or went when its own two seconds were over

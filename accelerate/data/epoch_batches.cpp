@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/epoch_batches.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerate/data/deal.hpp"
+
+namespace accelerate::data {
+namespace {
+
+at::Tensor joined(const IndexBatches& batches) {
+  size_t samples = 0;
+  for (const auto& batch : batches) samples += batch.size();
+  auto order = at::empty({static_cast<int64_t>(samples)}, at::TensorOptions().dtype(at::kLong));
+  auto* to = order.mutable_data_ptr<int64_t>();
+  for (const auto& batch : batches) to = std::copy(batch.begin(), batch.end(), to);
+  return order;
+}
+
+/// All but the last are of one size, and that has as many or less.
+bool equal_but_last(const IndexBatches& batches) {
+  if (batches.empty()) return true;
+  const size_t each = batches.front().size();
+  return each > 0 && batches.back().size() <= each && !batches.back().empty() &&
+         std::all_of(batches.begin(), batches.end() - 1, [&](const auto& batch) { return batch.size() == each; });
+}
+
+/// Of one rank nothing is filled, but its short batch has a remainder all the same.
+ShardOptions filling_only_among_ranks(ShardOptions options) {
+  options.even_batches = options.even_batches && options.world_size > 1;
+  return options;
+}
+
+ShardOptions as_batches_say(const IndexBatches& batches, ShardOptions options) {
+  options.batch_size = batches.empty() ? options.world_size : static_cast<int64_t>(batches.front().size());
+  options.drop_last = false;
+  if (!equal_but_last(batches)) {
+    options.batch_size = 1;
+    options.split_batches = false;
+  }
+  return options;
+}
+
+int64_t remainder_of(const ShardPlan& plan, int64_t samples, const ShardOptions& options) {
+  if (options.world_size == 1 && !options.drop_last) return samples % options.batch_size;
+  return plan.remainder();
+}
+
+}  // namespace
+
+EpochBatches::EpochBatches(at::Tensor order, const ShardOptions& options, const Place& place)
+    : order_(std::move(order)),
+      plan_(order_.size(0), filling_only_among_ranks(options), place),
+      remainder_(remainder_of(plan_, order_.size(0), options)),
+      batch_size_(plan_.batch_size()) {}
+
+EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& options, const Place& place)
+    : EpochBatches(joined(batches), as_batches_say(batches, options), place) {
+  if (!equal_but_last(batches)) deal(batches, options, place);
+}
+
+void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options, const Place& place) {
+  batch_size_ = static_cast<int64_t>(batches.front().size());
+  if (options.split_batches) {
+    const auto other = std::find_if(batches.begin(), batches.end(),
+                                    [&](const auto& batch) { return batch.size() != batches.front().size(); });
+    base::fail(
+        ErrorKind::usage, place, "loader",
+        "split_batches: the batch sampler's batch {} has {} samples, the first has {}; all but a shorter last one "
+        "must be equal",
+        other - batches.begin(), other == batches.end() ? 0 : other->size(), batches.front().size());
+  }
+  std::vector<Slice> all;
+  int64_t first = 0;
+  for (const auto& batch : batches) {
+    all.push_back({first, static_cast<int64_t>(batch.size())});
+    first += all.back().count;
+  }
+  const auto count = static_cast<int64_t>(batches.size());
+  const DealOptions dealing{
+      .rank = options.rank, .world_size = options.world_size, .even_batches = options.even_batches};
+  dealt_.emplace();
+  for (const int64_t number : deal_batches(count, dealing, place)) dealt_->push_back(all[static_cast<size_t>(number)]);
+  remainder_ = 0;
+  const int64_t of_last_round = count % options.world_size;
+  if (!options.even_batches) return;
+  for (int64_t number = count - of_last_round; number < count; ++number) {
+    remainder_ += all[static_cast<size_t>(number)].count;
+  }
+}
+
+at::Tensor EpochBatches::batch(int64_t number) const {
+  if (dealt_) {
+    const Slice& slice = (*dealt_)[static_cast<size_t>(number)];
+    return order_.narrow(0, slice.first, slice.count);
+  }
+  const BatchRange range = plan_.batch(number);
+  if (range.filling == 0) return order_.narrow(0, range.first, range.real);
+  auto filled = at::empty({range.real + range.filling}, order_.options());
+  const auto* from = order_.const_data_ptr<int64_t>();
+  auto* to = std::copy_n(from + range.first, range.real, filled.mutable_data_ptr<int64_t>());
+  for (int64_t i = 0; i < range.filling; ++i) *to++ = from[(range.fill_first + i) % range.pool];
+  return filled;
+}
+
+}  // namespace accelerate::data

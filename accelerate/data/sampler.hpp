@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which samples an epoch visits, and in which order: before they are shared out among ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace accelerate::data {
+
+/// An order depends on the seed and the epoch and nothing else, so every rank computes the same one. Our orders are
+/// PyTorch's, drawn from a CPU generator seeded seed + epoch.
+class Sampler {
+ public:
+  Sampler() = default;
+  Sampler(const Sampler&) = delete;
+  Sampler& operator=(const Sampler&) = delete;
+  virtual ~Sampler() = default;
+
+  /// How many samples an epoch visits; not more than an epoch's, may be other than the source's.
+  [[nodiscard]] virtual int64_t size() const = 0;
+  /// returns   [size()] int64 on the CPU, each a sample's number in the source
+  [[nodiscard]] virtual at::Tensor order(uint64_t seed, int64_t epoch) const = 0;
+  /// The order depends on the seed, which is then rank 0's on all ranks.
+  [[nodiscard]] virtual bool seeded() const { return true; }
+};
+using SamplerPtr = std::shared_ptr<const Sampler>;
+
+/// 0, 1, 2 ... samples-1.
+[[nodiscard]] SamplerPtr sequential_sampler(int64_t samples);
+
+/// torch.utils.data.RandomSampler: permutations, one after another where `draws` are more than samples.
+/// draws   below 0: samples. Throws Error (usage) for draws without samples.
+[[nodiscard]] SamplerPtr random_sampler(int64_t samples, int64_t draws = -1);
+/// RandomSampler(replacement=True): each draw is any of the samples.
+[[nodiscard]] SamplerPtr random_sampler_with_replacement(int64_t samples, int64_t draws);
+
+/// torch.utils.data.WeightedRandomSampler.
+/// weights   [N], not negative, need not sum to 1
+/// Throws Error (usage) for weights of another shape, negative or not finite ones, none above 0, and without
+/// replacement for more draws than weights above 0.
+[[nodiscard]] SamplerPtr weighted_sampler(const at::Tensor& weights, int64_t draws, bool replacement = true);
+
+/// Of these samples alone: in their order, or shuffled as torch.utils.data.SubsetRandomSampler shuffles.
+/// indices   [n] int64
+[[nodiscard]] SamplerPtr subset_sampler(const at::Tensor& indices, bool shuffle = true);
+
+/// Samples of like length lie together, so that little is padded: of every 50 batches' samples, drawn at random, the
+/// longest come first, and the longest of all is the very first (Hugging Face transformers' LengthGroupedSampler).
+/// lengths      [N] int64
+/// batch_size   samples that all ranks together take per step
+[[nodiscard]] SamplerPtr length_grouped_sampler(const at::Tensor& lengths, int64_t batch_size);
+
+/// A user's own: order(seed, epoch) returns [size] int64.
+[[nodiscard]] SamplerPtr make_sampler(int64_t size, std::function<at::Tensor(uint64_t seed, int64_t epoch)> order);
+
+using IndexBatches = std::vector<std::vector<int64_t>>;
+/// Makes the batches itself; a rank gets whole ones, as deal_batches deals them, or, where all but a shorter last one
+/// are of one size, filled sample by sample as any other loader's.
+using BatchSampler = std::function<IndexBatches(uint64_t seed, int64_t epoch)>;
+
+}  // namespace accelerate::data

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "accelerate/data/sampler.hpp"
+
+using namespace accelerate::data;
+using Numbers = std::vector<int64_t>;
+
+namespace {
+
+Numbers drawn(const SamplerPtr& sampler, uint64_t seed, int64_t epoch = 0) {
+  const auto order = sampler->order(seed, epoch);
+  CHECK(order.scalar_type() == torch::kLong);
+  CHECK(order.sizes() == at::IntArrayRef{sampler->size()});
+  return {order.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>() + order.numel()};
+}
+
+}  // namespace
+
+TEST_CASE("a shuffled epoch is PyTorch's randperm with the seed plus the epoch") {
+  struct Row {
+    int64_t n;
+    uint64_t seed;
+    std::vector<int64_t> order;
+  };
+  const std::vector<Row> rows{
+      {6, 42, {0, 3, 2, 4, 1, 5}},
+      {6, 43, {4, 0, 5, 1, 2, 3}},
+      {8, 42, {6, 3, 0, 7, 2, 1, 4, 5}},
+      {8, 43, {4, 5, 7, 1, 3, 2, 6, 0}},
+      {8, 44, {4, 7, 3, 2, 1, 5, 6, 0}},
+      {10, 42, {2, 6, 1, 8, 4, 5, 0, 9, 3, 7}},
+      {10, 43, {8, 4, 9, 0, 5, 1, 6, 7, 2, 3}},
+      {10, 44, {2, 6, 3, 8, 7, 9, 1, 4, 5, 0}},
+  };
+  for (const auto& row : rows) {
+    CHECK(drawn(random_sampler(row.n), row.seed) == row.order);
+    if (row.seed > 42) CHECK(drawn(random_sampler(row.n), 42, static_cast<int64_t>(row.seed) - 42) == row.order);
+  }
+}
+
+TEST_CASE("an order takes nothing from the default generator") {
+  torch::manual_seed(1);
+  const auto expected = torch::rand(3);
+  torch::manual_seed(1);
+  (void)random_sampler(100)->order(5, 0);
+  (void)weighted_sampler(torch::ones(4), 20)->order(5, 0);
+  CHECK(torch::rand(3).equal(expected));
+}
+
+TEST_CASE("without a seed every epoch counts up, and no samples are no order") {
+  CHECK(drawn(sequential_sampler(4), 42, 3) == Numbers{0, 1, 2, 3});
+  CHECK_FALSE(sequential_sampler(4)->seeded());
+  CHECK(drawn(random_sampler(0), 42).empty());
+  CHECK(drawn(random_sampler_with_replacement(0, 0), 42).empty());
+  CHECK(drawn(weighted_sampler(torch::ones(2), 0), 42).empty());
+  CHECK(drawn(length_grouped_sampler(torch::empty({0}, torch::kLong), 2), 42).empty());
+}
+
+// What PyTorch 2.11 draws from a generator seeded 43: torch.utils.data's samplers as written in the test's name.
+TEST_CASE("RandomSampler with num_samples, with and without replacement") {
+  CHECK(drawn(random_sampler(3, 7), 42, 1) == Numbers{1, 0, 2, 2, 0, 1, 1});
+  CHECK(drawn(random_sampler(5, 3), 42, 1) == Numbers{3, 1, 4});
+  CHECK(drawn(random_sampler_with_replacement(10, 35), 42, 1) == Numbers{8, 8, 5, 7, 5, 0, 0, 1, 7, 9, 1, 0,
+                                                                         4, 4, 7, 2, 1, 9, 6, 3, 9, 9, 5, 5,
+                                                                         2, 7, 4, 1, 3, 8, 2, 0, 7, 6, 4});
+}
+
+TEST_CASE("WeightedRandomSampler, with and without replacement, of weights of any dtype") {
+  CHECK(drawn(weighted_sampler(torch::tensor({1, 2, 3, 4}), 6), 42, 1) == Numbers{3, 2, 1, 3, 3, 2});
+  CHECK(drawn(weighted_sampler(torch::tensor({1.F, 2.F, 0.F, 4.F}), 3, false), 42, 1) == Numbers{1, 3, 0});
+}
+
+TEST_CASE("SubsetRandomSampler, and a subset in its order") {
+  const auto indices = torch::tensor({5, 7, 1, 3});
+  CHECK(drawn(subset_sampler(indices), 42, 1) == Numbers{5, 7, 3, 1});
+  CHECK(drawn(subset_sampler(indices, false), 42, 1) == Numbers{5, 7, 1, 3});
+  CHECK_FALSE(subset_sampler(indices, false)->seeded());
+}
+
+// Expected by the function of the name in transformers' trainer_pt_utils, run in Python.
+TEST_CASE("get_length_grouped_indices: like lengths lie together, the longest of all is first") {
+  const auto lengths = torch::tensor({3, 9, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8});
+  CHECK(drawn(length_grouped_sampler(lengths, 2), 42, 1) ==
+        Numbers{13, 19, 8, 16, 9, 10, 0, 17, 12, 14, 11, 4, 6, 15, 18, 7, 1, 5, 3, 2});
+  CHECK(drawn(length_grouped_sampler(lengths, 3), 42, 2) ==
+        Numbers{15, 9, 10, 12, 14, 0, 6, 7, 4, 13, 5, 3, 1, 19, 16, 8, 11, 18, 17, 2});
+  CHECK(drawn(length_grouped_sampler(torch::arange(24) * 7 % 11, 1), 42, 1) ==
+        Numbers{3, 9, 12, 4, 7, 22, 6, 20, 13, 5, 19, 0, 23, 18, 21, 10, 16, 8, 14, 17, 1, 15, 2, 11});
+}
+
+TEST_CASE("a sampler keeps its own copy of what it was made of") {
+  auto indices = torch::tensor({5, 7}), weights = torch::tensor({0.0, 1.0});
+  const auto subset = subset_sampler(indices, false);
+  const auto weighted = weighted_sampler(weights, 3);
+  indices.zero_(), weights.fill_(-1);
+  CHECK(drawn(subset, 0) == Numbers{5, 7});
+  CHECK(drawn(weighted, 0) == Numbers{1, 1, 1});
+}
+
+TEST_CASE("wrong samplers are refused, with the values") {
+  CHECK_THROWS_WITH((void)sequential_sampler(-1), "sequential_sampler: samples is -1, must be at least 0");
+  CHECK_THROWS_WITH((void)random_sampler(0, 3), "random_sampler: 3 draws from 0 samples; there must be one");
+  CHECK_THROWS_WITH((void)random_sampler_with_replacement(0, 3),
+                    "random_sampler: 3 draws from 0 samples; there must be one");
+  CHECK_THROWS_WITH((void)random_sampler_with_replacement(2, -3), "random_sampler: draws is -3, must be at least 0");
+  CHECK_THROWS_WITH((void)weighted_sampler(torch::ones({2, 2}), 3),
+                    "weighted_sampler: weights has 2 dimensions, must have one");
+  CHECK_THROWS_WITH((void)weighted_sampler(torch::tensor({1.0, -1.0}), 3),
+                    "weighted_sampler: a weight is negative or not finite; each must be 0 or more");
+  CHECK_THROWS_WITH((void)weighted_sampler(torch::tensor({1.0, NAN}), 3),
+                    "weighted_sampler: a weight is negative or not finite; each must be 0 or more");
+  CHECK_THROWS_WITH((void)weighted_sampler(torch::zeros(4), 3),
+                    "weighted_sampler: 3 draws of 0 weights above 0; there must be one");
+  CHECK_THROWS_WITH((void)weighted_sampler(torch::tensor({1, 1, 0}), 3, false),
+                    "weighted_sampler: 3 draws without replacement of 2 weights above 0; there must be as many");
+  CHECK_THROWS_WITH((void)subset_sampler({}), "subset_sampler: indices has 0 dimensions, must have one");
+  CHECK_THROWS_WITH((void)length_grouped_sampler(torch::ones(3), 0),
+                    "length_grouped_sampler: batch_size is 0, must be at least 1");
+}
