@@ -20,15 +20,15 @@ struct LoaderOptions {
   int64_t batch_size = 1;
   /// A new order every epoch: torch.randperm with a CPU generator seeded seed + epoch.
   bool shuffle = false;
-  /// Says which samples an epoch visits, and in which order; excludes shuffle.
-  SamplerPtr sampler{};
-  /// Makes the batches; excludes batch_size, shuffle, sampler and drop_last.
-  BatchSampler batch_sampler{};
   /// Leaves out the last samples where they do not fill a batch on every rank.
   bool drop_last = false;
   /// Seed of the orders. Unset: the seed of LibTorch's CPU generator (what torch::manual_seed set; else a random one)
   /// when the first pass begins; a prepared loader takes rank 0's.
   std::optional<uint64_t> seed{};
+  /// Says which samples an epoch visits, and in which order; excludes shuffle.
+  SamplerPtr sampler{};
+  /// Makes the batches; excludes batch_size, shuffle, sampler and drop_last.
+  BatchSampler batch_sampler{};
 };
 
 /// A handle: copies refer to the same loader.
