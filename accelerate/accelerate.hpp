@@ -13,7 +13,7 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/memory.hpp"
-#include "accelerate/data/mnist.hpp"
+#include "accelerate/data/sources/mnist.hpp"
 #include "accelerate/distributed_data_parallel.hpp"
 #include "accelerate/optim/schedules/constant.hpp"
 #include "accelerate/optim/schedules/lambda.hpp"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,24 @@ class StreamRows {
   bool known_ = true, equal_ = true;
 };
 
+/// A batch put together of this rank's own rows and of the filling, which goes round the stream's first batches.
+///
+/// own     range.real rows
+/// front   batches of `each` rows, range.pool together
+template <typename Batch>
+std::vector<tree::RowPiece<Batch>> row_pieces(const BatchRange& range, const tree::RowPiece<Batch>& own,
+                                              std::span<const Batch> front, int64_t each) {
+  std::vector<tree::RowPiece<Batch>> list;
+  if (range.real > 0) list.push_back(own);
+  for (int64_t done = 0; done < range.filling;) {
+    const int64_t at = (range.fill_first + done) % range.pool;
+    const int64_t count = std::min({range.filling - done, each - at % each, range.pool - at});
+    list.push_back({&front[static_cast<size_t>(at / each)], at % each, count});
+    done += count;
+  }
+  return list;
+}
+
 /// deal_batches for a stream whose length nobody knows: batches go in one by one, this rank's come out.
 ///
 /// With even_batches the last round is filled as Accelerate fills it. Where all batches but a shorter last one have the
@@ -96,7 +115,8 @@ class BatchDealer {
       if (range.filling == 0) return mine;
       // The short one says which tensors have rows: of a full one a dimension may be as long by chance.
       const Batch& like = rows_.last_is_short() ? *short_ : front_.front();
-      if (auto filled = tree::join_rows(like, pieces(range, mine))) return filled;
+      const tree::RowPiece<Batch> own{mine ? &*mine : nullptr, 0, range.real};
+      if (auto filled = tree::join_rows(like, row_pieces<Batch>(range, own, front_, rows_.each()))) return filled;
     }
     if (mine) return mine;
     const int64_t dealt = rows_.batches() % options_.world_size;  // batches of the incomplete round
@@ -119,20 +139,6 @@ class BatchDealer {
 
   [[nodiscard]] ShardPlan row_plan() const {
     return {rows_.samples(), {.rank = options_.rank, .world_size = options_.world_size, .batch_size = rows_.each()}};
-  }
-
-  /// The rows of `range` as pieces of whole batches, this rank's own rows first.
-  std::vector<tree::RowPiece<Batch>> pieces(const BatchRange& range, const std::optional<Batch>& mine) const {
-    std::vector<tree::RowPiece<Batch>> list;
-    if (range.real > 0) list.push_back({&*mine, 0, range.real});
-    const int64_t each = rows_.each();
-    for (int64_t done = 0; done < range.filling;) {
-      const int64_t at = (range.fill_first + done) % range.pool;
-      const int64_t count = std::min({range.filling - done, each - at % each, range.pool - at});
-      list.push_back({&front_[static_cast<size_t>(at / each)], at % each, count});
-      done += count;
-    }
-    return list;
   }
 
   static Batch copy(const Batch& batch) {

@@ -48,20 +48,22 @@ struct LoaderBase::Impl {
   int64_t epoch = 0;
   bool begun = false;  // a pass of `epoch` began
 
-  [[nodiscard]] ShardOptions shard_options() const {
-    return {.rank = share.rank,
-            .world_size = share.world_size,
+  [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
+  [[nodiscard]] ShardOptions shard_options(const Share& whose) const {
+    return {.rank = whose.rank,
+            .world_size = whose.world_size,
             .batch_size = options.batch_size,
-            .split_batches = share.split_batches,
+            .split_batches = whose.split_batches,
             .drop_last = options.drop_last,
-            .even_batches = share.even_batches && share.world_size > 1};
+            .even_batches = whose.even_batches && whose.world_size > 1};
   }
 
   /// Throws as ShardPlan does.
-  void check(const Place& place) const {
-    ShardOptions asked = shard_options();
-    if (!sampler) asked.split_batches = false;  // its batches tell, once they are made
-    (void)ShardPlan(0, asked, place);
+  void take(const Share& asked, const Place& place) {
+    ShardOptions checked = shard_options(asked);
+    if (!sampler) checked.split_batches = false;  // its batches tell, once they are made
+    (void)ShardPlan(0, checked, place);
+    share = asked;
   }
 
   [[nodiscard]] bool shuffles() const { return sampler ? sampler->seeded() : true; }
@@ -148,15 +150,7 @@ LoaderBase::LoaderBase(int64_t samples, const LoaderOptions& options) {
   impl_ = std::make_shared<Impl>(Impl{.samples = samples, .options = options, .sampler = std::move(sampler)});
 }
 
-void LoaderBase::shard(const Share& share, const Place& place) {
-  const Share before = std::exchange(impl_->share, share);
-  try {
-    impl_->check(place);
-  } catch (const Error&) {
-    impl_->share = before;
-    throw;
-  }
-}
+void LoaderBase::shard(const Share& share, const Place& place) { impl_->take(share, place); }
 
 int64_t LoaderBase::size() const { return impl_->size(); }
 int64_t LoaderBase::sample_count() const { return impl_->samples; }

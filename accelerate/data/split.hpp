@@ -2,10 +2,8 @@
 // Whole batches cut into a part for every rank: for loaders that make their batches themselves.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/deal.hpp"
@@ -57,7 +55,8 @@ class BatchSplitter {
     if (rows_.batches() == 1) front_ = batch;
     const auto range = rows_.part();
     if (!range) return std::nullopt;
-    auto part = tree::join_rows(batch, pieces(batch, *range));
+    const tree::RowPiece<Batch> own{&batch, range->first - rows_.begin(), range->real};
+    auto part = tree::join_rows(batch, row_pieces<Batch>(*range, own, {&*front_, 1}, range->pool));
     if (!part) rows_.fail_as_other();
     return part;
   }
@@ -65,18 +64,6 @@ class BatchSplitter {
   [[nodiscard]] int64_t remainder() const { return rows_.remainder(); }
 
  private:
-  std::vector<tree::RowPiece<Batch>> pieces(const Batch& batch, const BatchRange& range) const {
-    std::vector<tree::RowPiece<Batch>> list;
-    if (range.real > 0) list.push_back({&batch, range.first - rows_.begin(), range.real});
-    for (int64_t done = 0; done < range.filling;) {
-      const int64_t at = (range.fill_first + done) % range.pool;
-      const int64_t count = std::min(range.filling - done, range.pool - at);
-      list.push_back({&*front_, at, count});
-      done += count;
-    }
-    return list;
-  }
-
   SplitRows rows_;
   std::optional<Batch> front_;
 };

@@ -86,18 +86,9 @@ class ForeignPass {
   using Batch = batch_t<Loader>;
 
   ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
-      : walk_(loader, shared.group),
-        // A shardable loader gives its own share already: nothing is dealt.
-        dealer_(data::Shardable<Loader> ? data::DealOptions{}
-                                        : data::DealOptions{.rank = shared.group.rank(),
-                                                            .world_size = shared.group.size(),
-                                                            .even_batches = options.even_batches},
-                shared.place) {
-    if (options.split_batches && !data::Shardable<Loader>) {
-      splitter_.emplace(
-          data::DealOptions{
-              .rank = shared.group.rank(), .world_size = shared.group.size(), .even_batches = options.even_batches},
-          shared.place);
+      : walk_(loader, shared.group), dealer_(dealing(options, shared.group), shared.place) {
+    if (options.split_batches && !data::Shardable<Loader> && shared.group.size() > 1) {
+      splitter_.emplace(dealing(options, shared.group), shared.place);
     }
     ahead_ = read_round();
   }
@@ -114,6 +105,12 @@ class ForeignPass {
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
 
  private:
+  /// A shardable loader gives its own share already: nothing is dealt.
+  static data::DealOptions dealing(const LoaderOptions& options, const comm::Group& group) {
+    if constexpr (data::Shardable<Loader>) return {};
+    return {.rank = group.rank(), .world_size = group.size(), .even_batches = options.even_batches};
+  }
+
   /// This rank's batch of the next round.
   std::optional<Batch> read_round() {
     if (ended_) return std::nullopt;

@@ -63,33 +63,46 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
   return PreparedModel<Module>(std::move(held), with_shared(shared, std::move(core)));
 }
 
+/// The way of whatever is no model.
+/// enter(object)   its entry
+/// wrap(kept, entry)   its handle
+template <typename Object, typename Enter, typename Wrap>
+auto prepare_held(const SharedPtr& shared, Object&& object, bool owned, Enter&& enter, Wrap&& wrap) {
+  const auto held = hold(std::forward<Object>(object));
+  check_there(*shared, held != nullptr);
+  auto entry = enter(*held);
+  auto kept = keep(*entry, held, owned);
+  return wrap(std::move(kept), std::move(entry));
+}
+
 template <AnyOptimizer Optimizer>
 auto prepare_optimizer(const SharedPtr& shared, Optimizer&& optimizer) {
-  const auto held = hold(std::forward<Optimizer>(optimizer));
-  using Object = typename std::remove_cvref_t<decltype(held)>::element_type;
-  check_there(*shared, held != nullptr);
-  auto core = enter_optimizer(*shared, *held);
-  auto kept = keep(*core, held, !is_referenced<Optimizer>);
-  return PreparedOptimizer<Object>(std::move(kept), with_shared(shared, std::move(core)));
+  return prepare_held(
+      shared, std::forward<Optimizer>(optimizer), !is_referenced<Optimizer>,
+      [&](auto& object) { return enter_optimizer(*shared, object); },
+      [&]<typename Object>(std::shared_ptr<Object> kept, std::shared_ptr<OptimizerCore> core) {
+        return PreparedOptimizer<Object>(std::move(kept), with_shared(shared, std::move(core)));
+      });
 }
 
 template <AnyScheduler Scheduler>
 auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, Scheduler&& scheduler) {
-  const auto held = hold(std::forward<Scheduler>(scheduler));
-  using Object = typename std::remove_cvref_t<decltype(held)>::element_type;
-  check_there(*shared, held != nullptr);
-  auto core = enter_scheduler(*shared, options.scheduler, identity_of(*held));
-  auto kept = keep(*core, held, !is_referenced<Scheduler>);
-  return PreparedScheduler<Object>(std::move(kept), with_shared(shared, std::move(core)));
+  return prepare_held(
+      shared, std::forward<Scheduler>(scheduler), !is_referenced<Scheduler>,
+      [&](auto& object) { return enter_scheduler(*shared, options.scheduler, identity_of(object)); },
+      [&]<typename Object>(std::shared_ptr<Object> kept, std::shared_ptr<SchedulerCore> core) {
+        return PreparedScheduler<Object>(std::move(kept), with_shared(shared, std::move(core)));
+      });
 }
 
 template <AnyLoader Loader>
 auto prepare_data_loader(const SharedPtr& shared, const PrepareOptions& options, Loader&& loader) {
-  const auto held = hold(std::forward<Loader>(loader));
-  using Object = typename std::remove_cvref_t<decltype(held)>::element_type;
-  check_there(*shared, held != nullptr);
-  const auto entry = enter_loader(*shared, identity_of(*held));
-  return PreparedLoader<Object>(keep(*entry, held, /*owned=*/false), shared, options.loader);
+  return prepare_held(
+      shared, std::forward<Loader>(loader), /*owned=*/false,
+      [&](auto& object) { return enter_loader(*shared, identity_of(object)); },
+      [&]<typename Object>(std::shared_ptr<Object> kept, const std::shared_ptr<Entry>&) {
+        return PreparedLoader<Object>(std::move(kept), shared, options.loader);
+      });
 }
 
 /// Several objects of one kind, prepared one after another: std::vector<Net> becomes std::vector<PreparedModel<...>>.

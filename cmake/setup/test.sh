@@ -27,9 +27,8 @@ test_full() {
   part "every test" test_in build
   part "address and undefined sanitizers" test_asan
   part "thread sanitizer" test_tsan
-  part "without MPI" test_without MPI
+  part "without MPI and CUDA" test_without MPI CUDA
   part "without gloo" test_without GLOO
-  part "without CUDA" test_without CUDA
   [ -z "$full_failed" ] || fail "full: failed:${full_failed%,}"
   say "full: all parts passed"
 }
@@ -71,10 +70,14 @@ test_tsan() {
     setarch "$(uname -m)" -R ctest --test-dir build-tsan -j "$(jobs)" --output-on-failure -LE full -R "$tsan_tests" -E "$tsan_not"
 }
 
-# test_without <MPI|GLOO|CUDA>: the tests that still apply are those that this configuration has. Warnings are errors here,
-# and every source file is compiled by itself, so that each goes on including what it uses.
+# test_without <MPI|GLOO|CUDA ...>: the tests that still apply are those that this configuration has. Warnings are errors
+# here, and every source file is compiled by itself, so that each goes on including what it uses.
 test_without() {
-  local folder=build-no-${1,,}
-  build_in "$folder" release "-DACCELERATE_WITH_$1=OFF" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_UNITY_BUILD=OFF
+  local folder=build-no part options=()
+  for part; do
+    folder+=-${part,,}
+    options+=("-DACCELERATE_WITH_$part=OFF")
+  done
+  build_in "$folder" release "${options[@]}" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_UNITY_BUILD=OFF
   test_in "$folder" -LE full -E "$not_again"
 }

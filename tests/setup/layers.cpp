@@ -22,7 +22,7 @@ bool is_plain(const std::string& place) {
 }
 
 // Rooms so large that their folders are places of their own; a file directly in one of them is its face.
-const Names with_wings{"comm", "launch"};
+const Names with_wings{"comm", "data", "launch"};
 
 bool is_libtorch(const std::string& header) {
   static const std::regex folders("(torch|ATen|c10|caffe2)/.*");
@@ -60,6 +60,7 @@ const std::map<std::string, Names>& table() {
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree"};
     const Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile", "job"};
+    const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},
         {"env", {"base"}},
@@ -79,7 +80,7 @@ const std::map<std::string, Names>& table() {
         {"precision", doors},
         {"tree", doors},
         {"prepared", values + rooms},
-        {"facade", values + rooms + Names{"prepared"}},
+        {"facade", values + rooms + data_wings + Names{"prepared"}},
         {"trainer", {"facade"}}};
     for (const auto& room : rooms) rows[room] = values;
     for (const auto& backend : accelerate::env::backends()) {
@@ -87,6 +88,7 @@ const std::map<std::string, Names>& table() {
     }
     // Two integers are all that these know of other ranks.
     rows["data"].erase("comm");
+    for (const auto& wing : data_wings) rows[wing] = rows["data"] + Names{"data"};
     rows["optim"].erase("comm");
     return rows;
   }();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/data/idx.hpp"
+#include "accelerate/data/sources/idx.hpp"
 
 #include <ATen/ops/from_blob.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/data/mnist.hpp"
+#include "accelerate/data/sources/mnist.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
@@ -10,7 +10,7 @@
 #include <bit>
 #include <cstring>
 
-#include "accelerate/data/idx.hpp"
+#include "accelerate/data/sources/idx.hpp"
 
 namespace accelerate::data {
 namespace {

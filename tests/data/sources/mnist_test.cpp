@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "accelerate/data/idx.hpp"
-#include "accelerate/data/mnist.hpp"
+#include "accelerate/data/sources/idx.hpp"
+#include "accelerate/data/sources/mnist.hpp"
 
 using accelerate::Error;
 using accelerate::ErrorKind;
