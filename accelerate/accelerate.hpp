@@ -14,6 +14,8 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/memory.hpp"
 #include "accelerate/data/sources/mnist.hpp"
+#include "accelerate/data/sources/npy.hpp"
+#include "accelerate/data/sources/tokens.hpp"
 #include "accelerate/distributed_data_parallel.hpp"
 #include "accelerate/optim/schedules/constant.hpp"
 #include "accelerate/optim/schedules/lambda.hpp"

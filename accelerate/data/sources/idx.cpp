@@ -18,7 +18,7 @@
 namespace accelerate::data {
 namespace {
 
-constexpr std::string_view operation = "read_idx";
+constexpr std::string_view idx_operation = "read_idx";
 
 }  // namespace
 
@@ -27,11 +27,11 @@ class GzipFile {
  public:
   explicit GzipFile(const std::filesystem::path& path) : path_(path), file_(gzopen(path.c_str(), "rb"), &gzclose) {
     if (!file_)
-      base::fail(ErrorKind::io, {}, operation, "{} cannot be opened: {}", path.string(), std::strerror(errno));
+      base::fail(ErrorKind::io, {}, idx_operation, "{} cannot be opened: {}", path.string(), std::strerror(errno));
     gzbuffer(file_.get(), 1 << 17);
     // gzdirect before the first read looks at the first two bytes.
     if (path.extension() == ".gz" && gzdirect(file_.get()) == 1)
-      base::fail(ErrorKind::data, {}, operation, "{} is not gzip: expected the bytes 1f 8b at its start, found {}",
+      base::fail(ErrorKind::data, {}, idx_operation, "{} is not gzip: expected the bytes 1f 8b at its start, found {}",
                  path.string(), first_bytes());
   }
 
@@ -65,14 +65,14 @@ class GzipFile {
     const char* text = gzerror(file_.get(), &code);
     if (code == Z_OK || code == Z_STREAM_END) return;
     if (code == Z_ERRNO)
-      base::fail(ErrorKind::io, {}, operation, "{} cannot be read: {}", path_.string(), std::strerror(errno));
+      base::fail(ErrorKind::io, {}, idx_operation, "{} cannot be read: {}", path_.string(), std::strerror(errno));
     if (code == Z_BUF_ERROR)
-      base::fail(ErrorKind::data, {}, operation,
+      base::fail(ErrorKind::data, {}, idx_operation,
                  "{} is cut off: expected the end of the gzip stream, found the end of "
                  "the file",
                  path_.string());
-    base::fail(ErrorKind::data, {}, operation, "{} is damaged: expected a gzip stream, zlib found {}", path_.string(),
-               text);
+    base::fail(ErrorKind::data, {}, idx_operation, "{} is damaged: expected a gzip stream, zlib found {}",
+               path_.string(), text);
   }
 
   [[nodiscard]] std::string first_bytes() {
@@ -94,11 +94,11 @@ uint32_t big_endian(const uint8_t* bytes) {
 void check_header(const std::filesystem::path& path, const std::vector<uint8_t>& bytes, int64_t dimensions) {
   const size_t expected = 4 + 4 * static_cast<size_t>(dimensions);
   if (bytes.size() < expected)
-    base::fail(ErrorKind::data, {}, operation, "{} is cut off: expected a header of {} bytes, found {} bytes",
+    base::fail(ErrorKind::data, {}, idx_operation, "{} is cut off: expected a header of {} bytes, found {} bytes",
                path.string(), expected, bytes.size());
   const uint32_t magic = 0x00000800U | static_cast<uint32_t>(dimensions);
   if (big_endian(bytes.data()) != magic)
-    base::fail(ErrorKind::data, {}, operation,
+    base::fail(ErrorKind::data, {}, idx_operation,
                "{} has the wrong magic: expected 0x{:08x} (bytes, {} dimensions), "
                "found 0x{:08x}",
                path.string(), magic, dimensions, big_endian(bytes.data()));
@@ -122,14 +122,15 @@ struct IdxFile::Impl {
       overflow |= __builtin_mul_overflow(size, static_cast<uint64_t>(shape.back()), &size);
     }
     if (overflow || size > uint64_t{1} << 40)
-      base::fail(ErrorKind::data, {}, operation, "{} is damaged: its header says [{}], more than any such file holds",
-                 path.string(), fmt::join(shape, ", "));
+      base::fail(ErrorKind::data, {}, idx_operation,
+                 "{} is damaged: its header says [{}], more than any such file holds", path.string(),
+                 fmt::join(shape, ", "));
     const uint64_t most = file.most_bytes() - header.size();
     if (most < size) refuse_length("cut off", fmt::format("{}{}", most, file.packed() ? " at most" : ""));
   }
 
   [[noreturn]] void refuse_length(std::string_view verdict, std::string_view found) const {
-    base::fail(ErrorKind::data, {}, operation, "{} is {}: expected {} bytes after the header [{}], found {}",
+    base::fail(ErrorKind::data, {}, idx_operation, "{} is {}: expected {} bytes after the header [{}], found {}",
                path.string(), verdict, size, fmt::join(shape, ", "), found);
   }
 };

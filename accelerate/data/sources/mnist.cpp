@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "accelerate/data/sources/idx.hpp"
+#include "accelerate/data/sources/labels.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t side = 28;
 constexpr int64_t pixels = side * side;
-constexpr uint8_t classes_of_set = 10;
+constexpr int64_t classes_of_set = 10;
 
 /// Grey images kept as bytes: a quarter of the memory, and faster than gathering floats (README).
 class GreyImages final : public Source {
@@ -97,15 +98,6 @@ void check_shapes(const IdxFile& images, const IdxFile& labels, std::string_view
     base::fail(ErrorKind::data, {}, set, "{} has 0 images: expected at least 1", images.path().string());
 }
 
-void check_labels(const at::Tensor& labels, const fs::path& path, std::string_view set) {
-  const uint8_t* const first = labels.const_data_ptr<uint8_t>();
-  const uint8_t* const last = first + labels.numel();
-  const uint8_t* const bad = std::find_if(first, last, [](uint8_t label) { return label >= classes_of_set; });
-  if (bad != last)
-    base::fail(ErrorKind::data, {}, set, "{} says {} for sample {}: expected a label from 0 to {}", path.string(), *bad,
-               bad - first, classes_of_set - 1);
-}
-
 Loader load(const fs::path& folder, const LoaderOptions& options, Split split, std::string_view set, float mean,
             float deviation) {
   const auto names = file_names();
@@ -116,7 +108,7 @@ Loader load(const fs::path& folder, const LoaderOptions& options, Split split, s
   IdxFile labels(labels_path, 1);
   check_shapes(images, labels, set);
   const at::Tensor classes = labels.read();
-  check_labels(classes, labels_path, set);
+  check_labels(classes, classes_of_set, labels_path, set);
   return Loader(std::make_shared<GreyImages>(images.read(), classes.to(at::kLong), mean, deviation), options);
 }
 

@@ -1,40 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/testing.hpp"
+#include "tests/data/sources/files.hpp"
 //
 #include <sys/resource.h>
 #include <zlib.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "accelerate/data/sources/idx.hpp"
 #include "accelerate/data/sources/mnist.hpp"
 
-using accelerate::Error;
 using accelerate::ErrorKind;
 using accelerate::data::fashion_mnist;
 using accelerate::data::mnist;
 using accelerate::data::read_idx;
 using accelerate::data::Split;
-namespace fs = std::filesystem;
+using namespace test_files;
 
 namespace {
 
 const fs::path shipped = TEST_SOURCE_DIR "/examples/data";
-
-/// A folder of its own that goes away. Not with remove_all: libtorch.so 2.11 exports one that calls a null pointer.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("accelerate-mnist-" + std::to_string(getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() {
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(path, ignored)) fs::remove(entry.path(), ignored);
-    fs::remove(path, ignored);
-  }
-  [[nodiscard]] std::string file(const std::string& name) const { return (path / name).string(); }
-};
-
-void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
 /// bytes, then so many millions of zeros
 void write_gzip(const fs::path& path, const std::string& bytes, int millions = 0) {
@@ -43,11 +25,6 @@ void write_gzip(const fs::path& path, const std::string& bytes, int millions = 0
   const std::string zeros(millions > 0 ? 1'000'000 : 0, '\0');
   for (int i = 0; i < millions; ++i) gzwrite(file, zeros.data(), static_cast<unsigned>(zeros.size()));
   gzclose(file);
-}
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::string word(uint32_t value) {
@@ -63,16 +40,6 @@ std::string idx(const std::vector<uint32_t>& shape) {
   for (const uint32_t n : shape) bytes += word(n), size *= n;
   for (uint32_t i = 0; i < size; ++i) bytes += static_cast<char>(i % 251);
   return bytes;
-}
-
-std::string message(const std::function<void()>& call, ErrorKind kind) {
-  try {
-    call();
-  } catch (const Error& error) {
-    CHECK(error.kind() == kind);
-    return error.what();
-  }
-  return "nothing thrown";
 }
 
 std::string refused(const fs::path& path, const std::string& bytes, int64_t dimensions = 1) {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/sources/npy.hpp"
+
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <memory>
+
+#include "accelerate/data/memory.hpp"
+#include "accelerate/data/sources/files.hpp"
+#include "accelerate/data/sources/labels.hpp"
+#include "accelerate/data/sources/npy_header.hpp"
+
+namespace accelerate::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "mapped numbers are used as they lie in the file");
+
+void check_length(const MappedFile& file, const NpyHeader& header) {
+  const auto says = fmt::format("[{}] {}", fmt::join(header.shape, ", "), dtype_name(header.dtype));
+  const auto expected = bytes_of(header.shape, header.dtype);
+  if (!expected)
+    base::fail(ErrorKind::data, {}, "npy", "{} is damaged: its header says {}, more than any file holds",
+               file.path().string(), says);
+  const uint64_t found = file.size() - header.size;
+  if (found != *expected)
+    base::fail(ErrorKind::data, {}, "npy", "{} is {}: expected {} bytes after the header, {}, found {}",
+               file.path().string(), found < *expected ? "cut off" : "too long", *expected, says, found);
+}
+
+// What reads them may ask for it.
+void check_alignment(uint64_t offset, at::ScalarType dtype, const std::filesystem::path& path,
+                     std::string_view operation, std::string_view remedy) {
+  if (offset % c10::elementSize(dtype) != 0)
+    base::fail(ErrorKind::data, {}, operation,
+               "{} has its first number at byte {}: expected a multiple of {}, as it is {}; {}", path.string(), offset,
+               c10::elementSize(dtype), dtype_name(dtype), remedy);
+}
+
+uint64_t sample_bytes(const RawFile& file) {
+  const auto size = bytes_of(file.sample_shape, file.dtype);
+  if (!size || *size == 0)
+    base::fail(ErrorKind::usage, {}, "map_raw", "sample_shape is [{}], must be the shape of at least one number",
+               fmt::join(file.sample_shape, ", "));
+  if (file.header_bytes < 0)
+    base::fail(ErrorKind::usage, {}, "map_raw", "header_bytes is {}, must be at least 0", file.header_bytes);
+  return *size;
+}
+
+}  // namespace
+
+at::Tensor map_npy(const std::filesystem::path& path) {
+  const auto file = std::make_shared<MappedFile>(path, "npy");
+  const auto header = read_npy_header(file->text(), path);
+  check_length(*file, header);
+  check_alignment(header.size, header.dtype, path, "npy", "save it again with numpy.save");
+  return MappedFile::tensor(file, header.size, header.shape, header.dtype);
+}
+
+at::Tensor map_raw(const RawFile& raw) {
+  const uint64_t size = sample_bytes(raw);
+  const auto offset = static_cast<uint64_t>(raw.header_bytes);
+  const auto file = std::make_shared<MappedFile>(raw.path, "map_raw");
+  if (file->size() < offset)
+    base::fail(ErrorKind::data, {}, "map_raw", "{} is cut off: expected a header of {} bytes, found {}",
+               raw.path.string(), offset, file->size());
+  check_alignment(offset, raw.dtype, raw.path, "map_raw", "make header_bytes one");
+  const uint64_t bytes = file->size() - offset;
+  if (bytes % size != 0)
+    base::fail(ErrorKind::data, {}, "map_raw",
+               "{} has {} bytes: expected a multiple of {}, a sample [{}] of {}, found {} more", raw.path.string(),
+               bytes, size, fmt::join(raw.sample_shape, ", "), dtype_name(raw.dtype), bytes % size);
+  std::vector<int64_t> shape{static_cast<int64_t>(bytes / size)};
+  shape.insert(shape.end(), raw.sample_shape.begin(), raw.sample_shape.end());
+  return MappedFile::tensor(file, offset, shape, raw.dtype);
+}
+
+Loader npy(const NpyFiles& files, const LoaderOptions& options) {
+  const at::Tensor data = map_npy(files.data);
+  const at::Tensor target = files.target.empty() ? at::Tensor() : map_npy(files.target);
+  if (data.dim() == 0)
+    base::fail(ErrorKind::data, {}, "npy", "{} holds one number: expected [N, ...]", files.data.string());
+  if (target.defined() && (target.dim() == 0 || target.size(0) != data.size(0)))
+    base::fail(ErrorKind::data, {}, "npy", "{} has {} samples: expected {}, as in {}", files.target.string(),
+               target.dim() == 0 ? 0 : target.size(0), data.size(0), files.data.string());
+  if (data.size(0) == 0)
+    base::fail(ErrorKind::data, {}, "npy", "{} has 0 samples: expected at least 1", files.data.string());
+  if (files.classes) {
+    if (!target.defined())
+      base::fail(ErrorKind::usage, {}, "npy", "classes is {}, but there is no target", *files.classes);
+    check_labels(target, *files.classes, files.target, "npy");
+  }
+  return from_tensors(data, target, options);
+}
+
+}  // namespace accelerate::data

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/sources/tokens.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/data/sources/files.hpp"
+#include "accelerate/data/sources/npy.hpp"
+
+namespace accelerate::data {
+namespace {
+
+constexpr std::string_view tokens_operation = "text_blocks";
+
+void check_at_least_one(int64_t value, std::string_view name) {
+  if (value < 1) base::fail(ErrorKind::usage, {}, tokens_operation, "{} is {}, must be at least 1", name, value);
+}
+
+at::Tensor map_tokens(const TokenFile& file) {
+  const at::Tensor tokens =
+      file.path.extension() == ".npy" ? map_npy(file.path) : map_raw({.path = file.path, .dtype = file.dtype});
+  const auto dtype = tokens.scalar_type();
+  if (dtype != at::kUInt16 && dtype != at::kUInt32 && dtype != at::kInt && dtype != at::kLong)
+    base::fail(ErrorKind::data, {}, tokens_operation, "{} holds {}: expected uint16, uint32, int32 or int64",
+               file.path.string(), dtype_name(dtype));
+  if (tokens.dim() != 1)
+    base::fail(ErrorKind::data, {}, tokens_operation, "{} has {} dimensions: expected 1, one token after another",
+               file.path.string(), tokens.dim());
+  return tokens;
+}
+
+}  // namespace
+
+TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stride.value_or(file.block_size + 1)) {
+  check_at_least_one(file.block_size, "block_size");
+  check_at_least_one(stride_, "stride");
+  check_at_least_one(file.vocabulary.value_or(1), "vocabulary");
+  tokens_ = map_tokens(file);
+  if (tokens() <= file.block_size)
+    base::fail(ErrorKind::data, {}, tokens_operation,
+               "{} has {} tokens: expected at least {}, a block of {} and the token after it", file.path.string(),
+               tokens(), file.block_size + 1, file.block_size);
+  blocks_ = (tokens() - file.block_size - 1) / stride_ + 1;
+}
+
+int64_t TokenBlocks::dropped_tokens() const { return tokens() - ((blocks_ - 1) * stride_ + file_.block_size + 1); }
+
+Batch TokenBlocks::read(const at::Tensor& indices) const {
+  const std::array<int64_t, 2> shape{indices.size(0), file_.block_size};
+  Batch batch{.data = at::empty(shape, at::TensorOptions().dtype(at::kLong)),
+              .target = at::empty(shape, at::TensorOptions().dtype(at::kLong))};
+  auto* const data = batch.data.data_ptr<int64_t>();
+  auto* const target = batch.target.data_ptr<int64_t>();
+  switch (tokens_.scalar_type()) {
+    case at::kUInt16:
+      copy<uint16_t>(indices, data, target);
+      break;
+    case at::kUInt32:
+      copy<uint32_t>(indices, data, target);
+      break;
+    case at::kInt:
+      copy<int32_t>(indices, data, target);
+      break;
+    default:
+      copy<int64_t>(indices, data, target);
+      break;
+  }
+  return batch;
+}
+
+template <typename Token>
+void TokenBlocks::copy(const at::Tensor& indices, int64_t* data, int64_t* target) const {
+  const int64_t length = file_.block_size;
+  const auto* const tokens = static_cast<const Token*>(tokens_.const_data_ptr());
+  const auto limit = static_cast<uint64_t>(file_.vocabulary.value_or(0));
+  const auto* const block = indices.const_data_ptr<int64_t>();
+  for (int64_t b = 0; b < indices.size(0); ++b, data += length, target += length) {
+    const Token* const from = tokens + block[b] * stride_;
+    std::copy(from, from + length, data);
+    std::copy(from + 1, from + length + 1, target);
+    if (limit == 0) continue;
+    bool outside = static_cast<uint64_t>(*data) >= limit;  // a negative one is large
+    for (int64_t i = 0; i < length; ++i) outside |= static_cast<uint64_t>(target[i]) >= limit;
+    if (outside) refuse(block[b]);
+  }
+}
+
+void TokenBlocks::refuse(int64_t block) const {
+  const int64_t first = block * stride_;
+  const at::Tensor tokens = tokens_.slice(0, first, first + file_.block_size + 1).to(at::kLong);
+  const auto* const values = tokens.const_data_ptr<int64_t>();
+  const auto* const bad = std::find_if(values, values + tokens.size(0),
+                                       [&](int64_t value) { return value < 0 || value >= *file_.vocabulary; });
+  base::fail(ErrorKind::data, {}, tokens_operation, "{} has token {} at place {}, in block {}: expected 0 to {}",
+             file_.path.string(), *bad, first + (bad - values), block, *file_.vocabulary - 1);
+}
+
+Loader text_blocks(const TokenFile& file, const LoaderOptions& options) {
+  const auto blocks = std::make_shared<TokenBlocks>(file);
+  base::log_once(base::LogLevel::info, {},
+                 "text_blocks: {} has {} tokens: {} blocks of {} and the token after, {} left over", file.path.string(),
+                 blocks->tokens(), blocks->size(), file.block_size, blocks->dropped_tokens());
+  return Loader(blocks, options);
+}
+
+}  // namespace accelerate::data

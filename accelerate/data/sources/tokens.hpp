@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokenised text in one mapped file, for language models.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "accelerate/data/loader.hpp"
+
+namespace accelerate::data {
+
+struct TokenFile {
+  /// One token after another: bare numbers, or an array of one dimension in a .npy file.
+  std::filesystem::path path;
+  /// T, tokens that the model sees at once.
+  int64_t block_size;
+  /// Of bare numbers: uint16, uint32, int32 or int64. A .npy file says its own.
+  at::ScalarType dtype = at::kUInt16;
+  /// Tokens from the start of a block to the next one's. Unset: T + 1, no two blocks share a token. With T the last
+  /// token of a block is the first of the next, and every token but the first is a target.
+  std::optional<int64_t> stride{};
+  /// Tokens are 0 to vocabulary-1; checked in every block that is read. Unset: not checked.
+  std::optional<int64_t> vocabulary{};
+};
+
+/// Blocks of T + 1 tokens. The file is mapped: what is not touched is not read, and all ranks of a machine share one
+/// copy.
+class TokenBlocks final : public Source {
+ public:
+  /// Throws Error (io, data) for a file that cannot be used, Error (usage) for a block, stride or vocabulary below 1.
+  explicit TokenBlocks(const TokenFile& file);
+
+  /// Blocks.
+  [[nodiscard]] int64_t size() const override { return blocks_; }
+  /// data [B, T] and target [B, T] int64: target is the token after each token of data
+  [[nodiscard]] Batch read(const at::Tensor& indices) const override;
+
+  [[nodiscard]] int64_t tokens() const { return tokens_.size(0); }
+  /// At the end, too few for another block.
+  [[nodiscard]] int64_t dropped_tokens() const;
+
+ private:
+  template <typename Token>
+  void copy(const at::Tensor& indices, int64_t* data, int64_t* target) const;
+  [[noreturn]] void refuse(int64_t block) const;
+
+  TokenFile file_;
+  int64_t stride_;
+  at::Tensor tokens_;  // [tokens] in the file
+  int64_t blocks_;
+};
+
+/// A loader over TokenBlocks: text_blocks({.path = "train.bin", .block_size = 1024}, {.batch_size = 8}). The log says
+/// at level info how many blocks there are and how many tokens are left over.
+[[nodiscard]] Loader text_blocks(const TokenFile& file, const LoaderOptions& options = {});
+
+}  // namespace accelerate::data
