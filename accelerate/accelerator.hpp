@@ -108,6 +108,14 @@ class Accelerator {
     return prepare(std::forward<Loader>(loader));
   }
 
+  /// A handle whose passes leave out this rank's first batches, for an epoch that was begun before; the given one is
+  /// not changed. Loaders of ours know where they stand themselves: see their state() and load_state().
+  template <typename Loader>
+  [[nodiscard]] static PreparedLoader<Loader> skip_first_batches(const PreparedLoader<Loader>& loader,
+                                                                 int64_t num_batches = 0) {
+    return loader.skip_first_batches(num_batches);
+  }
+
   /// The object that was given to prepare().
   template <typename Prepared>
   [[nodiscard]] static auto unwrap_model(const Prepared& model) {

@@ -11,6 +11,15 @@
 namespace accelerate::data {
 namespace {
 
+/// The batches that come after the first `origin` samples.
+IndexBatches rest(const IndexBatches& batches, int64_t origin) {
+  auto first = batches.begin();
+  for (int64_t before = 0; first != batches.end() && before < origin; ++first) {
+    before += static_cast<int64_t>(first->size());
+  }
+  return {first, batches.end()};
+}
+
 at::Tensor joined(const IndexBatches& batches) {
   size_t samples = 0;
   for (const auto& batch : batches) samples += batch.size();
@@ -51,15 +60,36 @@ int64_t remainder_of(const ShardPlan& plan, int64_t samples, const ShardOptions&
 
 }  // namespace
 
-EpochBatches::EpochBatches(at::Tensor order, const ShardOptions& options, const Place& place)
-    : order_(std::move(order)),
+EpochBatches::EpochBatches(const at::Tensor& order, const ShardOptions& options, int64_t origin, const Place& place)
+    : origin_(origin),
+      order_(order.slice(0, origin)),
       plan_(order_.size(0), filling_only_among_ranks(options), place),
+      round_(plan_.batch_size() * options.world_size),
+      drop_last_(options.drop_last),
       remainder_(remainder_of(plan_, order_.size(0), options)),
       batch_size_(plan_.batch_size()) {}
 
-EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& options, const Place& place)
-    : EpochBatches(joined(batches), as_batches_say(batches, options), place) {
-  if (!equal_but_last(batches)) deal(batches, options, place);
+EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin, const Place& place)
+    : EpochBatches(Rest{rest(batches, origin), origin}, options, place) {}
+
+EpochBatches::EpochBatches(const Rest& rest, const ShardOptions& options, const Place& place)
+    : EpochBatches(joined(rest.batches), as_batches_say(rest.batches, options), 0, place) {
+  origin_ = rest.origin;
+  if (!equal_but_last(rest.batches)) deal(rest.batches, options, place);
+}
+
+int64_t EpochBatches::consumed(int64_t batches) const {
+  if (batches == 0) return origin_;
+  if (dealt_) return origin_ + rounds_[std::min(static_cast<size_t>(batches), rounds_.size()) - 1];
+  const int64_t here = batches * round_;
+  const int64_t all = order_.size(0);
+  return here >= all || (drop_last_ && here + round_ > all) ? samples() : origin_ + here;
+}
+
+int64_t EpochBatches::batches_for(int64_t consumed) const {
+  const int64_t here = consumed - origin_;
+  if (!dealt_) return here / round_;
+  return std::upper_bound(rounds_.begin(), rounds_.end(), here) - rounds_.begin();
 }
 
 void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options, const Place& place) {
@@ -80,6 +110,10 @@ void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options
     first += all.back().count;
   }
   const auto count = static_cast<int64_t>(batches.size());
+  for (int64_t end = options.world_size; end < count + options.world_size; end += options.world_size) {
+    const Slice& final_one = all[static_cast<size_t>(std::min(end, count)) - 1];
+    rounds_.push_back(final_one.first + final_one.count);
+  }
   const DealOptions dealing{
       .rank = options.rank, .world_size = options.world_size, .even_batches = options.even_batches};
   dealt_.emplace();

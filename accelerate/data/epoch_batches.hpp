@@ -15,26 +15,41 @@ namespace accelerate::data {
 
 class EpochBatches {
  public:
-  /// order   [N] int64: the epoch's samples, of all ranks
-  EpochBatches(at::Tensor order, const ShardOptions& options, const Place& place = {});
+  /// order    [N] int64: the epoch's samples, of all ranks
+  /// origin   the first so many are left out: they were consumed when the order was shared out in another way
+  EpochBatches(const at::Tensor& order, const ShardOptions& options, int64_t origin = 0, const Place& place = {});
 
   /// batches   of all ranks; options' batch_size and drop_last do not count
+  /// origin    samples of the first batches, which are left out
   /// Throws Error (usage) where split_batches asks for parts of batches that differ in size.
-  EpochBatches(const IndexBatches& batches, const ShardOptions& options, const Place& place = {});
+  EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin = 0, const Place& place = {});
 
   /// Of this rank.
   [[nodiscard]] int64_t size() const { return dealt_ ? static_cast<int64_t>(dealt_->size()) : plan_.size(); }
   /// number   0 <= number < size()
   /// returns   [B] int64, sample numbers
   [[nodiscard]] at::Tensor batch(int64_t number) const;
-  /// The epoch's samples, of all ranks.
+  /// The epoch's samples, of all ranks, without those before the origin.
   [[nodiscard]] const at::Tensor& order() const { return order_; }
+  /// Samples from the epoch's beginning on that all ranks have consumed when each is through with `batches` of its own;
+  /// all of the epoch where nothing comes after them.
+  [[nodiscard]] int64_t consumed(int64_t batches) const;
+  /// The other way round: the number of batches.
+  [[nodiscard]] int64_t batches_for(int64_t consumed) const;
+  /// Length of the epoch's order, from its beginning.
+  [[nodiscard]] int64_t samples() const { return origin_ + order_.size(0); }
   /// state::BatchInfo's.
   [[nodiscard]] int64_t remainder() const { return remainder_; }
   /// Samples per batch of this rank; of batches that differ the first one's.
   [[nodiscard]] int64_t batch_size() const { return batch_size_; }
 
  private:
+  struct Rest {
+    IndexBatches batches;
+    int64_t origin;
+  };
+  EpochBatches(const Rest& rest, const ShardOptions& options, const Place& place);
+
   /// As whole batches, for they differ in size.
   void deal(const IndexBatches& batches, const ShardOptions& options, const Place& place);
 
@@ -43,8 +58,12 @@ class EpochBatches {
     int64_t count;
   };
 
+  int64_t origin_;
   at::Tensor order_;
   ShardPlan plan_;
+  int64_t round_;  // samples that all ranks take per step, where that is one number
+  bool drop_last_;
+  std::vector<int64_t> rounds_{};            // where it is none: consumed after each step
   std::optional<std::vector<Slice>> dealt_;  // none: the plan says which
   int64_t remainder_ = 0;
   int64_t batch_size_ = 1;

@@ -32,8 +32,17 @@ class LoaderOf : public LoaderBase {
 
   /// Begins the next epoch's pass: of epoch() if none began yet, else of the one after it. A pass that was left early
   /// counts as its epoch.
-  [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(source_, impl_)); }
+  [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(source_, core_)); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
+
+  /// Another loader with the same settings, in the same epoch: each of its passes begins `batches` batches of this rank
+  /// later, without reading them, and its size() is as much smaller. This one is not changed.
+  /// Throws Error (usage) for a negative number.
+  [[nodiscard]] LoaderOf skip_first_batches(int64_t batches) const {
+    LoaderOf other = *this;
+    other.core_ = skipping(batches);
+    return other;
+  }
 
  private:
   std::shared_ptr<const SourceOf<AnyBatch>> source_;
@@ -77,7 +86,7 @@ class LoaderOf<AnyBatch>::Iterator {
     Pass pass;
     std::optional<AnyBatch> batch;
 
-    State(std::shared_ptr<const SourceOf<AnyBatch>> from, std::shared_ptr<Impl> loader)
+    State(std::shared_ptr<const SourceOf<AnyBatch>> from, std::shared_ptr<Core> loader)
         : source(std::move(from)), pass(std::move(loader)) {
       advance();
     }

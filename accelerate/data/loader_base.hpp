@@ -12,6 +12,7 @@
 #include "accelerate/data/sampler.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/state/batch_info.hpp"
+#include "accelerate/state/loader_state.hpp"
 
 namespace accelerate::data {
 
@@ -55,6 +56,16 @@ class LoaderBase {
   /// The next begin() is of this epoch. Throws Error (usage) for a negative one.
   void set_epoch(int64_t epoch);
 
+  /// Where the latest pass stands: the batch that its user holds counts as consumed. A pass that was left early stays
+  /// where it was left; one that ended is the beginning of the next epoch. The same on every rank that holds its batch
+  /// of the same number. Fixes the seed.
+  [[nodiscard]] state::LoaderState state() const;
+  /// The next begin() goes on from there: with the same share the batches that would have followed; with another world
+  /// size or batch size the samples of the epoch's order that come after, shared out anew, each exactly once but for
+  /// what fills the last batches (the order's front, of what is left). Later epochs are whole.
+  /// Throws Error (usage) for a state of an order of another length, and for numbers that no loader gives.
+  void load_state(const state::LoaderState& state);
+
   /// The seed in force; fixed by this call where it was unset.
   [[nodiscard]] uint64_t seed() const;
   void set_seed(uint64_t seed);
@@ -65,20 +76,23 @@ class LoaderBase {
   bool operator==(const LoaderBase&) const = default;
 
  protected:
-  struct Impl;
+  struct Core;
   class Pass;
 
   /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
   LoaderBase(int64_t samples, const LoaderOptions& options);
 
-  std::shared_ptr<Impl> impl_;
+  /// A loader with the same settings whose passes begin `batches` later. Throws Error (usage) for a negative number.
+  [[nodiscard]] std::shared_ptr<Core> skipping(int64_t batches) const;
+
+  std::shared_ptr<Core> core_;
 };
 
 /// One pass as lists of indices; reads nothing.
 class LoaderBase::Pass {
  public:
   /// Begins the next epoch's. Throws Error (usage) for samples that are not there.
-  explicit Pass(std::shared_ptr<Impl> loader);
+  explicit Pass(std::shared_ptr<Core> loader);
   ~Pass();
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;

@@ -7,6 +7,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/state/batch_info.hpp"
+#include "accelerate/state/loader_state.hpp"
 
 namespace accelerate::data {
 
@@ -52,6 +53,27 @@ concept KnowsItsPlace = requires(const Iterator& position) {
 template <typename Loader>
 concept Counted = requires(const Loader& loader) {
   { loader.size() } -> std::integral;
+};
+
+/// It leaves out the first batches of its passes without reading them: loader.skip_first_batches(n) returns another
+/// one.
+template <typename Loader>
+concept Skippable = requires(const Loader& loader, int64_t batches) {
+  { loader.skip_first_batches(batches) } -> std::same_as<Loader>;
+};
+
+/// Throws Error (usage) for a negative number.
+inline void check_skipped(int64_t batches, const Place& place = {}) {
+  if (batches >= 0) return;
+  base::fail(ErrorKind::usage, place, "skip_first_batches", "{} batches are to be skipped, must be at least 0",
+             batches);
+}
+
+/// It says where it stands and goes on from there.
+template <typename Loader>
+concept Resumable = requires(Loader& loader, const state::LoaderState& state) {
+  { loader.state() } -> std::convertible_to<state::LoaderState>;
+  loader.load_state(state);
 };
 
 /// Throws Error (usage) for split_batches where the loader cannot be told of it, and what the loader throws.

@@ -4,6 +4,7 @@
 
 #include <torch/data/example.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <memory>
@@ -130,15 +131,7 @@ class PreparedLoader {
   /// Batches of this rank in a pass, where the loader knows its own. With split_batches and even_batches off this rank
   /// may have none of a loader's short last batch, which the loader does not tell: it is counted.
   [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
-    const auto batches = static_cast<int64_t>(loader_->size());
-    if constexpr (data::Shardable<Loader>) {
-      return batches;
-    } else {
-      if (options_.split_batches) return batches;
-      return data::deal_count(
-          batches,
-          {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});
-    }
+    return std::max<int64_t>(whole_size() - options_.skipped, 0);
   }
   /// Where the innermost loop over it stands; {-1, false, -1} outside.
   [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
@@ -146,13 +139,40 @@ class PreparedLoader {
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
   { loader_->set_epoch(epoch); }
 
+  /// Where its latest pass stands, the same on all ranks; see data::LoaderBase.
+  [[nodiscard]] state::LoaderState state() const requires data::Resumable<Loader> { return loader_->state(); }
+  /// The next pass goes on from there. Every rank loads the same state.
+  void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
+    loader_->load_state(state);
+  }
+  /// Another handle whose passes leave out this rank's first batches; this one is not changed. Ours skip them without
+  /// reading, of any other loader they are read and dropped. Throws Error (usage) for a negative number.
+  [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
+    auto other = *this;
+    if constexpr (data::Skippable<Loader>) {
+      other.loader_ = std::make_shared<Loader>(loader_->skip_first_batches(batches));
+    } else {
+      data::check_skipped(batches, shared_->place);
+      other.options_.skipped += batches;
+    }
+    return other;
+  }
+
   friend bool operator==(const PreparedLoader& a, const PreparedLoader& b) {
     if constexpr (std::derived_from<Loader, data::LoaderBase>)
       return *a.loader_ == *b.loader_;  // copies are the same loader
-    return a.loader_ == b.loader_;
+    return a.loader_ == b.loader_ && a.options_.skipped == b.options_.skipped;
   }
 
  private:
+  [[nodiscard]] int64_t whole_size() const {
+    const auto batches = static_cast<int64_t>(loader_->size());
+    if (data::Shardable<Loader> || options_.split_batches) return batches;
+    return data::deal_count(
+        batches,
+        {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});
+  }
+
   std::shared_ptr<Loader> loader_;
   std::shared_ptr<Shared> shared_;
   LoaderOptions options_;

@@ -19,6 +19,8 @@ struct LoaderOptions {
   bool even_batches = true;
   bool split_batches = false;
   bool device_placement = true;
+  /// Batches of this rank that each pass reads and leaves out: for loaders that cannot skip them.
+  int64_t skipped = 0;
 };
 
 template <typename Loader>
@@ -68,7 +70,9 @@ class AlikeWalk {
 template <typename Loader>
 class OwnPass {
  public:
-  OwnPass(Loader& loader, const LoaderOptions&, const Shared& shared) : walk_(loader, shared.group) {}
+  OwnPass(Loader& loader, const LoaderOptions& options, const Shared& shared) : walk_(loader, shared.group) {
+    for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
+  }
 
   [[nodiscard]] std::optional<batch_t<Loader>> next() { return walk_.next(); }
   [[nodiscard]] const state::BatchInfo& info() const { return walk_.position().info(); }
@@ -91,6 +95,8 @@ class ForeignPass {
       splitter_.emplace(dealing(options, shared.group), shared.place);
     }
     ahead_ = read_round();
+    for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
+    info_.index = -1;
   }
 
   [[nodiscard]] std::optional<Batch> next() {

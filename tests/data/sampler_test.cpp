@@ -10,7 +10,7 @@ namespace {
 
 Numbers drawn(const SamplerPtr& sampler, uint64_t seed, int64_t epoch = 0) {
   const auto order = sampler->order(seed, epoch);
-  CHECK(order.scalar_type() == torch::kLong);
+  CHECK((order.scalar_type() == torch::kLong));
   CHECK(order.sizes() == at::IntArrayRef{sampler->size()});
   return {order.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>() + order.numel()};
 }
@@ -108,7 +108,7 @@ TEST_CASE("wrong samplers are refused, with the values") {
                     "weighted_sampler: weights has 2 dimensions, must have one");
   CHECK_THROWS_WITH((void)weighted_sampler(torch::tensor({1.0, -1.0}), 3),
                     "weighted_sampler: a weight is negative or not finite; each must be 0 or more");
-  CHECK_THROWS_WITH((void)weighted_sampler(torch::tensor({1.0, NAN}), 3),
+  CHECK_THROWS_WITH((void)weighted_sampler(torch::tensor({1.0, std::nan("")}), 3),
                     "weighted_sampler: a weight is negative or not finite; each must be 0 or more");
   CHECK_THROWS_WITH((void)weighted_sampler(torch::zeros(4), 3),
                     "weighted_sampler: 3 draws of 0 weights above 0; there must be one");

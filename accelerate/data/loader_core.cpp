@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/loader_core.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerate/base/log.hpp"
+
+namespace accelerate::data {
+namespace {
+
+void check_numbers(const at::Tensor& order, int64_t samples, int64_t epoch, std::string_view whose) {
+  const auto* const numbers = order.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < order.numel(); ++i) {
+    if (numbers[i] >= 0 && numbers[i] < samples) continue;
+    base::fail(ErrorKind::usage, {}, "loader", "the {} asks for sample {} in epoch {}, there are {} samples", whose,
+               numbers[i], epoch, samples);
+  }
+}
+
+void check_options(const LoaderOptions& options) {
+  const auto refuse = [](std::string_view one, std::string_view other) {
+    base::fail(ErrorKind::usage, {}, "loader",
+               "{} and {} are both given, and each says which samples come when; leave "
+               "one out",
+               one, other);
+  };
+  if (options.batch_size < 1)
+    base::fail(ErrorKind::usage, {}, "loader", "batch_size is {}, must be at least 1", options.batch_size);
+  if (options.shuffle && options.sampler) refuse("shuffle", "a sampler");
+  if (!options.batch_sampler) return;
+  if (options.batch_size != 1) refuse("batch_size", "a batch_sampler");
+  if (options.shuffle) refuse("shuffle", "a batch_sampler");
+  if (options.sampler) refuse("a sampler", "a batch_sampler");
+  if (options.drop_last) refuse("drop_last", "a batch_sampler");
+}
+
+void check(const state::LoaderState& state) {
+  const auto refuse = [](std::string_view what, int64_t value, std::string_view rule, int64_t limit) {
+    base::fail(ErrorKind::usage, {}, "load_state", "{} is {}, must be {} {}", what, value, rule, limit);
+  };
+  if (state.epoch < 0) refuse("epoch", state.epoch, "at least", 0);
+  if (state.samples < 0) refuse("samples", state.samples, "at least", 0);
+  if (state.consumed < 0) refuse("consumed", state.consumed, "at least", 0);
+  if (state.consumed > state.samples) refuse("consumed", state.consumed, "at most the samples,", state.samples);
+  if (state.origin < 0) refuse("origin", state.origin, "at least", 0);
+  if (state.origin > state.consumed) refuse("origin", state.origin, "at most what was consumed,", state.consumed);
+}
+
+void check_same_length(const state::LoaderState& state, int64_t samples) {
+  if (state.consumed == 0 || state.samples == samples) return;
+  base::fail(
+      ErrorKind::usage, {}, "load_state",
+      "the state is of an epoch of {} samples, of which {} were seen; this loader's has {}. Resume with the data "
+      "and sampler that it was saved with, or begin a new epoch with set_epoch({})",
+      state.samples, state.consumed, samples, state.epoch + 1);
+}
+
+void say_shared_out_anew(const state::LoaderState& before, const EpochBatches& now, int64_t ranks) {
+  base::log(
+      base::LogLevel::info, {},
+      "loader: epoch {} goes on after {} of {} samples, seen in batches of {} on {} ranks; the other {} are shared "
+      "out anew, in batches of {} to {} ranks",
+      before.epoch, before.consumed, before.samples, before.batch_size, before.world_size, now.order().size(0),
+      now.batch_size(), ranks);
+}
+
+}  // namespace
+
+LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& asked) : samples(source_samples), options(asked) {
+  check_options(options);
+  sampler = options.sampler;
+  if (!sampler && !options.batch_sampler) {
+    sampler = options.shuffle ? random_sampler(samples) : sequential_sampler(samples);
+  }
+}
+
+ShardOptions LoaderBase::Core::shard_options(const Share& whose) const {
+  return {.rank = whose.rank,
+          .world_size = whose.world_size,
+          .batch_size = options.batch_size,
+          .split_batches = whose.split_batches,
+          .drop_last = options.drop_last,
+          .even_batches = whose.even_batches && whose.world_size > 1};
+}
+
+void LoaderBase::Core::take(const Share& asked, const Place& place) {
+  ShardOptions checked = shard_options(asked);
+  if (!sampler) checked.split_batches = false;  // its batches tell, once they are made
+  (void)ShardPlan(0, checked, place);
+  share = asked;
+}
+
+uint64_t LoaderBase::Core::seed() {
+  if (!options.seed) options.seed = at::detail::getDefaultCPUGenerator().current_seed();
+  return *options.seed;
+}
+
+at::Tensor LoaderBase::Core::order() {
+  const auto order = sampler->order(shuffles() ? seed() : 0, epoch);
+  if (!order.defined() || order.dim() != 1 || order.size(0) != sampler->size() || order.scalar_type() != at::kLong ||
+      !order.is_cpu()) {
+    base::fail(ErrorKind::usage, {}, "loader", "the sampler gives {} in epoch {}, must be [{}] int64 on the CPU",
+               order.defined() ? order.toString() + c10::str(order.sizes()) : "no tensor", epoch, sampler->size());
+  }
+  return order.contiguous();
+}
+
+EpochBatches LoaderBase::Core::batches(int64_t from) {
+  if (sampler) {
+    const auto all = order();
+    if (options.sampler) check_numbers(all, samples, epoch, "sampler");
+    return {all, shard_options(), from};
+  }
+  EpochBatches made(options.batch_sampler(seed(), epoch), shard_options(), from);
+  check_numbers(made.order(), samples, epoch, "batch sampler");
+  return made;
+}
+
+int64_t LoaderBase::Core::size() {
+  const int64_t all = sampler ? ShardPlan(sampler->size(), shard_options()).size() : batches().size();
+  return std::max<int64_t>(all - skipped, 0);
+}
+
+int64_t LoaderBase::Core::batch_size() {
+  return sampler ? ShardPlan(0, shard_options()).batch_size() : batches().batch_size();
+}
+
+LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
+  if (std::exchange(begun, false)) ++epoch;
+  const bool anew = resumed && !resumed->shared_out_as(here());
+  int64_t from = 0;
+  if (resumed) from = anew ? resumed->consumed : resumed->origin;
+  auto made = batches(from);  // a pass that cannot begin is none
+  int64_t first = skipped;
+  if (resumed) {
+    check_same_length(*resumed, made.samples());
+    first += made.batches_for(resumed->consumed);
+    if (anew) say_shared_out_anew(*resumed, made, share.world_size);
+    resumed.reset();
+  }
+  begun = true;
+  origin = from;
+  consumed = made.consumed(first);
+  samples_of_pass = made.samples();
+  return {std::move(made), first, ++pass};
+}
+
+void LoaderBase::Core::end_epoch(int64_t ended) {
+  if (epoch != ended || !begun) return;  // set_epoch was called, or another pass began
+  ++epoch;
+  begun = false;
+}
+
+state::LoaderState LoaderBase::Core::here() {
+  return {.epoch = epoch,
+          .samples = sampler ? sampler->size() : samples_of_pass,
+          .seed = shuffles() ? std::optional(seed()) : std::nullopt,
+          .world_size = share.world_size,
+          .batch_size = options.batch_size,
+          .split_batches = share.split_batches,
+          .even_batches = share.even_batches,
+          .drop_last = options.drop_last};
+}
+
+state::LoaderState LoaderBase::Core::state() {
+  if (resumed) return *resumed;
+  auto state = here();
+  if (!begun) return state;
+  if (consumed >= samples_of_pass) {
+    ++state.epoch;
+    return state;
+  }
+  state.consumed = consumed;
+  state.origin = consumed == 0 ? 0 : origin;
+  return state;
+}
+
+void LoaderBase::Core::load_state(const state::LoaderState& from) {
+  check(from);
+  if (sampler) check_same_length(from, sampler->size());
+  if (from.seed) options.seed = from.seed;
+  epoch = from.epoch;
+  begun = false;
+  resumed.reset();
+  if (from.consumed > 0) resumed = from;
+}
+
+}  // namespace accelerate::data

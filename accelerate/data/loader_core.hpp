@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the handles of a loader share: its settings, and where its latest pass stands.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "accelerate/data/epoch_batches.hpp"
+#include "accelerate/data/loader_base.hpp"
+
+namespace accelerate::data {
+
+struct LoaderBase::Core {
+  /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
+  Core(int64_t source_samples, const LoaderOptions& asked);
+
+  /// Throws as ShardPlan does; then the share stays as it was.
+  void take(const Share& asked, const Place& place);
+
+  [[nodiscard]] bool shuffles() const { return sampler ? sampler->seeded() : true; }
+  [[nodiscard]] uint64_t seed();
+  [[nodiscard]] int64_t size();
+  [[nodiscard]] int64_t batch_size();
+
+  /// The epoch's batches, without the first `from` samples. Throws Error (usage) for samples that are not there.
+  [[nodiscard]] EpochBatches batches(int64_t from = 0);
+
+  struct Beginning {
+    EpochBatches batches;
+    int64_t first;   // number of the pass's first batch
+    int64_t number;  // of the pass, from 1
+  };
+  /// The next epoch's pass, or the rest of a resumed one.
+  [[nodiscard]] Beginning begin_epoch();
+  void end_epoch(int64_t ended);
+
+  [[nodiscard]] state::LoaderState state();
+  void load_state(const state::LoaderState& from);
+
+  int64_t samples;
+  LoaderOptions options;
+  SamplerPtr sampler;  // null: a batch sampler makes the batches
+  Share share{};
+  int64_t skipped = 0;  // batches that every pass leaves out
+  int64_t epoch = 0;
+  bool begun = false;  // a pass of `epoch` began
+
+  // Of the pass that began last; see state::LoaderState.
+  int64_t pass = 0;
+  int64_t origin = 0;
+  int64_t consumed = 0;
+  int64_t samples_of_pass = 0;
+  std::optional<state::LoaderState> resumed{};  // where the next one begins
+
+ private:
+  [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
+  [[nodiscard]] ShardOptions shard_options(const Share& whose) const;
+  [[nodiscard]] at::Tensor order();
+  /// How things stand, without a position.
+  [[nodiscard]] state::LoaderState here();
+};
+
+}  // namespace accelerate::data

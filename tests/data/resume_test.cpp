@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <map>
+#include <random>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/data/loader.hpp"
+#include "accelerate/data/loader_state.hpp"
+#include "accelerate/data/memory.hpp"
+
+using namespace accelerate::data;
+using accelerate::state::LoaderState;
+using Numbers = std::vector<int64_t>;
+using Batches = std::vector<Numbers>;
+
+namespace {
+
+/// Reads nothing: its batches are the samples' numbers.
+struct Positions final : SourceOf<at::Tensor> {
+  explicit Positions(int64_t n) : samples(n) {}
+  [[nodiscard]] int64_t size() const override { return samples; }
+  [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override { return indices; }
+  int64_t samples;
+};
+using PositionLoader = LoaderOf<at::Tensor>;
+
+PositionLoader positions(int64_t samples, const LoaderOptions& options) {
+  return PositionLoader(std::make_shared<Positions>(samples), options);
+}
+
+Numbers list(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
+}
+
+/// The batches of one pass; at most so many.
+Batches pass(PositionLoader& loader, int64_t most = 1'000'000) {
+  Batches batches;
+  if (most == 0) return batches;
+  for (auto& batch : loader) {
+    batches.push_back(list(batch));
+    if (static_cast<int64_t>(batches.size()) == most) break;
+  }
+  return batches;
+}
+
+/// What a new process would load.
+LoaderState through_json(const LoaderState& state) {
+  const nlohmann::json saved = state;
+  return loader_state_from_json(nlohmann::json::parse(saved.dump()));
+}
+
+struct Case {
+  int64_t samples, batch_size, world_size;
+  bool split, even, drop, shuffle;
+  int kind;  // of order: 0 options say it, 1 a subset, 2 batches that differ in size
+
+  [[nodiscard]] PositionLoader loader(int64_t rank) const {
+    LoaderOptions options{.batch_size = batch_size, .drop_last = drop, .seed = 5};
+    if (kind == 1) {
+      options.sampler = subset_sampler(torch::arange(0, samples, 2), shuffle);
+    } else if (kind == 2) {
+      options = {.seed = 5, .batch_sampler = [n = samples](uint64_t, int64_t epoch) {
+                   IndexBatches batches;
+                   for (int64_t i = 0; i < n; batches.back().push_back(i++)) {
+                     if (batches.empty() || (i + epoch) % 3 == 0 || (i + epoch) % 7 == 0) batches.emplace_back();
+                   }
+                   return batches;
+                 }};
+    } else {
+      options.shuffle = shuffle;
+    }
+    auto made = positions(samples, options);
+    made.shard({.rank = rank, .world_size = world_size, .even_batches = even, .split_batches = split});
+    return made;
+  }
+};
+
+std::vector<Case> random_cases(int count, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto pick = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
+  std::vector<Case> cases;
+  for (int i = 0; i < count; ++i) {
+    Case one{.samples = pick(0, 60),
+             .batch_size = pick(1, 6),
+             .world_size = pick(1, 4),
+             .split = pick(0, 2) == 0,
+             .even = pick(0, 2) != 0,
+             .drop = pick(0, 3) == 0,
+             .shuffle = pick(0, 1) == 0,
+             .kind = static_cast<int>(pick(0, 2))};
+    if (one.split) one.batch_size *= one.world_size;
+    if (one.kind == 2) one.split = one.drop = false;
+    cases.push_back(one);
+  }
+  return cases;
+}
+
+}  // namespace
+
+TEST_CASE("the state counts the batch at hand as consumed, and is the next epoch's beginning after the last one") {
+  auto loader = positions(16, {.batch_size = 4, .shuffle = true, .seed = 3});
+  CHECK(loader.state() == LoaderState{.samples = 16, .seed = 3, .batch_size = 4});
+  std::vector<int64_t> consumed;
+  for ([[maybe_unused]] auto& batch : loader) {
+    const auto state = loader.state();
+    consumed.push_back(state.epoch * 100 + state.consumed);
+  }
+  CHECK(consumed == std::vector<int64_t>{4, 8, 12, 100});
+  CHECK(loader.state() == LoaderState{.epoch = 1, .samples = 16, .seed = 3, .batch_size = 4});
+  (void)pass(loader, 2);
+  CHECK(loader.state().epoch == 1);  // left early, and resumed where it was left
+  CHECK(loader.state().consumed == 8);
+}
+
+TEST_CASE("after a state is loaded the batches are those that would have followed, in the next epoch too") {
+  int64_t interrupted = 0;
+  for (const Case& one : random_cases(1500, 1)) {
+    std::vector<Batches> whole;
+    std::vector<Batches> next;
+    int64_t steps = 0;
+    for (int64_t rank = 0; rank < one.world_size; ++rank) {
+      auto loader = one.loader(rank);
+      loader.set_epoch(2);
+      whole.push_back(pass(loader));
+      next.push_back(pass(loader));
+      steps = std::max(steps, static_cast<int64_t>(whole.back().size()));
+    }
+    for (int64_t seen = 0; seen < steps; seen += 1 + steps / 3) {
+      auto first = one.loader(0);
+      first.set_epoch(2);
+      (void)pass(first, seen);
+      const auto state = through_json(first.state());
+      for (int64_t rank = 0; rank < one.world_size; ++rank) {
+        const auto& all = whole[static_cast<size_t>(rank)];
+        auto loader = one.loader(rank);
+        loader.load_state(state);
+        const auto rest = pass(loader);
+        CHECK(rest == Batches(all.begin() + std::min(seen, static_cast<int64_t>(all.size())), all.end()));
+        CHECK(pass(loader) == next[static_cast<size_t>(rank)]);
+        ++interrupted;
+      }
+    }
+  }
+  CHECK(interrupted > 5000);
+}
+
+TEST_CASE("with another number of ranks or batch size the samples not yet seen are seen exactly once") {
+  std::mt19937 random(7);
+  int64_t interrupted = 0;
+  for (const Case& one : random_cases(3000, 2)) {
+    if (one.drop) continue;
+    auto first = one.loader(0);
+    const int64_t steps = static_cast<int64_t>(pass(first).size());
+    if (steps < 2) continue;
+    const int64_t seen = 1 + static_cast<int64_t>(random() % static_cast<unsigned>(steps - 1));
+    std::multiset<int64_t> before;
+    for (int64_t rank = 0; rank < one.world_size; ++rank) {
+      auto loader = one.loader(rank);
+      for (const auto& batch : pass(loader, seen)) before.insert(batch.begin(), batch.end());
+    }
+    first.set_epoch(0);
+    (void)pass(first, seen);
+    Case other = one;
+    other.world_size = 1 + (one.world_size + static_cast<int64_t>(random() % 3)) % 4;
+    other.batch_size = (1 + static_cast<int64_t>(random() % 5)) * (one.split ? other.world_size : 1);
+    if (one.kind == 2) other.batch_size = 1;
+
+    std::map<int64_t, int64_t> times;  // how often each sample is seen, without what fills the last batches
+    for (const int64_t sample : before) ++times[sample];
+    std::vector<Batches> rest;
+    std::vector<int64_t> remainders;
+    for (int64_t rank = 0; rank < other.world_size; ++rank) {
+      auto loader = other.loader(rank);
+      loader.load_state(through_json(first.state()));
+      Batches batches;
+      for (auto it = loader.begin(); it != loader.end(); ++it) {
+        batches.push_back(list(*it));
+        if (rank == 0) remainders.push_back(it.info().last ? it.info().remainder : 0);
+      }
+      rest.push_back(std::move(batches));
+    }
+    for (size_t step = 0; step < rest[0].size(); ++step) {
+      Numbers round;
+      for (const auto& batches : rest) {
+        if (step < batches.size()) round.insert(round.end(), batches[step].begin(), batches[step].end());
+      }
+      if (other.even && other.world_size > 1 && remainders[step] > 0)
+        round.resize(static_cast<size_t>(remainders[step]));
+      for (const int64_t sample : round) ++times[sample];
+    }
+    Numbers once;
+    for (const auto& [sample, count] : times) {
+      CHECK(count == 1);
+      once.push_back(sample);
+    }
+    Numbers all;
+    for (int64_t i = 0; i < one.samples; i += one.kind == 1 ? 2 : 1) all.push_back(i);
+    CHECK(once == all);
+    ++interrupted;
+  }
+  CHECK(interrupted > 1500);
+}
+
+TEST_CASE("a resumed epoch may be interrupted again, with the ranks that it was shared out to anew") {
+  const auto loader_of = [](int64_t rank, int64_t world) {
+    auto loader = positions(30, {.batch_size = 2});
+    loader.shard({.rank = rank, .world_size = world});
+    return loader;
+  };
+  auto two = loader_of(0, 2);
+  (void)pass(two, 3);  // 12 seen
+  auto three = loader_of(1, 3);
+  three.load_state(two.state());
+  CHECK(pass(three, 1) == Batches{{14, 15}});
+  CHECK(three.state().consumed == 18);
+  CHECK(three.state().origin == 12);
+  auto again = loader_of(1, 3);
+  again.load_state(through_json(three.state()));
+  CHECK(again.state() == three.state());
+  CHECK(pass(again) == Batches{{20, 21}, {26, 27}});
+  CHECK(pass(again).size() == 5);  // the next epoch is whole
+}
+
+TEST_CASE("a line says that an epoch was shared out anew") {
+  std::vector<std::string> lines;
+  const auto level = accelerate::base::log_level();
+  accelerate::base::set_log_level(accelerate::base::LogLevel::info);
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  auto one = positions(10, {.batch_size = 2});
+  (void)pass(one, 2);
+  auto two = positions(10, {.batch_size = 1});
+  two.shard({.rank = 0, .world_size = 2});
+  two.load_state(one.state());
+  (void)pass(two);
+  auto same = positions(10, {.batch_size = 2});
+  same.load_state(one.state());
+  (void)pass(same);
+  accelerate::base::set_log_handler(before);
+  accelerate::base::set_log_level(level);
+  CHECK(lines == std::vector<std::string>{
+                     "loader: epoch 0 goes on after 4 of 10 samples, seen in batches of 2 on 1 ranks; the other 6 are "
+                     "shared out anew, in batches of 1 to 2 ranks"});
+}
+
+TEST_CASE("set_epoch drops what was to be resumed") {
+  auto loader = positions(8, {.batch_size = 4});
+  (void)pass(loader, 1);
+  loader.load_state(loader.state());
+  loader.set_epoch(5);
+  CHECK(pass(loader).size() == 2);
+  CHECK(loader.epoch() == 6);
+}
+
+TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips, and leaves the first one alone") {
+  auto loader = positions(16, {.batch_size = 4, .shuffle = true, .seed = 42});
+  loader.set_epoch(1);
+  auto rest = loader.skip_first_batches(2);
+  auto all = pass(loader);
+  CHECK(rest.size() == 2);
+  CHECK(loader.size() == 4);
+  CHECK(rest.epoch() == 1);
+  Numbers indices;
+  Batches seen;
+  for (auto it = rest.begin(); it != rest.end(); ++it) {
+    indices.push_back(it.info().index);
+    seen.push_back(list(*it));
+    CHECK(it.info().last == (seen.size() == 2));
+  }
+  CHECK(seen == Batches{all[2], all[3]});
+  CHECK(indices == Numbers{0, 1});
+  CHECK(rest != loader);
+  CHECK(pass(loader).size() == 4);
+  auto plain = positions(16, {.batch_size = 4}).skip_first_batches(1).skip_first_batches(1);
+  CHECK(pass(plain) == Batches{{8, 9, 10, 11}, {12, 13, 14, 15}});
+  auto none = positions(16, {.batch_size = 4}).skip_first_batches(7);
+  CHECK(none.size() == 0);
+  CHECK(pass(none).empty());
+  CHECK_THROWS_WITH((void)loader.skip_first_batches(-1),
+                    "skip_first_batches: -1 batches are to be skipped, must be at least 0");
+}
+
+TEST_CASE("a state that cannot be is refused, with the numbers") {
+  auto loader = positions(16, {.batch_size = 4});
+  const auto refused = [&](const LoaderState& state) {
+    try {
+      loader.load_state(state);
+    } catch (const accelerate::Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refused({.epoch = -1}) == "load_state: epoch is -1, must be at least 0");
+  CHECK(refused({.samples = -4}) == "load_state: samples is -4, must be at least 0");
+  CHECK(refused({.consumed = -2, .samples = 16}) == "load_state: consumed is -2, must be at least 0");
+  CHECK(refused({.consumed = 17, .samples = 16}) == "load_state: consumed is 17, must be at most the samples, 16");
+  CHECK(refused({.consumed = 4, .origin = -1, .samples = 16}) == "load_state: origin is -1, must be at least 0");
+  CHECK(refused({.consumed = 4, .origin = 5, .samples = 16}) ==
+        "load_state: origin is 5, must be at most what was consumed, 4");
+  CHECK(
+      refused({.epoch = 3, .consumed = 4, .samples = 20}) ==
+      "load_state: the state is of an epoch of 20 samples, of which 4 were seen; this loader's has 16. Resume with the "
+      "data and sampler that it was saved with, or begin a new epoch with set_epoch(4)");
+  CHECK(pass(loader).size() == 4);  // as it was
+  auto batches = positions(4, {.batch_sampler = [](uint64_t, int64_t) { return IndexBatches{{0, 1}, {2}}; }});
+  batches.load_state({.consumed = 2, .samples = 5});
+  CHECK_THROWS_WITH((void)batches.begin(),
+                    "load_state: the state is of an epoch of 5 samples, of which 2 were seen; this loader's has 3. "
+                    "Resume with the data and sampler that it was saved with, or begin a new epoch with set_epoch(1)");
+}
+
+TEST_CASE("JSON that is no saved state is refused") {
+  const nlohmann::json good = LoaderState{.seed = 7};
+  const auto refused = [&](const auto& change) {
+    auto json = good;
+    change(json);
+    try {
+      (void)loader_state_from_json(json);
+    } catch (const accelerate::Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(loader_state_from_json(good) == LoaderState{.seed = 7});
+  CHECK(refused([](auto& json) { json = 3; }) == "load_state: the saved state is number, must be a JSON object");
+  CHECK(refused([](auto& json) { json["version"] = 2; }) ==
+        "load_state: the saved state has version 2, this library reads 1");
+  CHECK(refused([](auto& json) { json.erase("epoch"); }) ==
+        "load_state: the saved state has no \"epoch\"; it was not written by this library");
+  CHECK(refused([](auto& json) { json["epoch"] = "one"; }) ==
+        "load_state: \"epoch\" of the saved state is \"one\", must be an integer");
+  CHECK(refused([](auto& json) { json["drop_last"] = 1; }) ==
+        "load_state: \"drop_last\" of the saved state is 1, must be true or false");
+  CHECK(refused([](auto& json) { json["seed"] = -1; }) ==
+        "load_state: \"seed\" of the saved state is -1, must be an unsigned integer");
+}
