@@ -28,7 +28,7 @@ class LoaderOf : public LoaderBase {
   /// source   what is read; shared
   /// Throws Error (usage) for a batch_size below 1.
   LoaderOf(std::shared_ptr<const SourceOf<AnyBatch>> source, const LoaderOptions& options = {})
-      : LoaderBase(source->size(), options), source_(std::move(source)) {}
+      : LoaderBase(source->size(), options, source->seeded()), source_(std::move(source)) {}
 
   /// Begins the next epoch's pass: of epoch() if none began yet, else of the one after it. A pass that was left early
   /// counts as its epoch.
@@ -43,6 +43,9 @@ class LoaderOf : public LoaderBase {
     other.core_ = skipping(batches);
     return other;
   }
+
+  /// What it reads, for other loaders and for sources made of it.
+  [[nodiscard]] const std::shared_ptr<const SourceOf<AnyBatch>>& source() const { return source_; }
 
  private:
   std::shared_ptr<const SourceOf<AnyBatch>> source_;
@@ -93,7 +96,7 @@ class LoaderOf<AnyBatch>::Iterator {
     void advance() {
       batch.reset();  // its memory serves the next one
       const at::Tensor indices = pass.advance();
-      if (indices.defined()) batch.emplace(source->read(indices));
+      if (indices.defined()) batch.emplace(source->read_in_pass(indices, pass.context()));
     }
   };
   explicit Iterator(std::shared_ptr<State> state) : state_(std::move(state)) {}

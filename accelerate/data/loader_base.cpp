@@ -10,7 +10,7 @@ namespace accelerate::data {
 struct LoaderBase::Pass::Steps {
   std::shared_ptr<Core> loader;
   Core::Beginning pass;
-  int64_t epoch;
+  ReadContext context;
   state::BatchInfo info;
 
   [[nodiscard]] int64_t batch() const { return pass.first + info.index; }
@@ -23,12 +23,15 @@ struct LoaderBase::Pass::Steps {
 LoaderBase::Pass::Pass(std::shared_ptr<Core> loader) {
   auto pass = loader->begin_epoch();
   const int64_t remainder = pass.batches.remainder();
-  steps_ = std::make_unique<Steps>(Steps{loader, std::move(pass), loader->epoch, {.remainder = remainder}});
+  const ReadContext context{.seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epoch};
+  steps_ = std::make_unique<Steps>(Steps{loader, std::move(pass), context, {.remainder = remainder}});
 }
 
 LoaderBase::Pass::~Pass() = default;
 
 bool LoaderBase::Pass::ended() const { return steps_->batch() > steps_->last_batch(); }
+
+const ReadContext& LoaderBase::Pass::context() const { return steps_->context; }
 
 const state::BatchInfo& LoaderBase::Pass::info() const { return steps_->info; }
 
@@ -38,15 +41,15 @@ at::Tensor LoaderBase::Pass::advance() {
   ++info.index;
   info.last = steps_->batch() == steps_->last_batch();
   if (ended()) {
-    steps_->loader->end_epoch(steps_->epoch);
+    steps_->loader->end_epoch(steps_->context.epoch);
     return {};
   }
   steps_->tell_consumed();
   return steps_->pass.batches.batch(steps_->batch());
 }
 
-LoaderBase::LoaderBase(int64_t samples, const LoaderOptions& options)
-    : core_(std::make_shared<Core>(samples, options)) {}
+LoaderBase::LoaderBase(int64_t samples, const LoaderOptions& options, bool seeded)
+    : core_(std::make_shared<Core>(samples, options, seeded)) {}
 
 std::shared_ptr<LoaderBase::Core> LoaderBase::skipping(int64_t batches) const {
   check_skipped(batches);

@@ -11,6 +11,7 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/sampler.hpp"
 #include "accelerate/data/shardable.hpp"
+#include "accelerate/data/source.hpp"
 #include "accelerate/state/batch_info.hpp"
 #include "accelerate/state/loader_state.hpp"
 
@@ -69,7 +70,7 @@ class LoaderBase {
   /// The seed in force; fixed by this call where it was unset.
   [[nodiscard]] uint64_t seed() const;
   void set_seed(uint64_t seed);
-  /// The order depends on the seed.
+  /// The order, or what is read, depends on the seed.
   [[nodiscard]] bool shuffles() const;
 
   /// The same loader, not an equal one.
@@ -79,8 +80,9 @@ class LoaderBase {
   struct Core;
   class Pass;
 
+  /// seeded   what is read depends on the seed
   /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
-  LoaderBase(int64_t samples, const LoaderOptions& options);
+  LoaderBase(int64_t samples, const LoaderOptions& options, bool seeded);
 
   /// A loader with the same settings whose passes begin `batches` later. Throws Error (usage) for a negative number.
   [[nodiscard]] std::shared_ptr<Core> skipping(int64_t batches) const;
@@ -100,6 +102,8 @@ class LoaderBase::Pass {
   /// Goes to the next batch. returns   its samples, [B] int64; undefined at the end
   at::Tensor advance();
   [[nodiscard]] bool ended() const;
+  /// Stays the same during the pass.
+  [[nodiscard]] const ReadContext& context() const;
   [[nodiscard]] const state::BatchInfo& info() const;
 
  private:

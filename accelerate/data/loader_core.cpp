@@ -69,7 +69,8 @@ void say_shared_out_anew(const state::LoaderState& before, const EpochBatches& n
 
 }  // namespace
 
-LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& asked) : samples(source_samples), options(asked) {
+LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source)
+    : samples(source_samples), options(asked), seeded(seeded_source) {
   check_options(options);
   sampler = options.sampler;
   if (!sampler && !options.batch_sampler) {

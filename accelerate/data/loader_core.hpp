@@ -13,12 +13,12 @@ namespace accelerate::data {
 
 struct LoaderBase::Core {
   /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
-  Core(int64_t source_samples, const LoaderOptions& asked);
+  Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source);
 
   /// Throws as ShardPlan does; then the share stays as it was.
   void take(const Share& asked, const Place& place);
 
-  [[nodiscard]] bool shuffles() const { return sampler ? sampler->seeded() : true; }
+  [[nodiscard]] bool shuffles() const { return seeded || !sampler || sampler->seeded(); }
   [[nodiscard]] uint64_t seed();
   [[nodiscard]] int64_t size();
   [[nodiscard]] int64_t batch_size();
@@ -40,6 +40,7 @@ struct LoaderBase::Core {
 
   int64_t samples;
   LoaderOptions options;
+  bool seeded;         // what the source reads depends on the seed
   SamplerPtr sampler;  // null: a batch sampler makes the batches
   Share share{};
   int64_t skipped = 0;  // batches that every pass leaves out

@@ -4,10 +4,20 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "accelerate/data/batch.hpp"
 
 namespace accelerate::data {
+
+/// The pass that reads: what a sample may depend on beyond its number.
+struct ReadContext {
+  /// The loader's, rank 0's on all ranks.
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+  /// Tells random layers that lie over one another apart: each reads what is below it with a number of its own.
+  uint64_t layer = 0;
+};
 
 /// Samples with numbers, read batch by batch. A batch is whatever holds tensors for accelerate::tree: a Batch, a struct
 /// with tree_members, a vector, map or pair. A new kind of data is one subclass.
@@ -28,9 +38,20 @@ class SourceOf {
   /// returns   those samples in that order, in storage of their own: the caller may change and keep it
   /// Called from one thread at a time per loader; several loaders may share a source.
   [[nodiscard]] virtual AnyBatch read(const at::Tensor& indices) const = 0;
+
+  /// The same as a loader calls it. For sources that depend on the pass, as random transforms do, and for those that
+  /// read another source, which may; any other is done with read().
+  [[nodiscard]] virtual AnyBatch read_in_pass(const at::Tensor& indices, const ReadContext& /*context*/) const {
+    return read(indices);
+  }
+  /// What is read depends on the context's seed, which is then rank 0's on all ranks.
+  [[nodiscard]] virtual bool seeded() const { return false; }
 };
 
 /// Of the convenient pair.
 using Source = SourceOf<Batch>;
+
+template <typename AnyBatch>
+using SourcePtr = std::shared_ptr<const SourceOf<AnyBatch>>;
 
 }  // namespace accelerate::data

@@ -391,3 +391,44 @@ TEST_CASE("wrong loaders are refused, with both values in the message") {
   CHECK_THROWS_WITH((void)memory_source(torch::zeros({3}, torch::kMeta)),
                     "memory_source: data is on meta, must be on the CPU; batches are moved by prepare");
 }
+
+namespace {
+
+/// Reads [seed, epoch, sample] of every sample.
+struct PassNumbers final : accelerate::data::SourceOf<at::Tensor> {
+  explicit PassNumbers(bool is_seeded) : seeded_(is_seeded) {}
+  [[nodiscard]] int64_t size() const override { return 3; }
+  [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
+  [[nodiscard]] at::Tensor read_in_pass(const at::Tensor& indices, const ReadContext& context) const override {
+    return torch::stack({torch::full_like(indices, static_cast<int64_t>(context.seed)),
+                         torch::full_like(indices, context.epoch), indices},
+                        1);
+  }
+  [[nodiscard]] bool seeded() const override { return seeded_; }
+
+ private:
+  bool seeded_;
+};
+
+}  // namespace
+
+TEST_CASE("a source that depends on the pass is told its seed and epoch, which stay those of the pass") {
+  accelerate::data::LoaderOf loader(std::make_shared<PassNumbers>(true), {.seed = 7});
+  CHECK(loader.shuffles());  // so its seed becomes rank 0's
+  CHECK(loader.source()->size() == 3);
+  int64_t sample = 0;
+  for (auto& row : loader) CHECK(row.equal(torch::tensor({{int64_t{7}, int64_t{0}, sample++}})));
+  auto place = loader.begin();
+  loader.set_seed(8);
+  loader.set_epoch(5);
+  ++place;
+  CHECK(place->equal(torch::tensor({{7, 1, 1}})));
+  CHECK(loader.begin()->equal(torch::tensor({{8, 5, 0}})));
+
+  torch::manual_seed(42);
+  accelerate::data::LoaderOf unset(std::make_shared<PassNumbers>(true));
+  CHECK(unset.begin()->equal(torch::tensor({{42, 0, 0}})));
+  accelerate::data::LoaderOf sequential(std::make_shared<PassNumbers>(false));
+  CHECK(sequential.begin()->equal(torch::tensor({{0, 0, 0}})));
+  CHECK_FALSE(sequential.shuffles());
+}
