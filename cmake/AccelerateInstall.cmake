@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 # What the targets link and the user's project must find again: a target, and how it is found.
 set(ACCELERATE_FINDERS
-    "MPI::MPI_C|MPI COMPONENTS C" "Threads::Threads|Threads" "ZLIB::ZLIB|ZLIB" "yaml-cpp|yaml-cpp"
+    "MPI::MPI_C|MPI COMPONENTS C" "Threads::Threads|Threads" "ZLIB::ZLIB|ZLIB" "JPEG::JPEG|JPEG" "PNG::PNG|PNG" "yaml-cpp|yaml-cpp"
     "nlohmann_json::nlohmann_json|nlohmann_json")
 
 set(exported accelerate_base accelerate)

@@ -26,7 +26,7 @@ endmacro()
 
 # accelerate_option_part(NAME <MPI> PACKAGE <libopenmpi-dev> FOUND <bool>): AUTO, ON, OFF -> ACCELERATE_HAS_<NAME>.
 macro(accelerate_option_part name package found)
-  set(ACCELERATE_WITH_${name} AUTO CACHE STRING "Build the ${name} backend: AUTO, ON or OFF")
+  set(ACCELERATE_WITH_${name} AUTO CACHE STRING "Build the ${name} part: AUTO, ON or OFF")
   set_property(CACHE ACCELERATE_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   accelerate_read_choice(${name})
   set(ACCELERATE_HAS_${name} FALSE)

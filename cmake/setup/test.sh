@@ -27,7 +27,7 @@ test_full() {
   part "every test" test_in build
   part "address and undefined sanitizers" test_asan
   part "thread sanitizer" test_tsan
-  part "without MPI and CUDA" test_without MPI CUDA
+  part "without MPI, CUDA, JPEG and PNG" test_without MPI CUDA JPEG PNG
   part "without gloo" test_without GLOO
   [ -z "$full_failed" ] || fail "full: failed:${full_failed%,}"
   say "full: all parts passed"

@@ -130,10 +130,18 @@ expect("MPI=ON without it names the package" FAILS
 expect("gloo=ON without it names the package" FAILS
        SAYS "Accelerate: ACCELERATE_WITH_GLOO is ON, but it was not found; install libgloo-dev, or build without it: -DACCELERATE_WITH_GLOO=OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_GLOO=ON -DACCELERATE_GLOO_INCLUDE=OFF)
+foreach(format JPEG PNG)
+  string(TOLOWER ${format} lower)
+  expect("${format}=ON without it names the package" FAILS
+         SAYS "Accelerate: ACCELERATE_WITH_${format} is ON, but it was not found; install lib${lower}-dev, or build without it: -DACCELERATE_WITH_${format}=OFF."
+         OPTIONS ${torch} -DACCELERATE_WITH_${format}=ON -DCMAKE_DISABLE_FIND_PACKAGE_${format}=ON)
+endforeach()
 expect("AUTO without the parts goes on and says so"
-       SAYS "gloo no (needs libgloo-dev); MPI no (needs libopenmpi-dev);"
-       OPTIONS ${torch} -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DACCELERATE_GLOO_INCLUDE=OFF)
-expect("OFF is said" SAYS "gloo off; MPI off;" OPTIONS ${torch} -DACCELERATE_WITH_MPI=OFF -DACCELERATE_WITH_GLOO=OFF)
+       SAYS "gloo no (needs libgloo-dev); MPI no (needs libopenmpi-dev); JPEG no (needs libjpeg-dev); PNG no (needs libpng-dev);"
+       OPTIONS ${torch} -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DACCELERATE_GLOO_INCLUDE=OFF -DCMAKE_DISABLE_FIND_PACKAGE_JPEG=ON
+               -DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON)
+expect("OFF is said" SAYS "gloo off; MPI off; JPEG off; PNG off;"
+       OPTIONS ${torch} -DACCELERATE_WITH_MPI=OFF -DACCELERATE_WITH_GLOO=OFF -DACCELERATE_WITH_JPEG=OFF -DACCELERATE_WITH_PNG=OFF)
 expect("a switch in lower case is one" SAYS "CUDA no (switched off); NCCL no" "MPI off;"
        OPTIONS ${torch} -DACCELERATE_WITH_CUDA=off -DACCELERATE_WITH_MPI=off)
 expect("another word than AUTO, ON, OFF is refused for CUDA" FAILS

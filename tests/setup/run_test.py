@@ -279,7 +279,7 @@ class Environment(OnAMachine):
 
 
 class Full(OnAMachine):
-    parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI", "without gloo", "without CUDA"]
+    parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI, CUDA, JPEG and PNG", "without gloo"]
     stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_in() { [[ $1 != build-no-gloo ]]; }; "
 
     def run_full(self, text):

@@ -73,7 +73,7 @@ std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_vi
   return bytes;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr size_t most = 60;
   std::string shown = "'";
   for (const char c : text.substr(0, most)) {

@@ -43,7 +43,7 @@ class MappedFile {
 std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_view operation);
 
 /// 'text' on one line: bytes that do not print as \x07, a long one cut.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 /// float32, int64 ...
 std::string dtype_name(at::ScalarType dtype);

@@ -4,10 +4,9 @@
 #include <filesystem>
 
 #include "accelerate/data/loader.hpp"
+#include "accelerate/data/sources/data_split.hpp"
 
 namespace accelerate::data {
-
-enum class Split { train, test };
 
 /// Handwritten digits from a folder with the four IDX files under their original names, gzipped (.gz) or not.
 ///

@@ -138,11 +138,11 @@ at::ScalarType npy_type(std::string_view descr, const std::filesystem::path& pat
     base::fail(ErrorKind::data, {}, "npy",
                "{} holds {}: expected b1, i1, i2, i4, i8, u1, u2, u4, u8, f2, f4, f8, c8 or c16; save it as "
                "array.astype('float32')",
-               path.string(), quoted(descr));
+               path.string(), in_quotes(descr));
   if (descr[0] == '>' && !name.ends_with('1'))
     base::fail(ErrorKind::data, {}, "npy",
                "{} is big-endian ({}): expected little-endian; save it as array.astype('<{}')", path.string(),
-               quoted(descr), name);
+               in_quotes(descr), name);
   return row->second;
 }
 
@@ -189,7 +189,7 @@ NpyHeader read_npy_header(std::string_view bytes, const std::filesystem::path& p
     base::fail(
         ErrorKind::data, {}, "npy",
         "{} has a header that is not NumPy's: expected {{'descr': ..., 'fortran_order': ..., 'shape': ...}}, found {}",
-        path.string(), quoted(text.substr(0, text.find_last_not_of(" \n") + 1)));
+        path.string(), in_quotes(text.substr(0, text.find_last_not_of(" \n") + 1)));
   const auto dtype = npy_type(*dict->descr, path);
   // With one dimension that is not 1 both orders are the same.
   const auto longer = std::count_if(dict->shape->begin(), dict->shape->end(), [](int64_t n) { return n != 1; });

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/data/loader.hpp"
+#include "accelerate/data/sources/on_error.hpp"
+
+namespace accelerate::data {
+
+struct CsvOptions {
+  /// Columns of data by name, in this order. Empty: all but the target, in the file's order.
+  std::vector<std::string> columns{};
+  /// The column of target. Empty: batches have none.
+  std::string target{};
+  /// Of data: float32, float64 or int64.
+  at::ScalarType dtype = at::kFloat;
+  /// Of target, one of these too.
+  at::ScalarType target_dtype = at::kLong;
+  char delimiter = ',';
+  /// The first line names the columns. false: they are named 0, 1, 2 ...
+  bool header = true;
+  /// What a missing number of data becomes: nothing, NA or nan in any case. Unset, and for the target: the line is
+  /// broken.
+  std::optional<double> fill{};
+  /// Of a broken line: one with too few or too many fields, a missing number, or text where a number is due.
+  OnError on_error = OnError::fail;
+  /// Targets are 0 to classes-1. Unset: any number will do.
+  std::optional<int64_t> classes{};
+};
+
+struct CsvData {
+  at::Tensor data;    ///< [N, F]
+  at::Tensor target;  ///< [N]; undefined without a target
+  int64_t skipped;    ///< broken lines that were left out
+};
+
+/// Reads a CSV file (RFC 4180: quoted fields, LF or CRLF; empty lines are passed over).
+///
+/// Throws Error (io) where the file cannot be opened, Error (data), with path, line, column, expected and found, for a
+/// broken line (as on_error says), for a column that is not there and for a file without samples.
+[[nodiscard]] CsvData read_csv(const std::filesystem::path& path, const CsvOptions& csv = {});
+
+/// The same as a loader: csv("iris.csv", {.target = "species"}, {.batch_size = 32}).
+///
+/// batches   data [B, F] and target [B]
+[[nodiscard]] Loader csv(const std::filesystem::path& path, const CsvOptions& csv = {},
+                         const LoaderOptions& options = {});
+
+}  // namespace accelerate::data

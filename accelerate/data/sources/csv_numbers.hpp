@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers read from text, one after another, into one tensor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace accelerate::data {
+
+class CsvNumbers {
+ public:
+  enum class Outcome { taken, missing, no_number };
+
+  /// dtype   float32, float64 or int64
+  /// fill    what a missing one becomes; unset: it is not taken
+  CsvNumbers(at::ScalarType dtype, std::optional<double> fill);
+
+  /// A missing number is nothing, NA or nan. Spaces around do not count.
+  Outcome take(std::string_view text);
+  /// The last one. Of int64 alone.
+  [[nodiscard]] int64_t last() const { return std::get<std::vector<int64_t>>(values_).back(); }
+  [[nodiscard]] size_t size() const;
+  /// Forgets those from `size` on.
+  void cut(size_t size);
+
+  /// All of them, without a copy. Call it once.
+  at::Tensor tensor(at::IntArrayRef shape);
+
+ private:
+  std::variant<std::vector<float>, std::vector<double>, std::vector<int64_t>> values_;
+  std::optional<double> fill_;
+};
+
+}  // namespace accelerate::data

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// RFC 4180: records of fields, quoted or not, ended by LF or CRLF.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace accelerate::data {
+
+/// Cuts a text into records, one after another. Copies nothing.
+class CsvRecords {
+ public:
+  /// text   must outlive this; a byte order mark at its start is passed over
+  CsvRecords(std::string_view text, char delimiter);
+
+  /// Goes to the next record; empty lines are none. returns   false at the end
+  bool next();
+
+  /// Without the quotes around them; a quote within is still written twice.
+  [[nodiscard]] const std::vector<std::string_view>& fields() const { return fields_; }
+  /// Where the record begins, from 1.
+  [[nodiscard]] int64_t line() const { return line_; }
+  /// What is wrong with its quotes; empty: nothing.
+  [[nodiscard]] std::string_view problem() const { return problem_; }
+
+ private:
+  void take_plain();
+  void take_quoted();
+  [[nodiscard]] bool at_line_end() const { return rest_.empty() || rest_[0] == '\n' || rest_.starts_with("\r\n"); }
+  void end_line();
+
+  std::string_view rest_;
+  char delimiter_;
+  int64_t line_ = 0;
+  int64_t next_line_ = 1;
+  std::vector<std::string_view> fields_;
+  std::string_view problem_;
+};
+
+/// A field as it was before it was written: "" within quotes is ".
+std::string unescaped(std::string_view field);
+
+}  // namespace accelerate::data

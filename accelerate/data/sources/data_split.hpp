@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace accelerate::data {
+
+/// Which part of a published data set.
+enum class Split { train, test };
+
+}  // namespace accelerate::data

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Image files as pixels. JPEG and PNG are a file each, with a stub beside it that takes its place where the library is
+// missing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+namespace accelerate::data {
+
+/// What is wrong with one image. Its reader knows the path and adds it.
+class BrokenImage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A JPEG or PNG file, whatever its name; the pixels are those of Pillow's convert("RGB"): grey is expanded, an alpha
+/// channel dropped, of 16 bits the upper 8 are kept.
+///
+/// returns   [3, H, W] uint8
+/// Throws BrokenImage, Error (environment) in a build without the library. Allocates no more than a file of this length
+/// can fill.
+at::Tensor decode_image(std::span<const uint8_t> file);
+
+at::Tensor decode_jpeg(std::span<const uint8_t> file);
+at::Tensor decode_png(std::span<const uint8_t> file);
+
+/// Pixels side by side as planes. rgb   [H, W, 3]
+at::Tensor planes_of(const uint8_t* rgb, int64_t height, int64_t width);
+
+}  // namespace accelerate::data

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/sources/image_folder.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/upsample_bilinear2d.h>
+
+#include <algorithm>
+#include <cctype>
+#include <memory>
+#include <utility>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/data/sources/files.hpp"
+#include "accelerate/data/sources/image.hpp"
+
+namespace accelerate::data {
+namespace {
+
+constexpr std::string_view folder_operation = "image_folder";
+
+bool is_image(const std::filesystem::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code unknown;
+  return std::filesystem::is_directory(path, unknown);
+}
+
+std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& folder) {
+  std::error_code problem;
+  std::vector<std::filesystem::path> entries;
+  for (std::filesystem::directory_iterator entry(folder, problem), end; !problem && entry != end;
+       entry.increment(problem))
+    entries.push_back(entry->path());
+  if (problem)
+    base::fail(ErrorKind::io, {}, folder_operation, "{} cannot be read: {}", folder.string(), problem.message());
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.native() < b.native(); });
+  return entries;
+}
+
+// Files of a folder before those of its subfolders, as torchvision walks. A link to a folder may lead back up.
+void add_images(const std::filesystem::path& folder, std::vector<std::filesystem::path>& images) {
+  const auto entries = sorted_entries(folder);
+  for (const auto& entry : entries)
+    if (is_image(entry) && !is_folder(entry)) images.push_back(entry);
+  for (const auto& entry : entries)
+    if (is_folder(entry) && !std::filesystem::is_symlink(entry)) add_images(entry, images);
+}
+
+std::array<int64_t, 2> size_of(const at::Tensor& image) { return {image.size(1), image.size(2)}; }
+
+void check_image_folder(const ImageFolder& folder) {
+  if (folder.dtype != at::kFloat && folder.dtype != at::kByte)
+    base::fail(ErrorKind::usage, {}, folder_operation, "dtype is {}, must be float32 or uint8",
+               dtype_name(folder.dtype));
+  if (folder.size && ((*folder.size)[0] < 1 || (*folder.size)[1] < 1))
+    base::fail(ErrorKind::usage, {}, folder_operation, "size is {}x{}, must be at least 1x1", (*folder.size)[0],
+               (*folder.size)[1]);
+}
+
+}  // namespace
+
+ImageFolderSource::ImageFolderSource(const ImageFolder& folder) : folder_(folder) {
+  check_image_folder(folder_);
+  find_samples();
+  if (folder_.size) size_ = *folder_.size;
+  if (folder_.on_error == OnError::skip) {
+    leave_out_broken();
+  } else if (!folder_.size) {
+    try {
+      size_ = size_of(pixels(samples_[0].path));
+    } catch (const BrokenImage&) {
+      refuse(0);
+    }
+  }
+}
+
+void ImageFolderSource::find_samples() {
+  const auto where = folder_.path.string();
+  for (const auto& entry : sorted_entries(folder_.path)) {
+    if (!is_folder(entry)) continue;
+    std::vector<std::filesystem::path> images;
+    add_images(entry, images);
+    if (images.empty())
+      base::fail(ErrorKind::data, {}, folder_operation, "{} has no images: expected .jpg, .jpeg or .png files",
+                 entry.string());
+    for (auto& image : images) samples_.push_back({std::move(image), static_cast<int64_t>(classes_.size())});
+    classes_.push_back(entry.filename().string());
+  }
+  if (classes_.empty())
+    base::fail(ErrorKind::data, {}, folder_operation,
+               "{} has no folders: expected one for each class, with .jpg, .jpeg or .png files in it", where);
+  if (folder_.classes && *folder_.classes != static_cast<int64_t>(classes_.size()))
+    base::fail(ErrorKind::data, {}, folder_operation, "{} has {} folders: expected {}, one for each class", where,
+               classes_.size(), *folder_.classes);
+}
+
+void ImageFolderSource::leave_out_broken() {
+  size_t first = 0;  // the first whole one's size is everyone's
+  std::vector<std::string> problems(samples_.size());
+  for (; !folder_.size && first < samples_.size() && size_[0] == 0; ++first) {
+    try {
+      size_ = size_of(pixels(samples_[first].path));
+    } catch (const BrokenImage&) {
+      problems[first] = problem_of(samples_[first].path);
+    }
+  }
+  at::parallel_for(static_cast<int64_t>(first), size(), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      problems[i] = problem_of(samples_[i].path);
+  });
+  std::vector<Sample> whole;
+  std::string first_problem;
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    if (problems[i].empty()) {
+      whole.push_back(std::move(samples_[i]));
+    } else if (first_problem.empty()) {
+      first_problem = problems[i];
+    }
+  }
+  const auto all = samples_.size();
+  samples_ = std::move(whole);
+  skipped_ = static_cast<int64_t>(all - samples_.size());
+  if (samples_.empty())
+    base::fail(ErrorKind::data, {}, folder_operation, "all {} images are broken; the first: {}", all, first_problem);
+  if (skipped_ > 0)
+    base::log_once(base::LogLevel::warning, {}, "image_folder: {} of {} images are left out; the first: {}", skipped_,
+                   all, first_problem);
+}
+
+/// As it goes into a batch; but for its size, where none is given.
+at::Tensor ImageFolderSource::pixels(const std::filesystem::path& path) const {
+  at::Tensor image = decode_image(read_file(path, folder_operation));
+  if (!folder_.size || size_of(image) == *folder_.size) return image;
+  image = image.unsqueeze(0);
+  image = folder_.antialias ? at::_upsample_bilinear2d_aa(image, *folder_.size, /*align_corners=*/false)
+                            : at::upsample_bilinear2d(image, *folder_.size, /*align_corners=*/false);
+  return image.squeeze(0);
+}
+
+/// What is wrong with a file; empty: nothing.
+std::string ImageFolderSource::problem_of(const std::filesystem::path& path) const {
+  try {
+    const auto found = size_of(pixels(path));
+    if (found == size_ || size_[0] == 0) return {};
+    return fmt::format("{} is {}x{} pixels: expected {}x{}, as the first; ImageFolder::size makes all equal",
+                       path.string(), found[0], found[1], size_[0], size_[1]);
+  } catch (const BrokenImage& broken) {
+    return fmt::format("{} does not decode: {}", path.string(), broken.what());
+  }
+}
+
+void ImageFolderSource::refuse(int64_t sample) const {
+  base::fail(ErrorKind::data, {}, folder_operation, "sample {}, {}; OnError::skip leaves such out", sample,
+             problem_of(samples_[static_cast<size_t>(sample)].path));
+}
+
+Batch ImageFolderSource::read(const at::Tensor& indices) const {
+  const int64_t count = indices.size(0);
+  const at::Tensor bytes = at::empty({count, 3, size_[0], size_[1]}, at::TensorOptions().dtype(at::kByte));
+  const at::Tensor labels = at::empty({count}, at::TensorOptions().dtype(at::kLong));
+  const auto* const index = indices.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& sample = samples_[static_cast<size_t>(index[i])];
+    try {
+      const at::Tensor image = pixels(sample.path);
+      if (size_of(image) != size_) refuse(index[i]);
+      bytes.select(0, i).copy_(image);
+    } catch (const BrokenImage&) {
+      refuse(index[i]);
+    }
+    labels.data_ptr<int64_t>()[i] = sample.label;
+  }
+  return {.data = folder_.dtype == at::kByte ? bytes : bytes.to(at::kFloat).div_(255), .target = labels};
+}
+
+Loader image_folder(const ImageFolder& folder, const LoaderOptions& options) {
+  return Loader(std::make_shared<ImageFolderSource>(folder), options);
+}
+
+}  // namespace accelerate::data

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/data/loader.hpp"
+#include "accelerate/data/sources/on_error.hpp"
+
+namespace accelerate::data {
+
+/// A folder per class with .jpg, .jpeg and .png files in it, as torchvision's ImageFolder: labels count the folders in
+/// the order of their names, samples are in the order of folders, then of files.
+struct ImageFolder {
+  std::filesystem::path path;
+  /// Height and width to which every image is resized, bilinear. Unset: all images must have the first one's size.
+  std::optional<std::array<int64_t, 2>> size{};
+  /// Looks at all pixels that a smaller image leaves out, as torchvision's Resize. false: at four.
+  bool antialias = true;
+  /// float32: pixel / 255, as torchvision's ToTensor; uint8: the pixels.
+  at::ScalarType dtype = at::kFloat;
+  /// Of an image that does not decode, or has another size. skip decodes every image once, on several threads, before
+  /// the first epoch: which samples there are is then known, and the same on every rank.
+  OnError on_error = OnError::fail;
+  /// How many class folders there must be. Unset: any number from 1.
+  std::optional<int64_t> classes{};
+};
+
+/// Images are read and decoded when they are asked for.
+class ImageFolderSource final : public Source {
+ public:
+  /// Throws Error (io) for a folder that is not there, Error (data) for one without classes, a class without images, a
+  /// number of classes that is not the given one, and where every image is broken.
+  explicit ImageFolderSource(const ImageFolder& folder);
+
+  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
+  /// data [B, 3, H, W] of the given dtype, target [B] int64. Throws Error (data) that names the file and the sample.
+  [[nodiscard]] Batch read(const at::Tensor& indices) const override;
+
+  /// Names of the folders; a label is a place in it.
+  [[nodiscard]] const std::vector<std::string>& classes() const { return classes_; }
+  /// Images that were left out.
+  [[nodiscard]] int64_t skipped() const { return skipped_; }
+
+ private:
+  struct Sample {
+    std::filesystem::path path;
+    int64_t label;
+  };
+  void find_samples();
+  void leave_out_broken();
+  [[nodiscard]] at::Tensor pixels(const std::filesystem::path& path) const;
+  [[nodiscard]] std::string problem_of(const std::filesystem::path& path) const;
+  [[noreturn]] void refuse(int64_t sample) const;
+
+  ImageFolder folder_;
+  std::vector<std::string> classes_;
+  std::vector<Sample> samples_;
+  std::array<int64_t, 2> size_{};  // of batches
+  int64_t skipped_ = 0;
+};
+
+/// A loader over ImageFolderSource: image_folder({.path = "train", .size = {{64, 64}}}, {.batch_size = 32}).
+/// JPEG needs libjpeg and PNG libpng when Accelerate is built (Debian: libjpeg-dev, libpng-dev); without, the first
+/// such image is an Error (environment).
+[[nodiscard]] Loader image_folder(const ImageFolder& folder, const LoaderOptions& options = {});
+
+}  // namespace accelerate::data

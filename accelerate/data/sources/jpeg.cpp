@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <array>
+#include <csetjmp>
+#include <cstdio>
+#include <vector>
+//
+#include <jpeglib.h>
+// after jpeglib.h, which it needs
+#include <jerror.h>
+
+#include "accelerate/data/sources/image.hpp"
+
+namespace accelerate::data {
+namespace {
+
+// libjpeg calls back on an error and must not be returned to: the callback jumps to where a member function below
+// began. Nothing with a destructor lives in those functions.
+class JpegDecoder {
+ public:
+  explicit JpegDecoder(std::span<const uint8_t> file) : file_(file) {
+    info_.err = jpeg_std_error(&errors_);
+    errors_.error_exit = [](j_common_ptr info) { give_up(info); };
+    errors_.emit_message = [](j_common_ptr info, int level) { warn(info, level); };
+    progress_.progress_monitor = [](j_common_ptr info) { watch(info); };
+    info_.client_data = this;
+  }
+  ~JpegDecoder() { jpeg_destroy_decompress(&info_); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+
+  /// Reads the header. returns   false: problem()
+  bool start() {
+    if (setjmp(jump_) != 0) return false;
+    jpeg_create_decompress(&info_);
+    info_.progress = &progress_;
+    jpeg_mem_src(&info_, file_.data(), file_.size());
+    jpeg_read_header(&info_, TRUE);
+    info_.out_color_space = JCS_RGB;
+    return true;
+  }
+
+  /// rows   [height, width, 3]
+  bool read(uint8_t* rows) {
+    if (setjmp(jump_) != 0) return false;
+    jpeg_start_decompress(&info_);
+    while (info_.output_scanline < info_.output_height) {
+      JSAMPROW row = rows + size_t{info_.output_scanline} * info_.output_width * 3;
+      jpeg_read_scanlines(&info_, &row, 1);
+    }
+    jpeg_finish_decompress(&info_);
+    return true;
+  }
+
+  [[nodiscard]] int64_t height() const { return info_.image_height; }
+  [[nodiscard]] int64_t width() const { return info_.image_width; }
+  [[nodiscard]] bool is_cmyk() const {
+    return info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK;
+  }
+  [[nodiscard]] const char* problem() const { return problem_.data(); }
+
+ private:
+  static JpegDecoder& of(j_common_ptr info) { return *static_cast<JpegDecoder*>(info->client_data); }
+
+  [[noreturn]] static void give_up(j_common_ptr info) {
+    info->err->format_message(info, of(info).problem_.data());
+    std::longjmp(of(info).jump_, 1);
+  }
+
+  // Pixels that are made up are no pixels. What these four say leaves them right.
+  static void warn(j_common_ptr info, int level) {
+    if (level >= 0) return;
+    switch (info->err->msg_code) {
+      case JWRN_ADOBE_XFORM:
+      case JWRN_BOGUS_PROGRESSION:
+      case JWRN_EXTRANEOUS_DATA:
+      case JWRN_NOT_SEQUENTIAL:
+        return;
+      default:
+        give_up(info);
+    }
+  }
+
+  // A small file may have thousands of scans, each of which walks through the whole image.
+  static void watch(j_common_ptr info) {
+    constexpr int most_scans = 500;
+    if (info->is_decompressor == 0 || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= most_scans) return;
+    std::snprintf(of(info).problem_.data(), of(info).problem_.size(), "more than %d scans", most_scans);
+    std::longjmp(of(info).jump_, 1);
+  }
+
+  std::span<const uint8_t> file_;
+  jpeg_decompress_struct info_{};
+  jpeg_error_mgr errors_{};
+  jpeg_progress_mgr progress_{};
+  std::jmp_buf jump_{};
+  std::array<char, JMSG_LENGTH_MAX> problem_{};
+};
+
+}  // namespace
+
+at::Tensor decode_jpeg(std::span<const uint8_t> file) {
+  JpegDecoder decoder(file);
+  if (!decoder.start()) throw BrokenImage(decoder.problem());
+  if (decoder.is_cmyk()) throw BrokenImage("expected an RGB or grey image, found a CMYK one; convert it");
+  // A block of 8x8 pixels takes at least one bit.
+  if (decoder.height() * decoder.width() / 512 > static_cast<int64_t>(file.size()))
+    throw BrokenImage(fmt::format("its header says {}x{} pixels, more than a file of {} bytes holds", decoder.height(),
+                                  decoder.width(), file.size()));
+  std::vector<uint8_t> rows(static_cast<size_t>(decoder.height() * decoder.width() * 3));
+  if (!decoder.read(rows.data())) throw BrokenImage(decoder.problem());
+  return planes_of(rows.data(), decoder.height(), decoder.width());
+}
+
+}  // namespace accelerate::data

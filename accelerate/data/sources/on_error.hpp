@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace accelerate::data {
+
+/// What a broken sample among whole ones does.
+enum class OnError {
+  fail,  ///< throws Error (data) that names it
+  skip,  ///< is left out before the first epoch; how many, and the first one's error, are logged once as a warning
+};
+
+}  // namespace accelerate::data

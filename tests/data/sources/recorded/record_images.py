@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the images in images/, and what Pillow decodes of each: python record_images.py (Pillow 13.0.0 and NumPy wrote
+those that are here)."""
+import pathlib
+
+import numpy as np
+from PIL import Image
+
+folder = pathlib.Path(__file__).parent / "images"
+folder.mkdir(exist_ok=True)
+height, width = 17, 23
+y, x = np.mgrid[0:height, 0:width]
+noise = np.random.default_rng(0).integers(0, 40, (height, width, 3))
+pixels = (np.stack([x * 9, y * 12, (x + y) * 5], axis=2) + noise).astype("u1")
+rgb = Image.fromarray(pixels)
+rgba = rgb.copy()
+rgba.putalpha(Image.fromarray((x * 11).astype("u1")))
+
+rgb.save(folder / "rgb.jpg")
+rgb.save(folder / "rgb_444.jpg", quality=95, subsampling=0)
+rgb.save(folder / "progressive.jpg", progressive=True)
+rgb.convert("L").save(folder / "grey.jpg")
+rgb.save(folder / "rgb.png")
+rgba.save(folder / "rgba.png")
+rgb.convert("L").save(folder / "grey.png")
+rgba.convert("LA").save(folder / "grey_alpha.png")
+rgb.convert("1").save(folder / "black_and_white.png")
+rgb.quantize(16).save(folder / "palette.png")
+rgb.quantize(16).save(folder / "palette_transparent.png", transparency=3)
+for path in sorted(folder.iterdir()):
+    if path.suffix != ".npy":
+        np.save(path.with_suffix(path.suffix + ".npy"), np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1).copy())
+
+rgb.convert("CMYK").save(folder / "cmyk.jpg")
