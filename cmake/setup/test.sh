@@ -54,8 +54,9 @@ not_again='^(setup|consumer)/'
 test_asan() {
   build_all asan
   local leaks=$PWD/tests/setup/lsan.supp
-  ASAN_OPTIONS=detect_odr_violation=0 LSAN_OPTIONS="suppressions=$leaks:print_suppressions=0" \
-    test_in build-asan -LE full -E "$not_again"
+  export ASAN_OPTIONS=detect_odr_violation=0 LSAN_OPTIONS="suppressions=$leaks:print_suppressions=0"
+  test_in build-asan -LE full -E "$not_again"
+  test_in build-asan -R mutated_files.60s
 }
 
 # Where threads of ours meet; not what runs inside autograd or MPI, which are not instrumented, so no ranks as processes.

@@ -12,6 +12,11 @@
 namespace accelerate::data {
 namespace {
 
+// A shuffled image is a cache miss for the hardware: half of the time without this.
+void prefetch(const uint8_t* image, int64_t bytes) {
+  for (int64_t p = 0; p < bytes; p += 64) __builtin_prefetch(image + p);
+}
+
 // Eight bytes by one load: 38 us per 64 images of MNIST instead of 49, 14 us with the prefetch.
 void look_up(const uint8_t* from, int64_t count, const std::array<float, 256>& value, float* to) {
   int64_t p = 0;
@@ -46,9 +51,11 @@ Batch ByteImages::read(const at::Tensor& indices) const {
       at::empty({count, images_.size(1), images_.size(2), images_.size(3)}, at::TensorOptions().dtype(at::kFloat));
   float* to = data.data_ptr<float>();
   const int64_t* index = indices.const_data_ptr<int64_t>();
+  const uint8_t* const images = images_.const_data_ptr<uint8_t>();
+  const int64_t bytes = images_.stride(0);
   for (int64_t i = 0; i < count; ++i) {
-    if (i + 1 < count) prefetch(image(index[i + 1]));
-    const uint8_t* from = image(index[i]);
+    if (i + 1 < count) prefetch(images + index[i + 1] * bytes, bytes);
+    const uint8_t* from = images + index[i] * bytes;
     for (const Values& value : values_) {
       look_up(from, plane_, value, to);
       from += plane_;
@@ -56,15 +63,6 @@ Batch ByteImages::read(const at::Tensor& indices) const {
     }
   }
   return {.data = std::move(data), .target = labels_.index_select(0, indices)};
-}
-
-const uint8_t* ByteImages::image(int64_t index) const {
-  return images_.const_data_ptr<uint8_t>() + index * plane_ * static_cast<int64_t>(values_.size());
-}
-
-// A shuffled image is a cache miss for the hardware: half of the time without this.
-void ByteImages::prefetch(const uint8_t* image) const {
-  for (int64_t p = 0; p < plane_ * static_cast<int64_t>(values_.size()); p += 64) __builtin_prefetch(image + p);
 }
 
 }  // namespace accelerate::data

@@ -27,8 +27,6 @@ class ByteImages final : public Source {
 
  private:
   using Values = std::array<float, 256>;
-  [[nodiscard]] const uint8_t* image(int64_t index) const;
-  void prefetch(const uint8_t* image) const;
 
   at::Tensor images_;
   at::Tensor labels_;

@@ -3,6 +3,7 @@
 //
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/sources/csv.hpp"
+#include "accelerate/data/sources/npy.hpp"
 
 using accelerate::ErrorKind;
 using accelerate::data::csv;
@@ -84,6 +85,13 @@ TEST_CASE("fields may be quoted, with delimiters, line ends and quotes within") 
       parsed("\"a,b\",\"say \"\"c\"\"\",note\r\n\"1\",2,\"two\r\nlines, with \"\"\"\"\"\r\n3,\"4\",\"\"\r\n",
              {.columns = {"say \"c\"", "a,b"}});
   CHECK(data.data.equal(floats({2, 1, 4, 3}, {2, 2})));
+}
+
+TEST_CASE("what Python's csv module wrote is read, every number to its last bit") {
+  const fs::path recorded = TEST_SOURCE_DIR "/tests/data/sources/recorded";
+  const auto found =
+      read_csv(recorded / "python.csv", {.columns = {"x", "the \"y\", quoted", "z"}, .dtype = torch::kDouble});
+  CHECK(found.data.equal(accelerate::data::map_npy(recorded / "python.csv.npy")));
 }
 
 TEST_CASE("another delimiter, no header, empty lines, a byte order mark, no line end at the end") {
