@@ -25,7 +25,8 @@ prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int6
                     .broadcast_buffers = options.broadcast_buffers},
           .loader = {.even_batches = options.even_batches,
                      .split_batches = options.split_batches,
-                     .device_placement = options.device_placement},
+                     .device_placement = options.device_placement,
+                     .dispatch_batches = options.dispatch_batches},
           .scheduler = {.step_with_optimizer = options.step_scheduler_with_optimizer,
                         .steps_per_optimizer_step = per_process ? num_processes : 1},
           .device_placement = options.device_placement};

@@ -66,6 +66,9 @@ struct AcceleratorOptions {
   /// A loader's batch_size is that of all ranks together, a multiple of their number: each computes its part of every
   /// batch. Off: it is one rank's, and a step takes as many batches as there are ranks.
   bool split_batches = false;
+  /// Rank 0 reads a loader's batches for all ranks and sends each its own: for data that only one rank can read, or
+  /// that are dear to read. Unset: for streams (data::StreamLoader), whose every rank would otherwise read all.
+  std::optional<bool> dispatch_batches{};
   /// prepare() moves modules, and loaders their batches, to the device.
   bool device_placement = true;
   /// False: a prepared schedule moves at every call of step().

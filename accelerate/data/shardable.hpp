@@ -49,10 +49,23 @@ concept KnowsItsPlace = requires(const Iterator& position) {
   { position.info() } -> std::same_as<const state::BatchInfo&>;
 };
 
+/// It reads samples that come one after another and have no numbers, so that each rank would have to read all:
+/// Loader::is_stream is true.
+template <typename Loader>
+concept Streaming = requires {
+  requires Loader::is_stream;
+};
+
 /// It knows its number of batches: of this rank where it is Shardable, else of all together.
 template <typename Loader>
 concept Counted = requires(const Loader& loader) {
   { loader.size() } -> std::integral;
+};
+
+/// It knows how many samples all ranks together take per step, as it is shared out.
+template <typename Loader>
+concept Batched = requires(const Loader& loader) {
+  { loader.total_batch_size() } -> std::convertible_to<int64_t>;
 };
 
 /// It leaves out the first batches of its passes without reading them: loader.skip_first_batches(n) returns another

@@ -16,6 +16,7 @@
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/prepared/dispatch_pass.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -37,6 +38,12 @@ namespace accelerate::prepared {
 /// Rank 0's seed, on every rank. Collective.
 [[nodiscard]] uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group);
 
+/// Rank 0 reads for all.
+template <typename Loader>
+[[nodiscard]] bool dispatches(const comm::Group& group, const LoaderOptions& options) {
+  return group.size() > 1 && options.dispatch_batches.value_or(data::Streaming<Loader> && options.device_placement);
+}
+
 [[nodiscard]] inline data::Share share_of(const comm::Group& group, const LoaderOptions& options) {
   return {.rank = group.rank(),
           .world_size = group.size(),
@@ -50,8 +57,12 @@ void warn_of_no_batch(const Place& place);
 /// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.
 template <typename Loader>
 void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
+  if constexpr (!tree::packable<batch_t<Loader>>) {
+    if (dispatches<Loader>(group, options)) refuse_to_dispatch(place);
+  }
   if constexpr (data::Shardable<Loader>) {
-    data::give_share(loader, share_of(group, options), place);
+    const bool whole = dispatches<Loader>(group, options);
+    data::give_share(loader, whole ? data::Share{} : share_of(group, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
     if (group.size() > 1 && data::needs_seed(loader)) loader.set_seed(seed_of_rank_0(loader.seed(), group));
@@ -62,6 +73,8 @@ void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& op
 /// leaving a loop early is fine, and so are several loops at a time where the loader itself allows them.
 template <typename Loader>
 class PreparedLoader {
+  struct Dispatched;
+
  public:
   using Batch = batch_t<Loader>;
 
@@ -72,8 +85,7 @@ class PreparedLoader {
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
 
-    Iterator(std::shared_ptr<Loader> loader, std::shared_ptr<Shared> shared, const LoaderOptions& options)
-        : walk_(std::make_unique<Walk>(std::move(loader), std::move(shared), options)) {
+    explicit Iterator(const PreparedLoader& of) : walk_(std::make_unique<Walk>(of)) {
       walk_->take();
       if (!walk_->batch) warn_of_no_batch(walk_->shared->place);
     }
@@ -85,27 +97,36 @@ class PreparedLoader {
     }
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return !walk_->batch; }
-    [[nodiscard]] const state::BatchInfo& info() const { return walk_->pass.info(); }
+    [[nodiscard]] const state::BatchInfo& info() const { return walk_->info(); }
 
    private:
     struct Walk {
       std::shared_ptr<Loader> loader;
       std::shared_ptr<Shared> shared;
-      typename PassOf<Loader>::type pass;
+      std::shared_ptr<Dispatched> dispatched;
+      std::optional<typename PassOf<Loader>::type> pass;
+      std::optional<DispatchPass<Loader>> dispatch_pass;  // in its stead
       std::optional<OpenLoop> loop;
       bool place;
       std::optional<Batch> batch;
 
-      Walk(std::shared_ptr<Loader> from, std::shared_ptr<Shared> of, const LoaderOptions& options)
-          : loader(std::move(from)),
-            shared(std::move(of)),
-            pass(*loader, options, *shared),
-            place(options.device_placement && !shared->device.is_cpu()) {
-        loop.emplace(shared->open_loops, loader.get(), pass.info());
+      Walk(const PreparedLoader& of)
+          : loader(of.loader_),
+            shared(of.shared_),
+            dispatched(of.dispatched_),
+            place(of.options_.device_placement && !shared->device.is_cpu()) {
+        if (of.dispatches()) {
+          dispatch_pass.emplace(*loader, of.options_, *shared);
+        } else {
+          pass.emplace(*loader, of.options_, *shared);
+        }
+        loop.emplace(shared->open_loops, loader.get(), info());
       }
+      [[nodiscard]] const state::BatchInfo& info() const { return pass ? pass->info() : dispatch_pass->info(); }
       void take() {
         batch.reset();  // its memory serves the next one
-        batch = pass.next();
+        batch = pass ? pass->next() : dispatch_pass->next();
+        if (dispatch_pass) dispatched->state = dispatch_pass->state();
         if (!batch) loop.reset();
         if (!batch || !place) return;
         device::naming_out_of_memory(shared->place, "loader",
@@ -121,12 +142,20 @@ class PreparedLoader {
   }
 
   /// Begins a pass. Collective where the loader's order does not come from a seed: its draws are then rank 0's.
-  [[nodiscard]] Iterator begin() const { return {loader_, shared_, options_}; }
+  [[nodiscard]] Iterator begin() const { return Iterator(*this); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
   Loader* operator->() const { return loader_.get(); }
   Loader& operator*() const { return *loader_; }
   [[nodiscard]] const std::shared_ptr<Loader>& unwrap() const { return loader_; }
+
+  /// Rank 0 reads for all.
+  [[nodiscard]] bool dispatches() const { return prepared::dispatches<Loader>(shared_->group, options_); }
+  /// Samples that all ranks together take per step.
+  [[nodiscard]] int64_t total_batch_size() const requires data::Batched<Loader> {
+    if (!dispatches() && data::Shardable<Loader>) return loader_->total_batch_size();
+    return loader_->total_batch_size() * (options_.split_batches ? 1 : shared_->group.size());
+  }
 
   /// Batches of this rank in a pass, where the loader knows its own. With split_batches and even_batches off this rank
   /// may have none of a loader's short last batch, which the loader does not tell: it is counted.
@@ -137,20 +166,28 @@ class PreparedLoader {
   [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
   /// The next pass is of this epoch.
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
-  { loader_->set_epoch(epoch); }
+  {
+    dispatched_->state.reset();
+    loader_->set_epoch(epoch);
+  }
 
   /// Where its latest pass stands, the same on all ranks; see data::LoaderBase.
-  [[nodiscard]] state::LoaderState state() const requires data::Resumable<Loader> { return loader_->state(); }
+  [[nodiscard]] state::LoaderState state() const requires data::Resumable<Loader> {
+    return dispatched_->state ? *dispatched_->state : loader_->state();
+  }
   /// The next pass goes on from there. Every rank loads the same state.
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
+    dispatched_->state.reset();
     loader_->load_state(state);
   }
   /// Another handle whose passes leave out this rank's first batches; this one is not changed. Ours skip them without
   /// reading, of any other loader they are read and dropped. Throws Error (usage) for a negative number.
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
     auto other = *this;
+    other.dispatched_ = std::make_shared<Dispatched>();
     if constexpr (data::Skippable<Loader>) {
-      other.loader_ = std::make_shared<Loader>(loader_->skip_first_batches(batches));
+      other.loader_ = std::make_shared<Loader>(
+          loader_->skip_first_batches(batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1)));
     } else {
       data::check_skipped(batches, shared_->place);
       other.options_.skipped += batches;
@@ -167,15 +204,22 @@ class PreparedLoader {
  private:
   [[nodiscard]] int64_t whole_size() const {
     const auto batches = static_cast<int64_t>(loader_->size());
+    if (dispatches()) return data::rounds_of(batches, dispatch_options(*loader_, options_, shared_->group));
     if (data::Shardable<Loader> || options_.split_batches) return batches;
     return data::deal_count(
         batches,
         {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});
   }
 
+  /// Where a dispatched pass stands: rank 0's loader is ahead of it.
+  struct Dispatched {
+    std::optional<state::LoaderState> state;
+  };
+
   std::shared_ptr<Loader> loader_;
   std::shared_ptr<Shared> shared_;
   LoaderOptions options_;
+  std::shared_ptr<Dispatched> dispatched_ = std::make_shared<Dispatched>();
 };
 
 /// value   gathered from all ranks

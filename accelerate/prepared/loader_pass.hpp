@@ -19,6 +19,8 @@ struct LoaderOptions {
   bool even_batches = true;
   bool split_batches = false;
   bool device_placement = true;
+  /// Rank 0 reads for all. Unset: for streams.
+  std::optional<bool> dispatch_batches{};
   /// Batches of this rank that each pass reads and leaves out: for loaders that cannot skip them.
   int64_t skipped = 0;
 };

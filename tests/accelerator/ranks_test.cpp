@@ -26,3 +26,24 @@ TEST_CASE("set_seed gives every rank the same numbers, device_specific each its 
   const auto each = accelerator.gather(torch::rand({1}));
   if (accelerator.use_distributed()) CHECK_FALSE(each[0].equal(each[1]));
 }
+
+TEST_CASE("rank 0 reads and sends each rank its batch, over every backend") {
+  Accelerator accelerator(testing::world(), {.cpu = true, .dispatch_batches = true});
+  using Named = std::map<std::string, std::pair<torch::Tensor, std::string>>;
+  std::vector<Named> batches;
+  for (int64_t i = 0; i < 5; ++i)
+    batches.push_back({{"x", {torch::full({1 + i, 2}, i), "batch " + std::to_string(i)}}});
+  auto loader = accelerator.prepare(batches);
+  int64_t number = 0;
+  for (auto& batch : loader) {
+    const auto& [tensor, name] = batch.at("x");
+    const int64_t which = tensor[0][0].item<int64_t>();
+    if (accelerator.process_index() + number * accelerator.num_processes() < 4) {
+      CHECK(which == accelerator.process_index() + number * accelerator.num_processes());
+      CHECK(tensor.size(0) == 1 + which);
+    }
+    CHECK(name == "batch " + std::to_string(which));
+    ++number;
+  }
+  CHECK(number == loader.size());
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches that one rank reads for all: made into rounds, a batch for each rank.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/data/deal.hpp"
+#include "accelerate/tree/rows.hpp"
+
+namespace accelerate::data {
+
+struct DispatchOptions {
+  int64_t world_size = 1;
+  /// A batch is cut into a part for every rank; off: a round is world_size batches.
+  bool split_batches = false;
+  /// Leaves out a last round that has fewer than world_size batches.
+  bool drop_last = false;
+};
+
+/// Rounds that so many batches make.
+[[nodiscard]] inline int64_t rounds_of(int64_t batches, const DispatchOptions& options) {
+  if (options.split_batches) return batches;
+  return (batches + (options.drop_last ? 0 : options.world_size - 1)) / options.world_size;
+}
+
+/// What the ranks get in one step.
+template <typename Batch>
+struct Round {
+  std::vector<Batch> batches;  ///< [world_size], in rank order
+  /// Samples of it that are no filling: rank 0's, then rank 1's ... -1: batches without rows.
+  int64_t samples = -1;
+  /// Number of the stream's batches up to its end.
+  int64_t read = 0;
+};
+
+/// Rows first .. first+count-1 of batches that have `each` rows, the last one maybe less.
+template <typename Batch>
+void append_rows(std::vector<tree::RowPiece<Batch>>& list, std::span<const Batch> batches, int64_t each, int64_t first,
+                 int64_t count) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t at = first + done;
+    const int64_t rows = std::min(count - done, each - at % each);
+    list.push_back({&batches[static_cast<size_t>(at / each)], at % each, rows});
+    done += rows;
+  }
+}
+
+/// Batches go in as they are read, rounds come out.
+///
+/// The last round, where it is not whole, is shared out anew as Accelerate's dispatcher does it: its m samples over the
+/// ranks evenly, ceil(m / world_size) each, filled from the front of the first round, so that no rank is without a
+/// sample however small the data. Where its batches differ, or have no rows, the first round's batches fill it.
+template <typename Batch>
+class BatchDispatcher {
+ public:
+  /// Throws Error (usage) for a world_size below 1.
+  explicit BatchDispatcher(const DispatchOptions& options, const Place& place = {}) : options_(options), place_(place) {
+    (void)deal_batches(0, {.world_size = options.world_size}, place);  // checks it
+  }
+
+  /// The stream's next batch. returns   the round before it, when that is whole
+  std::optional<Round<Batch>> feed(Batch batch) {
+    std::optional<Round<Batch>> whole;
+    if (static_cast<int64_t>(round_.size()) == per_round()) whole = take_whole();
+    round_.push_back(std::move(batch));
+    ++read_;
+    return whole;
+  }
+
+  /// The stream has ended. returns   the last round
+  std::optional<Round<Batch>> finish() {
+    if (round_.empty()) return std::nullopt;
+    const bool whole = static_cast<int64_t>(round_.size()) == per_round();
+    if (!whole && options_.drop_last) return std::nullopt;
+    if (auto shared = share_out(round_, /*last=*/true)) return shared;
+    if (options_.split_batches) fail_unsplit();
+    return fill_with_batches();
+  }
+
+ private:
+  [[nodiscard]] int64_t per_round() const { return options_.split_batches ? 1 : options_.world_size; }
+
+  std::optional<Round<Batch>> take_whole() {
+    auto batches = std::exchange(round_, {});
+    if (front_.empty()) front_ = batches;
+    if (!options_.split_batches) return Round<Batch>{batches, samples_of(batches), read_};
+    auto cut = share_out(batches, /*last=*/false);
+    if (!cut) {
+      round_ = std::move(batches);
+      fail_unsplit();
+    }
+    return cut;
+  }
+
+  /// Sum of the rows; -1 where one has none.
+  static int64_t samples_of(const std::vector<Batch>& batches) {
+    int64_t samples = 0;
+    for (const Batch& batch : batches) {
+      const auto rows = tree::rows(batch);
+      if (!rows) return -1;
+      samples += *rows;
+    }
+    return samples;
+  }
+
+  /// The samples of `batches`, evenly over the ranks; nothing where their rows cannot be joined.
+  std::optional<Round<Batch>> share_out(const std::vector<Batch>& batches, bool last) const {
+    const int64_t ranks = options_.world_size;
+    const int64_t samples = samples_of(batches);
+    const int64_t each = tree::rows(batches.front()).value_or(0);
+    if (samples < 1 || (!last && samples % ranks != 0)) return std::nullopt;
+    for (size_t i = 1; i < batches.size(); ++i) {
+      const int64_t rows = *tree::rows(batches[i]);
+      if (rows < 1 || rows > each || (rows < each && i + 1 < batches.size())) return std::nullopt;
+    }
+    const std::vector<Batch>& front = front_.empty() ? batches : front_;
+    const int64_t pool = samples_of(front);
+    const int64_t front_each = tree::rows(front.front()).value_or(0);
+    const int64_t share = (samples + ranks - 1) / ranks;
+    Round<Batch> round{{}, samples, read_};
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      std::vector<tree::RowPiece<Batch>> pieces;
+      const int64_t begin = std::min(rank * share, samples);
+      const int64_t end = std::min(begin + share, samples);
+      append_rows<Batch>(pieces, batches, each, begin, end - begin);
+      if (begin + share > samples && pool < 1) return std::nullopt;
+      for (int64_t at = std::max(rank * share, samples); at < (rank + 1) * share; ++at) {
+        append_rows<Batch>(pieces, front, front_each, (at - samples) % pool, 1);
+      }
+      auto joined = tree::join_rows(batches.back(), pieces);
+      if (!joined) return std::nullopt;
+      round.batches.push_back(std::move(*joined));
+    }
+    return round;
+  }
+
+  Round<Batch> fill_with_batches() const {
+    Round<Batch> round{round_, samples_of(round_), read_};
+    const auto& front = front_.empty() ? round_ : front_;
+    for (size_t i = 0; static_cast<int64_t>(round.batches.size()) < options_.world_size; ++i) {
+      round.batches.push_back(front[i % front.size()]);
+    }
+    return round;
+  }
+
+  [[noreturn]] void fail_unsplit() const {
+    const auto rows = tree::rows(round_.back());
+    base::fail(
+        ErrorKind::usage, place_, "loader",
+        "split_batches: batch {} has {} rows, must be a round multiple of the {} ranks, all of them tensors' first "
+        "dimension",
+        read_ - 1, rows ? *rows : 0, options_.world_size);
+  }
+
+  DispatchOptions options_;
+  Place place_;
+  std::vector<Batch> round_;
+  std::vector<Batch> front_;
+  int64_t read_ = 0;
+};
+
+}  // namespace accelerate::data

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// One pass over a loader that rank 0 alone reads; the others receive their batches from it.
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/dispatch.hpp"
+#include "accelerate/data/shardable.hpp"
+#include "accelerate/prepared/loader_pass.hpp"
+#include "accelerate/prepared/shared.hpp"
+#include "accelerate/tree/pack.hpp"
+
+namespace accelerate::state {
+
+/// Lets accelerate::tree pack it.
+inline auto tree_members(LoaderState& state) {
+  return std::tie(state.epoch, state.consumed, state.origin, state.samples, state.seed, state.world_size,
+                  state.batch_size, state.split_batches, state.even_batches, state.drop_last);
+}
+
+}  // namespace accelerate::state
+
+namespace accelerate::prepared {
+
+/// Sends each rank its own. bytes   on rank 0 one [n] uint8 of each rank; returns this rank's. Collective.
+[[nodiscard]] at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes);
+
+/// What rank 0 threw while it read, on the ranks that wait for it. Throws Error (data).
+[[noreturn]] void fail_as_reader(const Place& place, const std::string& failure);
+
+/// One line about what was thrown.
+[[nodiscard]] std::string what_failed(const std::exception_ptr& failure);
+
+/// Throws Error (usage): a batch holds something that is not tree::packable.
+[[noreturn]] void refuse_to_dispatch(const Place& place);
+
+template <typename Loader>
+[[nodiscard]] data::DispatchOptions dispatch_options(const Loader& loader, const LoaderOptions& options,
+                                                     const comm::Group& group) {
+  data::DispatchOptions dispatch{.world_size = group.size(), .split_batches = options.split_batches};
+  if constexpr (requires { loader.options().drop_last; }) dispatch.drop_last = loader.options().drop_last;
+  return dispatch;
+}
+
+/// A round is sent when the one after it has been read, so that its end is known with the last batch, and what rank 0's
+/// loader throws comes to all ranks after the same number of batches.
+template <typename Loader>
+class DispatchPass {
+ public:
+  using Batch = batch_t<Loader>;
+
+  DispatchPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
+      : loader_(loader),
+        group_(shared.group),
+        place_(shared.place),
+        dispatcher_(dispatch_options(loader, options, group_), place_) {
+    if constexpr (!tree::packable<Batch>) refuse_to_dispatch(place_);
+    if (group_.rank() == 0) next_round_ = read_round();
+    for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
+    info_.index = -1;
+  }
+
+  /// Collective.
+  [[nodiscard]] std::optional<Batch> next() {
+    if (ended_) return std::nullopt;
+    Message mine = group_.rank() == 0 ? send() : receive();
+    ended_ = !mine.batch;
+    state_ = mine.state;
+    if (!mine.failure.empty()) {
+      if (failure_) std::rethrow_exception(failure_);
+      fail_as_reader(place_, mine.failure);
+    }
+    if (ended_) return std::nullopt;
+    ++info_.index;
+    info_.last = mine.last;
+    info_.remainder = mine.last ? mine.samples : -1;
+    return std::move(mine.batch);
+  }
+  [[nodiscard]] const state::BatchInfo& info() const { return info_; }
+  /// Of the loader, with the batches that were handed out as consumed; unset: it knows none.
+  [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
+
+ private:
+  struct Message {
+    std::optional<Batch> batch{};  // none: the pass has ended
+    bool last = false;
+    int64_t samples = -1;
+    std::optional<state::LoaderState> state{};
+    std::string failure{};
+
+    auto tree_members() { return std::tie(batch, last, samples, state, failure); }
+  };
+
+  static std::optional<state::LoaderState> state_of(Loader& loader) {
+    if constexpr (data::Resumable<Loader>) return loader.state();
+    return std::nullopt;
+  }
+
+  std::optional<Batch> read() {
+    if (!position_) {
+      position_.emplace(loader_.begin());
+    } else {
+      ++*position_;
+    }
+    if (*position_ == loader_.end()) return std::nullopt;
+    states_.push_back(state_of(loader_));
+    return **position_;
+  }
+
+  std::optional<data::Round<Batch>> read_round() {
+    if (exhausted_) return std::nullopt;
+    try {
+      while (auto batch = read()) {
+        if (auto round = dispatcher_.feed(std::move(*batch))) return round;
+      }
+      exhausted_ = true;
+      return dispatcher_.finish();
+    } catch (...) {
+      failure_ = std::current_exception();
+      exhausted_ = true;
+      return std::nullopt;
+    }
+  }
+
+  std::optional<state::LoaderState> state_after(int64_t batches) {
+    for (; states_from_ + 1 < batches; ++states_from_) states_.pop_front();
+    return states_.front();
+  }
+
+  /// On rank 0.
+  Message send() {
+    auto round = std::exchange(next_round_, std::nullopt);
+    if (round) next_round_ = read_round();
+    std::vector<Message> messages(static_cast<size_t>(group_.size()));
+    Message common{.state = state_of(loader_)};
+    if (round) {
+      common = {.last = !next_round_ && !failure_, .samples = round->samples, .state = state_after(round->read)};
+    } else if (failure_) {
+      common.failure = what_failed(failure_);
+    }
+    for (size_t rank = 0; rank < messages.size(); ++rank) {
+      messages[rank] = common;
+      if (round) messages[rank].batch = std::move(round->batches[rank]);
+    }
+    if constexpr (tree::packable<Batch>) {
+      std::vector<at::Tensor> bytes{tree::pack(Message{})};  // its own stays here
+      for (size_t rank = 1; rank < messages.size(); ++rank) bytes.push_back(tree::pack(messages[rank]));
+      (void)scatter_bytes(group_, bytes);
+    }
+    return std::move(messages.front());
+  }
+
+  /// On all others.
+  Message receive() {
+    Message mine;
+    if constexpr (tree::packable<Batch>) mine = tree::unpack<Message>(scatter_bytes(group_, {}));
+    if constexpr (data::Resumable<Loader>) {
+      if (mine.state) loader_.load_state(*mine.state);  // so that its epoch is rank 0's
+    }
+    return mine;
+  }
+
+  Loader& loader_;
+  comm::Group group_;
+  Place place_;
+  data::BatchDispatcher<Batch> dispatcher_;
+  std::optional<position_t<Loader>> position_;
+  std::deque<std::optional<state::LoaderState>> states_;  // after each batch that was read, from a number on
+  int64_t states_from_ = 0;
+  std::optional<data::Round<Batch>> next_round_;
+  std::exception_ptr failure_;
+  bool exhausted_ = false;
+  bool ended_ = false;
+  state::BatchInfo info_{};
+  std::optional<state::LoaderState> state_;
+};
+
+}  // namespace accelerate::prepared

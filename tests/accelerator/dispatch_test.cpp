@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <atomic>
+#include <list>
+
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using Numbers = std::vector<int64_t>;
+using Batches = std::vector<Numbers>;
+
+namespace {
+
+struct Seen {
+  std::vector<Batches> ranks;
+  Numbers gathered, remainders;
+  int64_t size = -1, total_batch_size = -1;
+};
+
+template <typename MakeLoader>
+Seen walk(int64_t ranks, const MakeLoader& make_loader, AcceleratorOptions options = {}, size_t most = 1000) {
+  options.dispatch_batches = true;
+  Seen seen;
+  seen.ranks.resize(static_cast<size_t>(ranks));
+  on_ranks(
+      ranks,
+      [&](Accelerator& accelerator) {
+        auto loader = accelerator.prepare(make_loader());
+        auto& mine = seen.ranks[static_cast<size_t>(accelerator.process_index())];
+        for (auto position = loader.begin(); position != loader.end(); ++position) {
+          mine.push_back(numbers(position->data));
+          const auto all = numbers(accelerator.gather_for_metrics(position->data));
+          if (accelerator.is_main_process()) {
+            seen.gathered.insert(seen.gathered.end(), all.begin(), all.end());
+            seen.remainders.push_back(position.info().remainder);
+          }
+          if (mine.size() == most) break;
+        }
+        CHECK(static_cast<int64_t>(mine.size()) == std::min(loader.size(), static_cast<int64_t>(most)));
+        if (accelerator.is_main_process()) {
+          seen.size = loader.size();
+          seen.total_batch_size = loader.total_batch_size();
+        }
+      },
+      options);
+  return seen;
+}
+
+Numbers up_to(int64_t n) { return numbers(torch::arange(n)); }
+
+struct Detections {
+  torch::Tensor data;
+  std::vector<torch::Tensor> boxes;  // ragged
+  std::vector<std::string> names;
+  int64_t from_rank = -1;
+};
+auto tree_members(Detections& d) { return std::tie(d.data, d.boxes, d.names, d.from_rank); }
+
+std::atomic<int> reads_elsewhere = 0;
+
+/// Counts what ranks other than 0 read of it.
+struct OnlyRankZero {
+  accelerate::data::Loader inner;
+  std::function<bool()> is_rank_zero;
+  auto begin() {
+    if (!is_rank_zero()) ++reads_elsewhere;
+    return inner.begin();
+  }
+  auto end() { return inner.end(); }
+};
+
+}  // namespace
+
+TEST_CASE("rank 0 reads for all, and every sample is gathered once") {
+  const auto two = walk(2, [] { return counting(10, 2); });
+  CHECK(two.ranks[0] == Batches{{0, 1}, {4, 5}, {8}});
+  CHECK(two.ranks[1] == Batches{{2, 3}, {6, 7}, {9}});
+  CHECK(two.remainders == Numbers{-1, -1, 2});
+  CHECK(two.gathered == up_to(10));
+  CHECK(two.total_batch_size == 4);
+  for (const int64_t ranks : {1, 2, 3, 4}) {
+    for (const int64_t samples : {1, 2, 7, 12, 13, 40}) {
+      CHECK(walk(ranks, [=] { return counting(samples, 4); }).gathered == up_to(samples));
+      const auto split = walk(ranks, [=] { return counting(samples, 12); }, {.split_batches = true});
+      CHECK(split.gathered == up_to(samples));
+      CHECK(split.total_batch_size == 12);
+    }
+  }
+  const auto dropping = walk(2, [] { return counting(15, 2, {.drop_last = true}); });
+  CHECK(dropping.gathered == up_to(12));
+  CHECK(dropping.size == 3);
+}
+
+TEST_CASE("the order is rank 0's, shuffled too, and the other ranks read nothing") {
+  reads_elsewhere = 0;
+  on_ranks(3,
+           [](Accelerator& accelerator) {
+             const int64_t rank = accelerator.process_index();
+             auto loader = accelerator.prepare(
+                 OnlyRankZero{counting(24, 2, {.shuffle = true, .seed = 100 + static_cast<uint64_t>(rank)}),
+                              [rank] { return rank == 0; }});
+             Numbers all;
+             for (auto& batch : loader) {
+               const auto gathered = numbers(accelerator.gather_for_metrics(batch.data));
+               all.insert(all.end(), gathered.begin(), gathered.end());
+             }
+             CHECK(all == numbers(accelerate::data::random_sampler(24)->order(100, 0)));
+           },
+           {.dispatch_batches = true});
+  CHECK(reads_elsewhere == 0);
+}
+
+TEST_CASE("ragged tensors, strings and numbers reach the rank whose batch they are") {
+  on_ranks(3,
+           [](Accelerator& accelerator) {
+             std::vector<Detections> batches;
+             for (int64_t i = 0; i < 7; ++i) {
+               batches.push_back(
+                   {torch::full({2}, i), {torch::full({i, 4}, i), torch::zeros({1})}, {"b" + std::to_string(i)}, i});
+             }
+             auto loader = accelerator.prepare(batches);
+             Numbers mine;
+             for (auto& batch : loader) {
+               mine.push_back(batch.from_rank);
+               CHECK(batch.boxes.at(0).equal(torch::full({batch.from_rank, 4}, batch.from_rank)));
+               CHECK(batch.names.at(0) == "b" + std::to_string(batch.from_rank));
+             }
+             const int64_t rank = accelerator.process_index();
+             CHECK(mine == Numbers{rank, 3 + rank, 6});
+           },
+           {.dispatch_batches = true});
+}
+
+TEST_CASE("what rank 0's loader throws comes to all ranks after the same batch, and the loader can be used again") {
+  struct Flaky final : accelerate::data::Source {
+    [[nodiscard]] int64_t size() const override { return 12; }
+    [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
+      if (broken && indices[0].item<int64_t>() == 10) throw std::runtime_error("disk is gone\nat line 3");
+      return {indices, indices};
+    }
+    mutable bool broken = true;
+  };
+  on_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        const auto source = std::make_shared<const Flaky>();
+        auto loader = accelerator.prepare(accelerate::data::Loader(source, {.batch_size = 2}));
+        Numbers seen;
+        const auto pass = [&] {
+          for (auto& batch : loader) seen.push_back(batch.data[0].item<int64_t>());
+        };
+        if (accelerator.is_main_process()) {
+          CHECK_THROWS_WITH_AS(pass(), "disk is gone\nat line 3", std::runtime_error);
+        } else {
+          CHECK_THROWS_WITH_AS(
+              pass(),
+              doctest::Contains("loader: rank 0, which reads for all ranks (dispatch_batches), failed: disk is gone"),
+              accelerate::Error);
+        }
+        CHECK(seen.size() == 2);
+        source->broken = false;
+        seen.clear();
+        pass();
+        CHECK(seen.size() == 3);
+      },
+      {.dispatch_batches = true});
+}
+
+TEST_CASE("a loop may be left early, and loops nest") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             auto [outer, inner] = accelerator.prepare(counting(8, 2), counting(6, 1));
+             Numbers sizes;
+             for (auto& batch : outer) {
+               int64_t count = 0;
+               for ([[maybe_unused]] auto& part : inner) {
+                 if (++count == 2 && batch.data[0].item<double>() >= 4) break;
+               }
+               sizes.push_back(count);
+             }
+             CHECK(sizes == Numbers{3, 2});
+           },
+           {.dispatch_batches = true});
+}
+
+TEST_CASE("the state is where the ranks stand and not where rank 0 has read to; another run goes on there") {
+  const auto make = [] { return counting(22, 2, {.shuffle = true, .seed = 4}); };
+  const auto whole = walk(2, make);
+  accelerate::state::LoaderState saved;
+  std::vector<accelerate::state::LoaderState> states(2);
+  on_ranks(2,
+           [&](Accelerator& accelerator) {
+             auto loader = accelerator.prepare(make());
+             for (auto position = loader.begin(); position != loader.end(); ++position) {
+               if (position.info().index == 1) break;
+             }
+             states[static_cast<size_t>(accelerator.process_index())] = loader.state();
+           },
+           {.dispatch_batches = true});
+  CHECK(states[0] == states[1]);
+  CHECK(states[0].consumed == 8);
+  std::vector<Batches> rest(2);
+  on_ranks(2,
+           [&](Accelerator& accelerator) {
+             auto loader = accelerator.prepare(make());
+             loader.load_state(states[0]);
+             for (auto& batch : loader)
+               rest[static_cast<size_t>(accelerator.process_index())].push_back(numbers(batch.data));
+             CHECK(loader.state().epoch == 1);
+             CHECK(loader->epoch() == 1);
+             auto last = accelerator.skip_first_batches(loader, 5);
+             int64_t batches = 0;
+             for ([[maybe_unused]] auto& batch : last) ++batches;
+             CHECK(batches == 1);
+             CHECK(last.size() == 1);
+           },
+           {.dispatch_batches = true});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CHECK(rest[rank] == Batches(whole.ranks[rank].begin() + 2, whole.ranks[rank].end()));
+  }
+}
+
+TEST_CASE("a batch that cannot be sent is refused by prepare()") {
+  struct Opened {
+    torch::Tensor data;
+    std::shared_ptr<int> file;
+    auto tree_members() { return std::tie(data, file); }
+  };
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             std::list<Opened> loader;
+             CHECK_THROWS_WITH_AS(
+                 (void)accelerator.prepare(loader),
+                 doctest::Contains(
+                     "prepare: dispatch_batches is on, and a batch of this loader holds something that cannot be "
+                     "sent to other ranks; a batch is made of tensors, numbers, enums, strings, and pairs, "
+                     "tuples, vectors, maps, optionals and structs of them, or turn dispatch_batches off"),
+                 accelerate::Error);
+           },
+           {.dispatch_batches = true});
+}
