@@ -36,7 +36,7 @@ using Random = std::mt19937_64;
 
 // Used where the program is built with the sanitizer: what it allows in one piece, in place of RLIMIT_AS.
 extern "C" const char* __asan_default_options();  // NOLINT
-extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=64:allocator_may_return_null=0"; }
+extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=32:allocator_may_return_null=0"; }
 
 namespace {
 
@@ -157,7 +157,7 @@ size_t below(Random& random, size_t limit) { return limit == 0 ? 0 : random() % 
 
 // Numbers that sizes and counts are often wrong by.
 std::string odd_number(Random& random) {
-  constexpr std::array<uint32_t, 10> numbers{0, 1, 2, 0x7f, 0x80, 0xff, 0x7fffffff, 0x80000000, 0xffffffff, 0xfffffffe};
+  constexpr std::array<uint32_t, 10> numbers{0, 1, 2, 0x7f, 0x80, 0xff, 0xfffff, 0x7fffffff, 0xffffffff, 0xfffffffe};
   std::string bytes(4, '\0');
   std::memcpy(bytes.data(), &numbers[below(random, numbers.size())], 4);
   if (random() % 2 == 0) bytes = {bytes[3], bytes[2], bytes[1], bytes[0]};
@@ -254,7 +254,7 @@ void limit_memory() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t most = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + (128U << 20U);
+  const rlim_t most = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + (32U << 20U);
   const rlimit limit{.rlim_cur = most, .rlim_max = most};
   setrlimit(RLIMIT_AS, &limit);
 #endif
