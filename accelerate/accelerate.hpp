@@ -12,6 +12,7 @@
 #include "accelerate/accelerator.hpp"
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/dataset.hpp"
 #include "accelerate/data/memory.hpp"
 #include "accelerate/data/sources/cifar.hpp"
 #include "accelerate/data/sources/csv.hpp"

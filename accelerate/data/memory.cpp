@@ -22,7 +22,7 @@ class MemorySource final : public Source {
   at::Tensor target_;
 };
 
-void check(const at::Tensor& tensor, const char* name) {
+void check(const at::Tensor& tensor, std::string_view name) {
   if (!tensor.defined() || tensor.dim() == 0)
     base::fail(ErrorKind::usage, {}, "memory_source", "{} has no first dimension, must be [N, ...]", name);
   if (!tensor.is_cpu())
@@ -31,6 +31,31 @@ void check(const at::Tensor& tensor, const char* name) {
 }
 
 }  // namespace
+
+namespace detail {
+
+void RowCount::add(const LeafPath& path, const at::Tensor& tensor) {
+  check(tensor, path.text().empty() ? "the tensor" : path.text());
+  add(path, tensor.size(0));
+}
+
+void RowCount::add(const LeafPath& path, int64_t items) {
+  if (rows_ < 0) {
+    rows_ = items;
+    first_ = path.text();
+  } else if (items != rows_) {
+    base::fail(ErrorKind::usage, {}, "memory_source", "{} has {} samples, {} {}; both must be [N, ...]", first_, rows_,
+               path.text(), items);
+  }
+}
+
+int64_t RowCount::rows() const {
+  if (rows_ < 0)
+    base::fail(ErrorKind::usage, {}, "memory_source", "nothing in the data has a first dimension, must be [N, ...]");
+  return rows_;
+}
+
+}  // namespace detail
 
 std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target) {
   check(data, "data");

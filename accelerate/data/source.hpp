@@ -12,7 +12,7 @@ namespace accelerate::data {
 
 /// The pass that reads: what a sample may depend on beyond its number.
 struct ReadContext {
-  /// The loader's, rank 0's on all ranks.
+  /// The loader's, rank 0's on all ranks; 0 where neither the order nor the source depends on it.
   uint64_t seed = 0;
   int64_t epoch = 0;
   /// Tells random layers that lie over one another apart: each reads what is below it with a number of its own.

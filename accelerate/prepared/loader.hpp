@@ -2,8 +2,6 @@
 // A loader as prepare() returns it: this rank's batches, on the device, with the end known one batch ahead.
 #pragma once
 
-#include <torch/data/example.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "accelerate/data/deal.hpp"
+#include "accelerate/data/example.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/device/out_of_memory.hpp"
@@ -20,18 +19,6 @@
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/tree/tree.hpp"
-
-namespace torch::data {
-/// Lets accelerate::tree walk the batches of torch::data loaders.
-template <typename Data, typename Target>
-auto tree_members(Example<Data, Target>& example) {
-  return std::tie(example.data, example.target);
-}
-template <typename Data>
-auto tree_members(Example<Data, example::NoTarget>& example) {
-  return std::tie(example.data);
-}
-}  // namespace torch::data
 
 namespace accelerate::prepared {
 

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// A user's own data set: any type with size() and get(i) or get_batch(indices), those of torch::data too.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/collate.hpp"
+#include "accelerate/data/derived_source.hpp"
+#include "accelerate/data/example.hpp"
+#include "accelerate/data/loader.hpp"
+#include "accelerate/tree/walk.hpp"
+
+namespace accelerate::data {
+
+namespace detail {
+
+template <typename Dataset>
+concept GetsSamples = requires(Dataset& dataset) {
+  dataset.get(int64_t{});
+};
+template <typename Dataset, typename Indices>
+concept GetsBatchBy = requires(Dataset& dataset, const Indices& indices) {
+  dataset.get_batch(indices);
+};
+template <typename Dataset>
+concept GetsBatches = GetsBatchBy<Dataset, at::Tensor> || GetsBatchBy<Dataset, std::span<const int64_t>> ||
+    GetsBatchBy<Dataset, std::vector<int64_t>> || GetsBatchBy<Dataset, std::vector<size_t>>;
+template <typename Dataset>
+concept Sized = requires(Dataset& dataset) {
+  { dataset.size() } -> std::convertible_to<std::optional<size_t>>;
+};
+
+inline std::span<const int64_t> numbers_of(const at::Tensor& indices) {
+  return {indices.const_data_ptr<int64_t>(), static_cast<size_t>(indices.size(0))};
+}
+
+template <GetsBatches Dataset>
+auto get_batch(Dataset& dataset, const at::Tensor& indices) {
+  const auto numbers = numbers_of(indices);
+  if constexpr (GetsBatchBy<Dataset, at::Tensor>) {
+    return dataset.get_batch(indices);
+  } else if constexpr (GetsBatchBy<Dataset, std::span<const int64_t>>) {
+    return dataset.get_batch(numbers);
+  } else if constexpr (GetsBatchBy<Dataset, std::vector<int64_t>>) {
+    return dataset.get_batch(std::vector<int64_t>(numbers.begin(), numbers.end()));
+  } else {
+    return dataset.get_batch(std::vector<size_t>(numbers.begin(), numbers.end()));
+  }
+}
+
+template <GetsSamples Dataset>
+using sample_of_dataset = std::remove_cvref_t<decltype(std::declval<Dataset&>().get(int64_t{}))>;
+
+template <typename T>
+struct ItemOf {
+  static constexpr bool is_sample = false;
+};
+template <typename Item>
+struct ItemOf<std::vector<Item>> {
+  static constexpr bool is_sample = tree::detail::Struct<Item> || tree::detail::Tuple<Item> || tree::detail::Map<Item>;
+};
+
+/// get_batch gives samples, one for each index, which are still to be collated.
+template <typename Dataset, typename Read>
+constexpr bool gives_samples() {
+  if constexpr (ItemOf<Read>::is_sample) {
+    return true;
+  } else if constexpr (GetsSamples<Dataset>) {
+    return std::same_as<Read, std::vector<sample_of_dataset<Dataset>>>;
+  } else {
+    return false;
+  }
+}
+
+template <typename Collate, typename Sample>
+auto collate_with(const Collate& collate, const std::vector<Sample>& samples, const at::Tensor& indices) {
+  if constexpr (std::invocable<const Collate&, const std::vector<Sample>&, std::span<const int64_t>>) {
+    return collate(samples, numbers_of(indices));
+  } else {
+    static_assert(std::invocable<const Collate&, const std::vector<Sample>&>,
+                  "accelerate::data: a collate function takes a std::vector of samples, and returns a batch");
+    return collate(samples);
+  }
+}
+
+void check_count(int64_t samples, int64_t indices);
+[[noreturn]] void fail_without_size();
+
+template <typename Dataset, typename Collate>
+auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& indices) {
+  if constexpr (GetsBatches<Dataset>) {
+    auto read = get_batch(dataset, indices);
+    if constexpr (gives_samples<Dataset, decltype(read)>()) {
+      check_count(static_cast<int64_t>(read.size()), indices.size(0));
+      return collate_with(collate, read, indices);
+    } else {
+      static_assert(std::same_as<Collate, DefaultCollate>,
+                    "accelerate::data: get_batch() of this data set returns whole batches, so no collate function is "
+                    "called; leave it out");
+      return read;
+    }
+  } else {
+    std::vector<sample_of_dataset<Dataset>> samples;
+    samples.reserve(static_cast<size_t>(indices.size(0)));
+    for (const int64_t number : numbers_of(indices)) samples.push_back(dataset.get(number));
+    return collate_with(collate, samples, indices);
+  }
+}
+
+template <typename Dataset, typename Collate>
+using dataset_batch =
+    decltype(read_dataset(std::declval<Dataset&>(), std::declval<const Collate&>(), std::declval<at::Tensor>()));
+
+template <typename Dataset>
+int64_t size_of(Dataset& dataset) {
+  const std::optional<size_t> size = dataset.size();
+  if (!size) fail_without_size();
+  return static_cast<int64_t>(*size);
+}
+
+template <typename Dataset, typename Collate>
+class DatasetSource final : public DerivedSource<dataset_batch<Dataset, Collate>> {
+ public:
+  using BatchType = dataset_batch<Dataset, Collate>;
+
+  DatasetSource(std::shared_ptr<Dataset> dataset, Collate collate)
+      : DerivedSource<BatchType>("dataset", size_of(*dataset), /*seeded=*/false),
+        dataset_(std::move(dataset)),
+        collate_(std::move(collate)) {}
+
+ private:
+  [[nodiscard]] BatchType make(const at::Tensor& indices, const ReadContext&) const override {
+    return read_dataset(*dataset_, collate_, indices);
+  }
+
+  std::shared_ptr<Dataset> dataset_;
+  Collate collate_;
+};
+
+template <typename Dataset>
+std::shared_ptr<Dataset> held(Dataset dataset) {
+  return std::make_shared<Dataset>(std::move(dataset));
+}
+template <typename Dataset>
+std::shared_ptr<Dataset> held(std::shared_ptr<Dataset> dataset) {
+  check_source("dataset", dataset != nullptr);
+  return dataset;
+}
+template <typename Dataset>
+std::shared_ptr<Dataset> held(std::reference_wrapper<Dataset> dataset) {
+  return {std::shared_ptr<void>(), &dataset.get()};
+}
+
+}  // namespace detail
+
+/// A user's data set as a source.
+///
+/// dataset   kept; std::ref(dataset): referenced, must live as long; a std::shared_ptr: shared. It has size() and one
+///           of get(i), which returns a sample, and get_batch(indices), which returns a batch, or the samples as a
+///           std::vector of structs, pairs, tuples or maps, or of what get(i) returns; indices are a tensor [B] int64,
+///           a std::span<const int64_t>, or a vector of int64_t or size_t.
+/// collate   makes a batch of samples: collate(std::vector<Sample>) or, with the samples' numbers for its errors,
+///           collate(std::vector<Sample>, std::span<const int64_t>)
+/// A batch is what get_batch or collate returns. Called from one thread at a time.
+/// Throws Error (usage) for a torch::data set whose size() is empty.
+template <typename Dataset, typename Collate = DefaultCollate>
+[[nodiscard]] auto dataset_source(Dataset dataset, Collate collate = {}) {
+  auto held = detail::held(std::move(dataset));
+  using Held = typename decltype(held)::element_type;
+  static_assert(detail::Sized<Held> && (detail::GetsSamples<Held> || detail::GetsBatches<Held>),
+                "accelerate::data: a data set has size() and get(i) or get_batch(indices)");
+  using Made = detail::DatasetSource<Held, Collate>;
+  return SourcePtr<typename Made::BatchType>(std::make_shared<Made>(std::move(held), std::move(collate)));
+}
+
+/// A loader over dataset_source(dataset, collate).
+template <typename Dataset, typename Collate = DefaultCollate>
+[[nodiscard]] auto from_dataset(Dataset dataset, const LoaderOptions& options = {}, Collate collate = {}) {
+  return LoaderOf(data::dataset_source(std::move(dataset), std::move(collate)), options);
+}
+
+}  // namespace accelerate::data

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace accelerate::data {
+
+/// Where in a sample or batch a leaf is, for errors: members by number, what maps hold by key: [0]["mask"][2].
+/// Refers to the path it goes on from; costs nothing until it is printed.
+struct LeafPath {
+  const LeafPath* outer = nullptr;
+  int64_t number = 0;
+  std::optional<std::string_view> key{};
+
+  [[nodiscard]] LeafPath member(size_t place) const { return {.outer = this, .number = static_cast<int64_t>(place)}; }
+  /// place   of the key, which is printed where the key is no string
+  template <typename Key>
+  [[nodiscard]] LeafPath entry(const Key& named, size_t place) const {
+    LeafPath path = member(place);
+    if constexpr (std::convertible_to<const Key&, std::string_view>) path.key = named;
+    return path;
+  }
+
+  /// "" for the whole.
+  [[nodiscard]] std::string text() const;
+  /// " at [0]", "" for the whole.
+  [[nodiscard]] std::string at() const { return outer == nullptr ? "" : " at " + text(); }
+};
+
+}  // namespace accelerate::data

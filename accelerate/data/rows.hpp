@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of trees: those with given numbers read out of one, or written into it.
+//
+// What has rows: tensors [n, ...], and lists of n items that hold no tensors, or are whole samples (structs, pairs and
+// tuples). Numbers, strings and 0-dim tensors belong to all rows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <iterator>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/leaf_path.hpp"
+#include "accelerate/tree/rows.hpp"
+
+namespace accelerate::data::detail {
+
+template <typename T>
+concept RowList = tree::detail::Samples<T> ||(tree::detail::Items<T> && !tree::holds_tensors<T>);
+
+template <typename T, typename Fn>
+bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn);
+
+template <typename Members, typename Fn, size_t... I>
+bool walk_members(Members& mine, Members& others, const LeafPath& path, Fn&& fn, std::index_sequence<I...>) {
+  return (walk_rows(std::get<I>(mine), std::get<I>(others), path.member(I), fn) && ...);
+}
+
+template <typename T, typename Fn>
+bool walk_entries(T& value, T& other, const LeafPath& path, Fn&& fn) {
+  if (value.size() != other.size()) return false;
+  size_t place = 0;
+  for (auto& [key, mine] : value) {
+    const auto found = other.find(key);
+    if (found == other.end() || !walk_rows(mine, found->second, path.entry(key, place++), fn)) return false;
+  }
+  return true;
+}
+
+template <typename T, typename Fn>
+bool walk_items(T& value, T& other, const LeafPath& path, Fn&& fn) {
+  if (value.size() != other.size()) return false;
+  auto others = other.begin();
+  size_t place = 0;
+  for (auto& mine : value) {
+    if (!walk_rows(mine, *others++, path.member(place++), fn)) return false;
+  }
+  return true;
+}
+
+/// Calls fn(path, leaf, the same leaf of other) for tensors and lists that may have rows.
+/// Returns false where the two are built otherwise: a key, an item or a value is missing in one.
+template <typename T, typename Fn>
+bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn) {
+  if constexpr (std::same_as<T, at::Tensor> || RowList<T>) {
+    fn(path, value, other);
+    return true;
+  } else if constexpr (tree::detail::Struct<T>) {
+    auto mine = tree::detail::members(value);
+    auto others = tree::detail::members(other);
+    return walk_members(mine, others, path, fn, std::make_index_sequence<std::tuple_size_v<decltype(mine)>>());
+  } else if constexpr (tree::detail::Tuple<T>) {
+    return walk_members(value, other, path, fn, std::make_index_sequence<std::tuple_size_v<T>>());
+  } else if constexpr (tree::detail::Map<T>) {
+    return walk_entries(value, other, path, fn);
+  } else if constexpr (tree::detail::Sequence<T> && tree::holds_tensors<T>) {
+    return walk_items(value, other, path, fn);
+  } else if constexpr (tree::detail::IsOptional<T>::value) {
+    return value.has_value() == other.has_value() && (!value || walk_rows(*value, *other, path, fn));
+  } else {
+    return true;
+  }
+}
+
+/// The same without another.
+template <typename T, typename Fn>
+void walk_rows(T& value, Fn&& fn) {
+  (void)walk_rows(value, value, LeafPath{}, [&](const LeafPath& path, auto& leaf, auto&) { fn(path, leaf); });
+}
+
+/// returns   the rows with these numbers, a copy
+at::Tensor select(const at::Tensor& tensor, const at::Tensor& indices);
+template <RowList List>
+List select(const List& list, const at::Tensor& indices) {
+  List selected;
+  const auto* const numbers = indices.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < indices.size(0); ++i) selected.push_back(*std::next(list.begin(), numbers[i]));
+  return selected;
+}
+
+/// returns   room for so many rows like these
+at::Tensor room(const at::Tensor& tensor, int64_t rows);
+template <RowList List>
+List room(const List& list, int64_t rows) {
+  List many;
+  for (int64_t i = 0; i < rows; ++i) many.push_back(list.front());
+  return many;
+}
+
+/// Writes rows to the places. Returns false where they are of another shape or dtype.
+bool place(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places);
+template <RowList List>
+bool place(List& into, const List& rows, const at::Tensor& places) {
+  const auto* to = places.const_data_ptr<int64_t>();
+  for (const auto& row : rows) *std::next(into.begin(), *to++) = row;
+  return true;
+}
+
+/// Of a leaf; -1: it has none.
+template <typename Leaf>
+int64_t rows_of(const Leaf& leaf) {
+  if constexpr (std::same_as<Leaf, at::Tensor>) {
+    return leaf.defined() && leaf.dim() > 0 ? leaf.size(0) : -1;
+  } else {
+    return static_cast<int64_t>(leaf.size());
+  }
+}
+
+/// A tree of N rows, read and written by row.
+template <typename T>
+class RowTable {
+ public:
+  /// What of tree has `rows` rows is a row's, the rest belongs to all.
+  RowTable(T tree, int64_t rows) : tree_(std::move(tree)), empty_(tree_), rows_(rows) {
+    walk_rows(empty_, [&](const LeafPath&, auto& leaf) {
+      if (rows_of(leaf) == rows_) leaf = std::remove_cvref_t<decltype(leaf)>();
+    });
+  }
+
+  /// Room for `rows` rows like those of a batch, of which there is at least one.
+  [[nodiscard]] static RowTable with_room(T batch, int64_t rows_of_batch, int64_t rows) {
+    walk_rows(batch, [&](const LeafPath&, auto& leaf) {
+      if (rows_of(leaf) == rows_of_batch) leaf = detail::room(leaf, rows);
+    });
+    return {std::move(batch), rows};
+  }
+
+  /// indices   [B] int64
+  [[nodiscard]] T read(const at::Tensor& indices) const {
+    T batch = empty_;
+    // One customization point, which takes T&; nothing is changed all the same.
+    (void)walk_rows(batch, const_cast<T&>(tree_), LeafPath{}, [&](const LeafPath&, auto& out, auto& leaf) {
+      if (rows_of(leaf) == rows_) out = detail::select(leaf, indices);
+    });
+    return batch;
+  }
+
+  /// places   [B] int64, where the rows of batch go
+  /// refuse   called with the path of what does not fit; with the whole's where batch is built otherwise
+  template <typename Refuse>
+  void put(const T& batch, const at::Tensor& places, Refuse&& refuse) {
+    const LeafPath whole{};
+    const auto write = [&](const LeafPath& path, auto& mine, auto& leaf) {
+      const bool has_row = rows_of(leaf) == places.size(0);
+      const bool fits =
+          rows_of(mine) == rows_ ? has_row && detail::place(mine, leaf, places) : !has_row || rows_of(mine) >= 0;
+      if (!fits) refuse(path);
+    };
+    if (!walk_rows(tree_, const_cast<T&>(batch), whole, write)) refuse(whole);
+  }
+
+  [[nodiscard]] const T& tree() const { return tree_; }
+
+ private:
+  T tree_;
+  T empty_;  // tree_ without the rows
+  int64_t rows_;
+};
+
+}  // namespace accelerate::data::detail

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/data/support.hpp"
+//
+#include "accelerate/data/dataset.hpp"
+
+using namespace accelerate::data;
+using sources::index;
+using sources::list;
+using sources::Numbers;
+using sources::share_of;
+using Strings = std::vector<std::string>;
+
+namespace {
+
+/// Sample i: a tensor of i, the number i, a name.
+struct Files {
+  [[nodiscard]] size_t size() const { return 5; }
+  [[nodiscard]] std::tuple<at::Tensor, int, std::string> get(int64_t i) const {
+    return {torch::full({2}, i), static_cast<int>(i), "f" + std::to_string(i)};
+  }
+};
+
+/// As many numbers as the sample's own.
+struct Ragged {
+  [[nodiscard]] int size() const { return 4; }
+  [[nodiscard]] std::vector<int64_t> get(size_t i) const { return std::vector<int64_t>(i, 7); }
+};
+
+template <typename Indices>
+struct Batches {
+  [[nodiscard]] int64_t size() const { return 3; }
+  [[nodiscard]] Batch get_batch(const Indices& indices) const {
+    at::Tensor numbers;
+    if constexpr (std::same_as<Indices, at::Tensor>) {
+      numbers = indices.clone();
+    } else {
+      numbers = index(Numbers(indices.begin(), indices.end()));
+    }
+    return {numbers, numbers * 10};
+  }
+};
+
+struct TorchNumbers : torch::data::datasets::Dataset<TorchNumbers> {
+  torch::data::Example<> get(size_t i) override {
+    ++gets;
+    const auto number = torch::tensor(static_cast<int64_t>(i));
+    return {number, number * 10};
+  }
+  [[nodiscard]] std::optional<size_t> size() const override { return known ? std::optional<size_t>(5) : std::nullopt; }
+  bool known = true;
+  int gets = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a data set with size() and get(i) is a source, and its samples are collated") {
+  const auto source = dataset_source(Files());
+  CHECK(source->size() == 5);
+  CHECK_FALSE(source->seeded());
+  const auto [tensor, number, name] = source->read(index({3, 1, 3}));
+  CHECK(tensor.equal(torch::tensor({{3, 3}, {1, 1}, {3, 3}})));
+  CHECK(list(number) == Numbers{3, 1, 3});
+  CHECK(name == Strings{"f3", "f1", "f3"});
+  CHECK_THROWS_WITH((void)source->read(index({0, 5})), "dataset: sample 5 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)source->read(index({-1})), "dataset: sample -1 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)source->read(torch::zeros(2)),
+                    "dataset: the indices are CPUFloatType[2], must be [B] int64 on the CPU");
+  CHECK_THROWS_WITH((void)source->read({}), "dataset: the indices are no tensor, must be [B] int64 on the CPU");
+}
+
+TEST_CASE("two ranks read their shares of a data set") {
+  auto loader = from_dataset(Files(), {.batch_size = 2});
+  loader.shard({.rank = 1, .world_size = 2});
+  std::vector<Strings> names;
+  for (auto& [tensor, number, name] : loader) names.push_back(name);
+  CHECK(names == std::vector<Strings>{{"f2", "f3"}, {"f1", "f2"}});
+}
+
+TEST_CASE("a data set is kept, referenced or shared") {
+  TorchNumbers mine;
+  (void)dataset_source(std::ref(mine))->read(index({0, 1}));
+  CHECK(mine.gets == 2);
+  (void)dataset_source(mine)->read(index({0, 1}));
+  CHECK(mine.gets == 2);
+  const auto shared = std::make_shared<TorchNumbers>();
+  const auto source = dataset_source(shared);
+  (void)source->read(index({4}));
+  CHECK(shared->gets == 1);
+  const Files fixed;
+  CHECK(dataset_source(std::cref(fixed))->size() == 5);
+  CHECK(dataset_source(std::make_shared<const Files>())->size() == 5);
+  CHECK_THROWS_WITH((void)dataset_source(std::shared_ptr<Files>()), "dataset: the source is a null pointer");
+}
+
+TEST_CASE("get_batch takes its indices as a tensor, a span, or a vector") {
+  const auto check = [](const SourcePtr<Batch>& source) {
+    CHECK(sources::read(source, {2, 0, 2}) == Numbers{2, 0, 2});
+  };
+  check(dataset_source(Batches<at::Tensor>()));
+  check(dataset_source(Batches<std::span<const int64_t>>()));
+  check(dataset_source(Batches<std::vector<int64_t>>()));
+  check(dataset_source(Batches<std::vector<size_t>>()));
+}
+
+TEST_CASE("samples that get_batch returns as a list are collated") {
+  struct Lists {
+    [[nodiscard]] int64_t size() const { return 4; }
+    [[nodiscard]] std::vector<std::pair<at::Tensor, int>> get_batch(std::span<const int64_t> indices) const {
+      std::vector<std::pair<at::Tensor, int>> samples;
+      for (const auto i : indices) samples.emplace_back(torch::tensor(i), static_cast<int>(i));
+      if (indices.size() == 3) samples.pop_back();
+      return samples;
+    }
+  };
+  const auto source = dataset_source(Lists());
+  CHECK(list(source->read(index({3, 1})).first) == Numbers{3, 1});
+  CHECK_THROWS_WITH((void)source->read(index({3, 1, 2})),
+                    "dataset: get_batch returned 2 samples for 3 indices; must be one each");
+}
+
+TEST_CASE("torch::data sets are sources, single, mapped or stacked") {
+  const SourcePtr<torch::data::Example<>> single = dataset_source(TorchNumbers());
+  CHECK(list(single->read(index({4, 0})).target) == Numbers{40, 0});
+  auto stacked = from_dataset(TorchNumbers()
+                                  .map(torch::data::transforms::TensorLambda<>([](at::Tensor x) { return x + 1; }))
+                                  .map(torch::data::transforms::Stack<>()),
+                              {.batch_size = 2});
+  stacked.shard({.rank = 1, .world_size = 2});
+  std::vector<Numbers> read;
+  for (auto& [data, target] : stacked) read.push_back(list(data));
+  CHECK(read == std::vector<Numbers>{{3, 4}, {2, 3}});
+  const auto tensors = dataset_source(torch::data::datasets::TensorDataset(torch::arange(3)));
+  CHECK(list(tensors->read(index({2, 1})).data) == Numbers{2, 1});
+
+  TorchNumbers endless;
+  endless.known = false;
+  CHECK_THROWS_WITH((void)dataset_source(endless),
+                    "dataset: size() is empty, so no sample can be asked for by number; a data set of a known size is "
+                    "needed");
+}
+
+TEST_CASE("a collate function makes the batches") {
+  const auto padded = dataset_source(Ragged(), pad_collate(-1));
+  CHECK(padded->read(index({2, 1})).equal(torch::tensor({{7, 7}, {7, -1}})));
+  auto masked = from_dataset(Ragged(), {.batch_size = 4}, pad_collate_with_mask());
+  for (auto& [batch, mask] : masked) CHECK(list(mask.sum(1)) == Numbers{0, 1, 2, 3});
+
+  const auto lengths = [](const std::vector<std::vector<int64_t>>& samples) {
+    Numbers sizes;
+    for (const auto& sample : samples) sizes.push_back(static_cast<int64_t>(sample.size()));
+    return index(sizes);
+  };
+  CHECK(list(dataset_source(Ragged(), lengths)->read(index({3, 0}))) == Numbers{3, 0});
+  const auto own_numbers = [](const std::vector<std::vector<int64_t>>&, std::span<const int64_t> numbers) {
+    return index(Numbers(numbers.begin(), numbers.end()));
+  };
+  CHECK(list(dataset_source(Ragged(), own_numbers)->read(index({3, 0}))) == Numbers{3, 0});
+}
+
+TEST_CASE("a sample that does not go with the others is named by its number in the data set") {
+  CHECK_THROWS_WITH((void)dataset_source(Ragged())->read(index({3, 1})),
+                    "collate: sample 1 is [1], sample 3 is [3]; all must have one shape; pad_collate pads a first "
+                    "dimension that differs");
+}
+
+TEST_CASE("an empty data set has no batches, and what it throws arrives as it was thrown") {
+  struct Empty {
+    [[nodiscard]] size_t size() const { return 0; }
+    [[nodiscard]] int get(size_t) const { throw std::out_of_range("none"); }
+  };
+  auto empty = from_dataset(Empty(), {.batch_size = 2});
+  CHECK(empty.size() == 0);
+  for ([[maybe_unused]] auto& batch : empty) FAIL("a batch of nothing");
+  CHECK_THROWS_WITH((void)empty.source()->read(index({})), "collate: there are 0 samples, must be at least 1");
+  struct Broken {
+    [[nodiscard]] size_t size() const { return 1; }
+    [[nodiscard]] int get(size_t) const { throw std::out_of_range("none"); }
+  };
+  auto broken = from_dataset(Broken());
+  CHECK_THROWS_AS((void)broken.begin(), std::out_of_range);
+}
