@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/derived_source.hpp"
+#include "accelerate/data/rows.hpp"
+
+namespace accelerate::data {
+
+namespace detail {
+
+/// What a batch takes of one source of several.
+struct SourcePart {
+  size_t source;
+  at::Tensor places;   ///< [n] int64, positions in the batch
+  at::Tensor indices;  ///< [n] int64, numbers of that source
+};
+
+/// ends      numbers at which the sources end, one after another
+/// returns   a part for every source that is asked for something, in their order
+std::vector<SourcePart> parts_of(const at::Tensor& indices, const std::vector<int64_t>& ends);
+
+/// Throws Error (usage) for none, and for more samples than numbers.
+std::vector<int64_t> ends_of(const std::vector<int64_t>& sizes);
+[[noreturn]] void fail_unlike(const SourcePart& part, const SourcePart& first, const LeafPath& path);
+
+template <typename AnyBatch>
+class Concatenate final : public DerivedSource<AnyBatch> {
+ public:
+  Concatenate(std::vector<SourcePtr<AnyBatch>> sources, std::vector<int64_t> ends, bool seeded)
+      : DerivedSource<AnyBatch>("concatenate", ends.back(), seeded),
+        sources_(std::move(sources)),
+        ends_(std::move(ends)) {}
+
+ private:
+  [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
+    const auto parts = parts_of(indices, ends_);
+    if (parts.empty()) return sources_.front()->read_in_pass(indices, context);
+    AnyBatch first = read(parts.front(), context);
+    if (parts.size() == 1) return first;
+    auto batch = RowTable<AnyBatch>::with_room(first, parts.front().places.size(0), indices.size(0));
+    for (const SourcePart& part : parts) {
+      batch.put(&part == &parts.front() ? first : read(part, context), part.places,
+                [&](const LeafPath& path) { fail_unlike(part, parts.front(), path); });
+    }
+    return batch.tree();
+  }
+
+  AnyBatch read(const SourcePart& part, const ReadContext& context) const {
+    return sources_[part.source]->read_in_pass(part.indices, context);
+  }
+
+  std::vector<SourcePtr<AnyBatch>> sources_;
+  std::vector<int64_t> ends_;
+};
+
+}  // namespace detail
+
+/// The samples of one source after those of another; their batches are of one type and shape.
+/// Throws Error (usage) for no source, and when a batch is read Error (data) for samples that do not go together.
+template <typename AnyBatch>
+[[nodiscard]] SourcePtr<AnyBatch> concatenate(std::vector<SourcePtr<AnyBatch>> sources) {
+  std::vector<int64_t> sizes;
+  bool seeded = false;
+  for (const auto& source : sources) {
+    check_source("concatenate", source != nullptr);
+    sizes.push_back(source->size());
+    seeded = seeded || source->seeded();
+  }
+  auto ends = detail::ends_of(sizes);
+  return std::make_shared<detail::Concatenate<AnyBatch>>(std::move(sources), std::move(ends), seeded);
+}
+template <typename First, typename... Rest>
+[[nodiscard]] SourcePtr<batch_of<First>> concatenate(std::shared_ptr<First> first, std::shared_ptr<Rest>... rest) {
+  static_assert((std::same_as<batch_of<Rest>, batch_of<First>> && ...),
+                "accelerate::data::concatenate: the sources' batches are of different types; data::map one of them");
+  return data::concatenate(std::vector<SourcePtr<batch_of<First>>>{std::move(first), std::move(rest)...});
+}
+
+}  // namespace accelerate::data

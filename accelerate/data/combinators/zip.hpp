@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/derived_source.hpp"
+
+namespace accelerate::data {
+
+namespace detail {
+
+/// Throws Error (usage) where they differ.
+int64_t one_size(const std::vector<int64_t>& sizes);
+
+template <typename... Batches>
+class Zip final : public DerivedSource<std::tuple<Batches...>> {
+ public:
+  explicit Zip(SourcePtr<Batches>... sources)
+      : DerivedSource<std::tuple<Batches...>>("zip", one_size({sources->size()...}), (sources->seeded() || ...)),
+        sources_(std::move(sources)...) {}
+
+ private:
+  [[nodiscard]] std::tuple<Batches...> make(const at::Tensor& indices, const ReadContext& context) const override {
+    return std::apply(
+        [&](const auto&... sources) {
+          return std::tuple<Batches...>{sources->read_in_pass(indices, context)...};  // braces: first to last
+        },
+        sources_);
+  }
+
+  std::tuple<SourcePtr<Batches>...> sources_;
+};
+
+}  // namespace detail
+
+/// Sample i of each source together: batches are a std::tuple of theirs. Random transforms below it that lie equally
+/// deep draw alike, so an image and its mask are cropped alike.
+/// Throws Error (usage) for sources that differ in size.
+template <typename... AnySource>
+requires(sizeof...(AnySource) > 0)
+    [[nodiscard]] SourcePtr<std::tuple<batch_of<AnySource>...>> zip(std::shared_ptr<AnySource>... sources) {
+  return std::make_shared<detail::Zip<batch_of<AnySource>...>>(kept("zip", std::move(sources))...);
+}
+
+}  // namespace accelerate::data

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/data/support.hpp"
+//
+#include <thread>
+
+#include "accelerate/data/combinators/cache.hpp"
+
+using namespace sources;
+using Strings = std::vector<std::string>;
+
+TEST_CASE("a cache asks for each sample once, when it is first needed") {
+  const auto source = std::make_shared<Counted>(5);
+  const auto cached = data::cache(source);
+  CHECK(cached->size() == 5);
+  CHECK(read(cached, {3, 1, 3}) == Numbers{3, 1, 3});
+  CHECK(source->reads == Numbers{0, 1, 0, 1, 0});
+  CHECK(read(cached, {4, 3, 0, 1}) == Numbers{4, 3, 0, 1});
+  CHECK(source->reads == Numbers{1, 1, 0, 1, 1});
+  for (int round = 0; round < 2; ++round) CHECK(read(cached, {0, 1, 2, 3, 4}) == Numbers{0, 1, 2, 3, 4});
+  CHECK(source->reads == Numbers{1, 1, 1, 1, 1});
+  CHECK_THROWS_WITH((void)cached->read(index({5})), "cache: sample 5 is asked for, there are 5 samples");
+}
+
+TEST_CASE("a batch of a cache is the user's own, as is the source's") {
+  const auto cached = data::cache(std::make_shared<Counted>(3));
+  auto batch = cached->read(index({0, 1, 2}));
+  batch.data.add_(100);
+  CHECK(read(cached, {0, 1, 2}) == Numbers{0, 1, 2});
+}
+
+TEST_CASE("lists and missing targets are cached; what belongs to all samples stays") {
+  using Tree = std::tuple<at::Tensor, Strings, double, at::Tensor>;
+  const auto cached = data::cache(data::memory_source(Tree{torch::arange(3), {"a", "b", "c"}, 0.5, {}}));
+  for (int round = 0; round < 2; ++round) {
+    const auto [tensor, names, number, none] = cached->read(index({2, 0}));
+    CHECK(list(tensor) == Numbers{2, 0});
+    CHECK(names == Strings{"c", "a"});
+    CHECK(number == 0.5);
+    CHECK_FALSE(none.defined());
+  }
+}
+
+TEST_CASE("two ranks share one cache, which reads every sample once; a cache of nothing has no batches") {
+  const auto source = std::make_shared<Counted>(5);
+  const auto cached = data::cache(source);
+  CHECK(two_ranks(cached) == std::vector<std::vector<Numbers>>{{{0, 1}, {4, 0}}, {{2, 3}, {1, 2}}});
+  CHECK(source->reads == Numbers{1, 1, 1, 1, 1});
+  const auto nothing = data::cache(numbers(0));
+  CHECK(two_ranks(nothing) == std::vector<std::vector<Numbers>>{{}, {}});
+  CHECK(read(nothing, {}).empty());
+  const auto unread = data::cache(std::make_shared<Counted>(2));
+  CHECK(read(unread, {}).empty());
+  CHECK(read(unread, {1}) == Numbers{1});
+}
+
+TEST_CASE("several threads may read a cache of one source") {
+  const auto source = std::make_shared<Counted>(64);
+  const auto cached = data::cache(source);
+  std::vector<std::thread> threads;
+  std::vector<Numbers> seen(4);
+  for (size_t t = 0; t < seen.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < 64; i += 4) {
+        const auto batch = list(cached->read(index({i, i + 1, i + 2, i + 3})).data);
+        seen[t].insert(seen[t].end(), batch.begin(), batch.end());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(source->reads == Numbers(64, 1));
+  for (const auto& all : seen) CHECK(all == list(torch::arange(64)));
+}
+
+TEST_CASE("a source that throws is asked again") {
+  struct Flaky final : data::Source {
+    [[nodiscard]] int64_t size() const override { return 2; }
+    [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
+      if (++reads == 1) throw std::runtime_error("disk");
+      return {indices.clone(), indices * 10};
+    }
+    mutable int reads = 0;
+  };
+  const auto cached = data::cache(std::make_shared<Flaky>());
+  CHECK_THROWS_WITH((void)cached->read(index({0})), "disk");
+  CHECK(read(cached, {1, 0}) == Numbers{1, 0});
+}
+
+TEST_CASE("samples of several shapes, and those that differ from epoch to epoch, are refused") {
+  struct Growing final : data::SourceOf<at::Tensor> {
+    [[nodiscard]] int64_t size() const override { return 3; }
+    [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {
+      return torch::zeros({indices.size(0), 1 + indices.max().item<int64_t>()});
+    }
+  };
+  const auto cached = data::cache(std::make_shared<Growing>());
+  (void)cached->read(index({0}));
+  CHECK_THROWS_WITH((void)cached->read(index({0, 2, 1})),
+                    "cache: samples 1 to 2 do not go with those before: shape, dtype or structure differ; a cache "
+                    "holds samples of one shape, so it goes below what pads them");
+  CHECK_THROWS_WITH((void)data::cache(std::make_shared<PassSource>()),
+                    "cache: what the source reads differs from epoch to epoch (a random transform); cache what is "
+                    "below that, and transform the cache");
+}
