@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Scalar.h>
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+
+#include "accelerate/data/transforms/sample_random.hpp"
+
+namespace accelerate::data {
+
+struct RandomCropOptions {
+  /// Height and width of what is cut out.
+  std::array<int64_t, 2> size{};
+  /// Pixels added on each side first.
+  int64_t padding = 0;
+  /// What they hold.
+  at::Scalar fill = 0;
+};
+
+/// torchvision.transforms.RandomCrop: a window of each image, anywhere in it, drawn for each sample.
+class RandomCrop {
+ public:
+  /// Throws Error (usage) for a size below 1 and a negative padding.
+  explicit RandomCrop(const RandomCropOptions& options);
+
+  /// images    [B, ..., H, W] on the CPU, any dtype
+  /// returns   [B, ..., size], without gradient history
+  /// Throws Error (data) for images that are smaller than the window.
+  at::Tensor operator()(const at::Tensor& images, const TransformContext& context) const;
+
+ private:
+  RandomCropOptions options_;
+};
+
+}  // namespace accelerate::data

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers of a sample: the same at any number of workers and ranks, in any batch.
+#pragma once
+
+#include <ATen/core/PhiloxRNGEngine.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "accelerate/data/source.hpp"
+
+namespace accelerate::data {
+
+/// Draws for one sample, which depend on the seed, the epoch, the sample's number and the random layer and on nothing
+/// else: a Philox generator whose key is the seed and whose counter holds the rest. 1024 draws are a layer's own.
+class SampleRandom {
+ public:
+  SampleRandom(const ReadContext& context, int64_t sample);
+
+  /// 0 .. n-1, each as likely to within n / 2^32. n   1 .. 2^32
+  [[nodiscard]] int64_t below(int64_t n);
+  /// 0 .. 1, without 1.
+  [[nodiscard]] double uniform();
+
+ private:
+  at::Philox4_32 engine_;
+};
+
+/// What a transform knows beside the tensor.
+struct TransformContext {
+  ReadContext pass;    ///< layer: this transform's
+  at::Tensor indices;  ///< [B] int64, the samples' numbers in the source that is transformed
+
+  /// row   0 .. B-1
+  [[nodiscard]] SampleRandom random(int64_t row) const { return {pass, indices.const_data_ptr<int64_t>()[row]}; }
+};
+
+}  // namespace accelerate::data
