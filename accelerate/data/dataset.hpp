@@ -126,13 +126,25 @@ int64_t size_of(Dataset& dataset) {
   return static_cast<int64_t>(*size);
 }
 
+/// It says so, or all that is read of it is const.
+template <typename Dataset>
+bool may_be_shared(const Dataset& dataset) {
+  if constexpr (requires {
+                  { dataset.thread_safe() } -> std::convertible_to<bool>;
+                }) {
+    return dataset.thread_safe();
+  } else {
+    return GetsBatches<Dataset> ? GetsBatches<const Dataset> : GetsSamples<const Dataset>;
+  }
+}
+
 template <typename Dataset, typename Collate>
 class DatasetSource final : public DerivedSource<dataset_batch<Dataset, Collate>> {
  public:
   using BatchType = dataset_batch<Dataset, Collate>;
 
   DatasetSource(std::shared_ptr<Dataset> dataset, Collate collate)
-      : DerivedSource<BatchType>("dataset", size_of(*dataset), /*seeded=*/false),
+      : DerivedSource<BatchType>("dataset", size_of(*dataset), SourceTraits{.thread_safe = may_be_shared(*dataset)}),
         dataset_(std::move(dataset)),
         collate_(std::move(collate)) {}
 
@@ -169,7 +181,8 @@ std::shared_ptr<Dataset> held(std::reference_wrapper<Dataset> dataset) {
 ///           a std::span<const int64_t>, or a vector of int64_t or size_t.
 /// collate   makes a batch of samples: collate(std::vector<Sample>) or, with the samples' numbers for its errors,
 ///           collate(std::vector<Sample>, std::span<const int64_t>)
-/// A batch is what get_batch or collate returns. Called from one thread at a time.
+/// A batch is what get_batch or collate returns. A loader's workers read several at a time where get, or get_batch, is
+/// const; a data set that has a thread_safe() says itself whether they may.
 /// Throws Error (usage) for a torch::data set whose size() is empty.
 template <typename Dataset, typename Collate = DefaultCollate>
 [[nodiscard]] auto dataset_source(Dataset dataset, Collate collate = {}) {

@@ -25,16 +25,29 @@ namespace accelerate::data {
 /// Throws Error (usage) where there is none.
 void check_source(std::string_view combinator, bool there);
 
+/// What a source says of itself; see SourceOf.
+struct SourceTraits {
+  bool seeded = false;
+  bool thread_safe = true;
+};
+
+/// Of what is made of these.
+template <typename... Sources>
+[[nodiscard]] SourceTraits traits_of(const Sources&... sources) {
+  return {.seeded = (sources->seeded() || ...), .thread_safe = (sources->thread_safe() && ...)};
+}
+
 /// A subclass says how a batch is made; it gets indices that are there.
 template <typename AnyBatch>
 class DerivedSource : public SourceOf<AnyBatch> {
  public:
-  /// name     what the user called, for errors
-  /// seeded   what it reads depends on the context's seed
-  DerivedSource(std::string_view name, int64_t size, bool seeded) : name_(name), size_(size), seeded_(seeded) {}
+  /// name   what the user called, for errors
+  DerivedSource(std::string_view name, int64_t size, const SourceTraits& traits)
+      : name_(name), size_(size), traits_(traits) {}
 
   [[nodiscard]] int64_t size() const final { return size_; }
-  [[nodiscard]] bool seeded() const final { return seeded_; }
+  [[nodiscard]] bool seeded() const final { return traits_.seeded; }
+  [[nodiscard]] bool thread_safe() const final { return traits_.thread_safe; }
   [[nodiscard]] AnyBatch read(const at::Tensor& indices) const final { return read_in_pass(indices, {}); }
   [[nodiscard]] AnyBatch read_in_pass(const at::Tensor& indices, const ReadContext& context) const final {
     return make(checked_indices(name_, indices, size_), context);
@@ -48,7 +61,7 @@ class DerivedSource : public SourceOf<AnyBatch> {
 
   std::string name_;
   int64_t size_;
-  bool seeded_;
+  SourceTraits traits_;
 };
 
 /// The batches of a source, whatever handle it is in.

@@ -62,7 +62,7 @@ template <typename T>
 class MemoryTree final : public DerivedSource<T> {
  public:
   MemoryTree(T tree, int64_t rows)
-      : DerivedSource<T>("memory_source", rows, /*seeded=*/false), table_(std::move(tree), rows) {}
+      : DerivedSource<T>("memory_source", rows, SourceTraits()), table_(std::move(tree), rows) {}
 
  private:
   [[nodiscard]] T make(const at::Tensor& indices, const ReadContext&) const override { return table_.read(indices); }

@@ -12,7 +12,7 @@ namespace accelerate::data {
 
 /// The pass that reads: what a sample may depend on beyond its number.
 struct ReadContext {
-  /// The loader's, rank 0's on all ranks; 0 where neither the order nor the source depends on it.
+  /// The loader's, rank 0's on all ranks.
   uint64_t seed = 0;
   int64_t epoch = 0;
   /// Tells random layers that lie over one another apart: each reads what is below it with a number of its own.
@@ -36,7 +36,8 @@ class SourceOf {
 
   /// indices   [B] int64 on the CPU, each 0 .. size()-1, repeats allowed
   /// returns   those samples in that order, in storage of their own: the caller may change and keep it
-  /// Called from one thread at a time per loader; several loaders may share a source.
+  /// Called from the loader's workers, several at a time, unless thread_safe() is false; several loaders may share a
+  /// source.
   [[nodiscard]] virtual AnyBatch read(const at::Tensor& indices) const = 0;
 
   /// The same as a loader calls it. For sources that depend on the pass, as random transforms do, and for those that
@@ -44,6 +45,8 @@ class SourceOf {
   [[nodiscard]] virtual AnyBatch read_in_pass(const at::Tensor& indices, const ReadContext& /*context*/) const {
     return read(indices);
   }
+  /// False: a loader reads with one worker at most.
+  [[nodiscard]] virtual bool thread_safe() const { return true; }
   /// What is read depends on the context's seed, which is then rank 0's on all ranks.
   [[nodiscard]] virtual bool seeded() const { return false; }
 };

@@ -92,6 +92,16 @@ TEST_CASE("a data set is kept, referenced or shared") {
   CHECK_THROWS_WITH((void)dataset_source(std::shared_ptr<Files>()), "dataset: the source is a null pointer");
 }
 
+TEST_CASE("several workers read a data set whose get is const, unless it says otherwise") {
+  struct Alone : Files {
+    [[nodiscard]] bool thread_safe() const { return false; }
+  };
+  CHECK(dataset_source(Files())->thread_safe());
+  CHECK_FALSE(dataset_source(Alone())->thread_safe());
+  CHECK_FALSE(dataset_source(TorchNumbers())->thread_safe());
+  CHECK(dataset_source(Batches<at::Tensor>())->thread_safe());
+}
+
 TEST_CASE("get_batch takes its indices as a tensor, a span, or a vector") {
   const auto check = [](const SourcePtr<Batch>& source) {
     CHECK(sources::read(source, {2, 0, 2}) == Numbers{2, 0, 2});

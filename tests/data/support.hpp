@@ -75,12 +75,14 @@ struct PassSource final : data::SourceOf<at::Tensor> {
     return torch::stack({row(pass.seed), row(pass.epoch), row(pass.layer), indices}, 1);
   }
   [[nodiscard]] bool seeded() const override { return true; }
+  [[nodiscard]] bool thread_safe() const override { return false; }
 };
 
 /// What sample 1 reads in a pass of seed 7 and epoch 3.
 template <typename AnyBatch>
 AnyBatch in_pass(const data::SourcePtr<AnyBatch>& source) {
   CHECK(source->seeded());
+  CHECK_FALSE(source->thread_safe());
   return source->read_in_pass(index({1}), {.seed = 7, .epoch = 3});
 }
 

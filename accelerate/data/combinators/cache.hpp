@@ -23,7 +23,7 @@ template <typename AnyBatch>
 class Cache final : public DerivedSource<AnyBatch> {
  public:
   explicit Cache(SourcePtr<AnyBatch> source)
-      : DerivedSource<AnyBatch>("cache", source->size(), /*seeded=*/false),
+      : DerivedSource<AnyBatch>("cache", source->size(), SourceTraits()),
         source_(std::move(source)),
         there_(static_cast<size_t>(source_->size())) {}
 

@@ -35,8 +35,8 @@ std::vector<int64_t> ends_of(const std::vector<int64_t>& sizes);
 template <typename AnyBatch>
 class Concatenate final : public DerivedSource<AnyBatch> {
  public:
-  Concatenate(std::vector<SourcePtr<AnyBatch>> sources, std::vector<int64_t> ends, bool seeded)
-      : DerivedSource<AnyBatch>("concatenate", ends.back(), seeded),
+  Concatenate(std::vector<SourcePtr<AnyBatch>> sources, std::vector<int64_t> ends, const SourceTraits& traits)
+      : DerivedSource<AnyBatch>("concatenate", ends.back(), traits),
         sources_(std::move(sources)),
         ends_(std::move(ends)) {}
 
@@ -69,14 +69,15 @@ class Concatenate final : public DerivedSource<AnyBatch> {
 template <typename AnyBatch>
 [[nodiscard]] SourcePtr<AnyBatch> concatenate(std::vector<SourcePtr<AnyBatch>> sources) {
   std::vector<int64_t> sizes;
-  bool seeded = false;
+  SourceTraits traits;
   for (const auto& source : sources) {
     check_source("concatenate", source != nullptr);
     sizes.push_back(source->size());
-    seeded = seeded || source->seeded();
+    traits.seeded = traits.seeded || source->seeded();
+    traits.thread_safe = traits.thread_safe && source->thread_safe();
   }
   auto ends = detail::ends_of(sizes);
-  return std::make_shared<detail::Concatenate<AnyBatch>>(std::move(sources), std::move(ends), seeded);
+  return std::make_shared<detail::Concatenate<AnyBatch>>(std::move(sources), std::move(ends), traits);
 }
 template <typename First, typename... Rest>
 [[nodiscard]] SourcePtr<batch_of<First>> concatenate(std::shared_ptr<First> first, std::shared_ptr<Rest>... rest) {

@@ -19,7 +19,7 @@ template <typename From, typename Function, typename To>
 class Map final : public DerivedSource<To> {
  public:
   Map(SourcePtr<From> source, Function function)
-      : DerivedSource<To>("map", source->size(), source->seeded()),
+      : DerivedSource<To>("map", source->size(), traits_of(source)),
         source_(std::move(source)),
         function_(std::move(function)) {}
 
@@ -52,7 +52,7 @@ class MapSamples final : public DerivedSource<mapped_batch<From, Function>> {
   using BatchType = mapped_batch<From, Function>;
 
   MapSamples(SourcePtr<From> source, Function function)
-      : DerivedSource<BatchType>("map_samples", source->size(), source->seeded()),
+      : DerivedSource<BatchType>("map_samples", source->size(), traits_of(source)),
         source_(std::move(source)),
         function_(std::move(function)) {}
 

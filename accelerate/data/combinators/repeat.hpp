@@ -18,7 +18,7 @@ template <typename AnyBatch>
 class Repeat final : public DerivedSource<AnyBatch> {
  public:
   Repeat(SourcePtr<AnyBatch> source, int64_t times)
-      : DerivedSource<AnyBatch>("repeat", source->size() * times, source->seeded()), source_(std::move(source)) {}
+      : DerivedSource<AnyBatch>("repeat", source->size() * times, traits_of(source)), source_(std::move(source)) {}
 
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {

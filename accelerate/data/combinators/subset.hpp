@@ -21,7 +21,7 @@ class Subset final : public DerivedSource<AnyBatch> {
  public:
   /// numbers   [n] int64
   Subset(std::string_view name, SourcePtr<AnyBatch> source, const at::Tensor& numbers)
-      : DerivedSource<AnyBatch>(name, numbers.size(0), source->seeded()),
+      : DerivedSource<AnyBatch>(name, numbers.size(0), traits_of(source)),
         source_(std::move(source)),
         numbers_(numbers) {}
 

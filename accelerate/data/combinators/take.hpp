@@ -15,7 +15,7 @@ template <typename AnyBatch>
 class Take final : public DerivedSource<AnyBatch> {
  public:
   Take(SourcePtr<AnyBatch> source, int64_t count)
-      : DerivedSource<AnyBatch>("take", count, source->seeded()), source_(std::move(source)) {}
+      : DerivedSource<AnyBatch>("take", count, traits_of(source)), source_(std::move(source)) {}
 
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {

@@ -20,7 +20,7 @@ template <typename... Batches>
 class Zip final : public DerivedSource<std::tuple<Batches...>> {
  public:
   explicit Zip(SourcePtr<Batches>... sources)
-      : DerivedSource<std::tuple<Batches...>>("zip", one_size({sources->size()...}), (sources->seeded() || ...)),
+      : DerivedSource<std::tuple<Batches...>>("zip", one_size({sources->size()...}), traits_of(sources...)),
         sources_(std::move(sources)...) {}
 
  private:

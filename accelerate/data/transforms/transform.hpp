@@ -47,7 +47,9 @@ template <typename AnyBatch, typename Member, typename... Transforms>
 class Transform final : public DerivedSource<AnyBatch> {
  public:
   Transform(SourcePtr<AnyBatch> source, Member member, Transforms... transforms)
-      : DerivedSource<AnyBatch>("transform", source->size(), source->seeded() || (RandomTransform<Transforms> || ...)),
+      : DerivedSource<AnyBatch>(
+            "transform", source->size(),
+            {.seeded = source->seeded() || (RandomTransform<Transforms> || ...), .thread_safe = source->thread_safe()}),
         source_(std::move(source)),
         member_(std::move(member)),
         transforms_(std::move(transforms)...) {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/support.hpp"
 //
+#include <atomic>
 #include <thread>
 
 #include "accelerate/data/combinators/cache.hpp"
@@ -53,9 +54,22 @@ TEST_CASE("two ranks share one cache, which reads every sample once; a cache of 
   CHECK(read(unread, {1}) == Numbers{1});
 }
 
-TEST_CASE("several threads may read a cache of one source") {
-  const auto source = std::make_shared<Counted>(64);
+TEST_CASE("several threads may read a cache of a source that only one may read") {
+  struct Alone final : data::Source {
+    [[nodiscard]] int64_t size() const override { return 64; }
+    [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
+      CHECK_FALSE(reading.exchange(true));
+      for (const int64_t i : list(indices)) ++reads[static_cast<size_t>(i)];
+      reading = false;
+      return {indices.clone(), indices * 10};
+    }
+    [[nodiscard]] bool thread_safe() const override { return false; }
+    mutable std::atomic<bool> reading = false;
+    mutable Numbers reads = Numbers(64, 0);
+  };
+  const auto source = std::make_shared<Alone>();
   const auto cached = data::cache(source);
+  CHECK(cached->thread_safe());
   std::vector<std::thread> threads;
   std::vector<Numbers> seen(4);
   for (size_t t = 0; t < seen.size(); ++t) {

@@ -89,6 +89,8 @@ TEST_CASE("concatenate passes on which pass reads") {
   const auto source = std::make_shared<PassSource>();
   const data::SourcePtr<at::Tensor> joined = data::concatenate(source, source);
   CHECK(joined->seeded());
+  CHECK_FALSE(joined->thread_safe());
+  CHECK(data::concatenate(numbers(1), numbers(1))->thread_safe());
   CHECK(
       joined->read_in_pass(index({5, 1}), {.seed = 7, .epoch = 3}).equal(torch::tensor({{7, 3, 0, 1}, {7, 3, 0, 1}})));
 }

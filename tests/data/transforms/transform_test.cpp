@@ -78,6 +78,8 @@ TEST_CASE("what is drawn for a sample depends on the seed, the epoch and its num
 TEST_CASE("a loader of a random transform is seeded, shuffled or not, so that prepare() gives it rank 0's seed") {
   CHECK(data::LoaderOf(data::transform(numbers(4), draw)).shuffles());
   CHECK_FALSE(data::LoaderOf(data::transform(numbers(4), plus_one)).shuffles());
+  CHECK(data::transform(numbers(4), draw)->thread_safe());
+  CHECK_FALSE(data::transform(std::make_shared<PassSource>(), plus_one)->thread_safe());
 }
 
 TEST_CASE("random layers draw apart from one another, in one transform() and in several over one another") {
