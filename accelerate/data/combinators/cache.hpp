@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,10 @@ class Cache final : public DerivedSource<AnyBatch> {
 
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext&) const override {
+    {
+      const std::shared_lock lock(mutex_);
+      if (table_ && missing_of(indices).empty()) return table_->read(indices);
+    }
     const std::scoped_lock lock(mutex_);
     const auto missing = missing_of(indices);
     if (!missing.empty()) read(missing);
@@ -60,7 +65,7 @@ class Cache final : public DerivedSource<AnyBatch> {
   }
 
   SourcePtr<AnyBatch> source_;
-  mutable std::mutex mutex_;
+  mutable std::shared_mutex mutex_;  // shared by those who need nothing read
   mutable std::vector<bool> there_;
   mutable std::optional<RowTable<AnyBatch>> table_;  // none: nothing was read yet
 };
