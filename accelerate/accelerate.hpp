@@ -29,6 +29,7 @@
 #include "accelerate/data/sources/mnist.hpp"
 #include "accelerate/data/sources/npy.hpp"
 #include "accelerate/data/sources/tokens.hpp"
+#include "accelerate/data/stream_loader.hpp"
 #include "accelerate/data/transforms/normalize.hpp"
 #include "accelerate/data/transforms/random_crop.hpp"
 #include "accelerate/data/transforms/random_flip.hpp"

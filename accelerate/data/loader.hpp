@@ -2,13 +2,16 @@
 // The loader: walks a source in an epoch's order, batch by batch, and knows which batches are this rank's.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "accelerate/data/loader_base.hpp"
+#include "accelerate/data/prefetch.hpp"
 #include "accelerate/data/source.hpp"
 
 namespace accelerate::data {
@@ -32,7 +35,7 @@ class LoaderOf : public LoaderBase {
 
   /// Begins the next epoch's pass: of epoch() if none began yet, else of the one after it. A pass that was left early
   /// counts as its epoch.
-  [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(source_, core_)); }
+  [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(*this)); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
   /// Another loader with the same settings, in the same epoch: each of its passes begins `batches` batches of this rank
@@ -41,6 +44,7 @@ class LoaderOf : public LoaderBase {
   [[nodiscard]] LoaderOf skip_first_batches(int64_t batches) const {
     LoaderOf other = *this;
     other.core_ = skipping(batches);
+    other.workers_ = std::make_shared<LoaderWorkers>();
     return other;
   }
 
@@ -49,6 +53,7 @@ class LoaderOf : public LoaderBase {
 
  private:
   std::shared_ptr<const SourceOf<AnyBatch>> source_;
+  std::shared_ptr<LoaderWorkers> workers_ = std::make_shared<LoaderWorkers>();
 };
 
 template <typename AnySource>
@@ -85,18 +90,56 @@ class LoaderOf<AnyBatch>::Iterator {
  private:
   friend class LoaderOf;
   struct State {
-    std::shared_ptr<const SourceOf<AnyBatch>> source;
+    SourcePtr<AnyBatch> source;
+    LoaderOptions options;
     Pass pass;
+    std::shared_ptr<LoaderWorkers> workers;
+    std::shared_ptr<WorkerPool> pool;
+    std::optional<Prefetch<AnyBatch>> prefetch;
     std::optional<AnyBatch> batch;
+    std::exception_ptr gave_up;  // a batch did not come: the pass cannot go on
 
-    State(std::shared_ptr<const SourceOf<AnyBatch>> from, std::shared_ptr<Core> loader)
-        : source(std::move(from)), pass(std::move(loader)) {
+    explicit State(const LoaderOf& of)
+        : source(of.source_), options(of.options()), pass(of.core_), workers(of.workers_) {
+      const int64_t count = source->thread_safe() ? options.num_workers : std::min<int64_t>(options.num_workers, 1);
+      if (count > 0) {
+        prefetch.emplace(source, pass.context(), pass.indices(), pass.size(), count * options.prefetch_factor);
+        pool = workers->serve(prefetch->queue(), count);
+      }
       advance();
     }
     void advance() {
       batch.reset();  // its memory serves the next one
+      if (gave_up) std::rethrow_exception(gave_up);
       const at::Tensor indices = pass.advance();
-      if (indices.defined()) batch.emplace(source->read_in_pass(indices, pass.context()));
+      if (!indices.defined()) return;
+      try {
+        prefetch ? take(indices) : read(indices);
+      } catch (const Error&) {  // says what it is about
+        throw;
+      } catch (...) {
+        log_failed_read(pass.info().index, indices, std::current_exception());
+        throw;
+      }
+    }
+    void read(const at::Tensor& indices) {
+      batch.emplace(source->read_in_pass(indices, pass.context()));
+      pass.arrived();
+    }
+    void take(const at::Tensor& indices) {
+      const int64_t number = pass.info().index;
+      std::optional<Pass::Clock::duration> timeout;
+      if (options.timeout.count() > 0) timeout = options.timeout;
+      auto taken = prefetch->take(number, timeout);
+      if (!taken) {
+        const auto reader = prefetch->queue()->reader_of(number);
+        pool->give_up();
+        workers->give_up();
+        gave_up = slow_read(number, indices, reader, options.timeout);
+        std::rethrow_exception(gave_up);
+      }
+      batch.emplace(std::move(taken->batch));
+      pass.arrived(taken->since);
     }
   };
   explicit Iterator(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -1,51 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/loader_base.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/data/loader_core.hpp"
 
 namespace accelerate::data {
 
 struct LoaderBase::Pass::Steps {
   std::shared_ptr<Core> loader;
-  Core::Beginning pass;
+  std::shared_ptr<const EpochBatches> batches;
+  int64_t first;   // number of the pass's first batch
+  int64_t number;  // of the pass
   ReadContext context;
   state::BatchInfo info;
+  LoadReport report{};
+  Clock::time_point began = Clock::now();
+  Clock::time_point asked = began;
 
-  [[nodiscard]] int64_t batch() const { return pass.first + info.index; }
-  [[nodiscard]] int64_t last_batch() const { return pass.batches.size() - 1; }
-  void tell_consumed() const {
-    if (loader->pass == pass.number) loader->consumed = pass.batches.consumed(batch() + 1);
+  [[nodiscard]] int64_t batch() const { return first + info.index; }
+  [[nodiscard]] int64_t last_batch() const { return batches->size() - 1; }
+  void tell() const {
+    if (loader->pass != number) return;
+    loader->consumed = batches->consumed(batch() + 1);
+    loader->report = report;
+  }
+  void end() {
+    if (loader->pass == number) loader->report = report;
+    const bool first_time = loader->epochs.end(context.epoch);
+    if (loader->options.log_report && first_time) {
+      base::log(base::LogLevel::info, {}, "loader: epoch {}: {}", context.epoch, report.text());
+    }
   }
 };
+
+namespace {
+
+double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
 
 LoaderBase::Pass::Pass(std::shared_ptr<Core> loader) {
   auto pass = loader->begin_epoch();
   const int64_t remainder = pass.batches.remainder();
-  const ReadContext context{.seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epoch};
-  steps_ = std::make_unique<Steps>(Steps{loader, std::move(pass), context, {.remainder = remainder}});
+  const ReadContext context{.seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epochs.epoch()};
+  steps_ = std::make_unique<Steps>(Steps{.loader = loader,
+                                         .batches = std::make_shared<const EpochBatches>(std::move(pass.batches)),
+                                         .first = pass.first,
+                                         .number = pass.number,
+                                         .context = context,
+                                         .info = {.remainder = remainder},
+                                         .report = {.num_workers = loader->options.num_workers}});
 }
 
 LoaderBase::Pass::~Pass() = default;
 
 bool LoaderBase::Pass::ended() const { return steps_->batch() > steps_->last_batch(); }
 
+int64_t LoaderBase::Pass::size() const { return std::max<int64_t>(steps_->batches->size() - steps_->first, 0); }
+
 const ReadContext& LoaderBase::Pass::context() const { return steps_->context; }
 
 const state::BatchInfo& LoaderBase::Pass::info() const { return steps_->info; }
+
+std::function<at::Tensor(int64_t)> LoaderBase::Pass::indices() const {
+  return [batches = steps_->batches, first = steps_->first](int64_t number) { return batches->batch(first + number); };
+}
 
 at::Tensor LoaderBase::Pass::advance() {
   if (ended()) return {};
   auto& info = steps_->info;
   ++info.index;
   info.last = steps_->batch() == steps_->last_batch();
+  steps_->asked = Clock::now();
+  steps_->report.seconds = seconds(steps_->asked - steps_->began);
   if (ended()) {
-    steps_->loader->end_epoch(steps_->context.epoch);
+    steps_->end();
     return {};
   }
-  steps_->tell_consumed();
-  return steps_->pass.batches.batch(steps_->batch());
+  auto indices = steps_->batches->batch(steps_->batch());
+  steps_->report.samples += indices.size(0);
+  ++steps_->report.batches;
+  steps_->tell();
+  return indices;
+}
+
+void LoaderBase::Pass::arrived(std::optional<Clock::time_point> since) {
+  auto& report = steps_->report;
+  const auto now = Clock::now();
+  report.seconds = seconds(now - steps_->began);
+  report.waited_for_data += seconds(now - steps_->asked);
+  if (since && *since < steps_->asked) report.data_waited += seconds(steps_->asked - *since);
+  if (steps_->loader->pass == steps_->number) steps_->loader->report = report;
 }
 
 LoaderBase::LoaderBase(int64_t samples, const LoaderOptions& options, bool seeded)
@@ -65,17 +113,16 @@ int64_t LoaderBase::batch_size() const { return core_->batch_size(); }
 int64_t LoaderBase::total_batch_size() const { return batch_size() * core_->share.world_size; }
 const Share& LoaderBase::share() const { return core_->share; }
 const LoaderOptions& LoaderBase::options() const { return core_->options; }
-int64_t LoaderBase::epoch() const { return core_->epoch; }
+int64_t LoaderBase::epoch() const { return core_->epochs.epoch(); }
 state::LoaderState LoaderBase::state() const { return core_->state(); }
 void LoaderBase::load_state(const state::LoaderState& state) { core_->load_state(state); }
 uint64_t LoaderBase::seed() const { return core_->seed(); }
 void LoaderBase::set_seed(uint64_t seed) { core_->options.seed = seed; }
 bool LoaderBase::shuffles() const { return core_->shuffles(); }
+const LoadReport& LoaderBase::report() const { return core_->report; }
 
 void LoaderBase::set_epoch(int64_t epoch) {
-  if (epoch < 0) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at least 0", epoch);
-  core_->epoch = epoch;
-  core_->begun = false;
+  core_->epochs.set(epoch);
   core_->resumed.reset();
 }
 

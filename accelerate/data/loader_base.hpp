@@ -4,11 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/data/load_report.hpp"
 #include "accelerate/data/sampler.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/data/source.hpp"
@@ -31,6 +34,14 @@ struct LoaderOptions {
   SamplerPtr sampler{};
   /// Makes the batches; excludes batch_size, shuffle, sampler and drop_last.
   BatchSampler batch_sampler{};
+  /// Threads that read ahead of the loop, in order; 0: batches are read when they are asked for.
+  int64_t num_workers = 0;
+  /// Batches per worker that are read and not yet taken.
+  int64_t prefetch_factor = 2;
+  /// Longest wait for a batch of a worker's, then an error names its samples. 0: as long as it takes.
+  std::chrono::milliseconds timeout{0};
+  /// At the end of each pass a line of the log (level info) says report().
+  bool log_report = false;
 };
 
 /// A handle: copies refer to the same loader.
@@ -73,6 +84,9 @@ class LoaderBase {
   /// The order, or what is read, depends on the seed.
   [[nodiscard]] bool shuffles() const;
 
+  /// Who waited for whom in the latest pass.
+  [[nodiscard]] const LoadReport& report() const;
+
   /// The same loader, not an equal one.
   bool operator==(const LoaderBase&) const = default;
 
@@ -99,8 +113,16 @@ class LoaderBase::Pass {
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
+  using Clock = std::chrono::steady_clock;
+
   /// Goes to the next batch. returns   its samples, [B] int64; undefined at the end
   at::Tensor advance();
+  /// That batch is there. since   it has been; unset: it was read while the loop waited
+  void arrived(std::optional<Clock::time_point> since = {});
+  /// Batches of this pass.
+  [[nodiscard]] int64_t size() const;
+  /// The samples of batch `number` of this pass, for any thread; outlives the pass.
+  [[nodiscard]] std::function<at::Tensor(int64_t)> indices() const;
   [[nodiscard]] bool ended() const;
   /// Stays the same during the pass.
   [[nodiscard]] const ReadContext& context() const;

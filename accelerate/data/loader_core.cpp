@@ -29,6 +29,12 @@ void check_options(const LoaderOptions& options) {
   };
   if (options.batch_size < 1)
     base::fail(ErrorKind::usage, {}, "loader", "batch_size is {}, must be at least 1", options.batch_size);
+  if (options.num_workers < 0)
+    base::fail(ErrorKind::usage, {}, "loader", "num_workers is {}, must be at least 0", options.num_workers);
+  if (options.prefetch_factor < 1)
+    base::fail(ErrorKind::usage, {}, "loader", "prefetch_factor is {}, must be at least 1", options.prefetch_factor);
+  if (options.timeout.count() < 0)
+    base::fail(ErrorKind::usage, {}, "loader", "timeout is {} ms, must be at least 0", options.timeout.count());
   if (options.shuffle && options.sampler) refuse("shuffle", "a sampler");
   if (!options.batch_sampler) return;
   if (options.batch_size != 1) refuse("batch_size", "a batch_sampler");
@@ -100,11 +106,12 @@ uint64_t LoaderBase::Core::seed() {
 }
 
 at::Tensor LoaderBase::Core::order() {
-  const auto order = sampler->order(shuffles() ? seed() : 0, epoch);
+  const auto order = sampler->order(shuffles() ? seed() : 0, epochs.epoch());
   if (!order.defined() || order.dim() != 1 || order.size(0) != sampler->size() || order.scalar_type() != at::kLong ||
       !order.is_cpu()) {
     base::fail(ErrorKind::usage, {}, "loader", "the sampler gives {} in epoch {}, must be [{}] int64 on the CPU",
-               order.defined() ? order.toString() + c10::str(order.sizes()) : "no tensor", epoch, sampler->size());
+               order.defined() ? order.toString() + c10::str(order.sizes()) : "no tensor", epochs.epoch(),
+               sampler->size());
   }
   return order.contiguous();
 }
@@ -112,11 +119,11 @@ at::Tensor LoaderBase::Core::order() {
 EpochBatches LoaderBase::Core::batches(int64_t from) {
   if (sampler) {
     const auto all = order();
-    if (options.sampler) check_numbers(all, samples, epoch, "sampler");
+    if (options.sampler) check_numbers(all, samples, epochs.epoch(), "sampler");
     return {all, shard_options(), from};
   }
-  EpochBatches made(options.batch_sampler(seed(), epoch), shard_options(), from);
-  check_numbers(made.order(), samples, epoch, "batch sampler");
+  EpochBatches made(options.batch_sampler(seed(), epochs.epoch()), shard_options(), from);
+  check_numbers(made.order(), samples, epochs.epoch(), "batch sampler");
   return made;
 }
 
@@ -130,7 +137,7 @@ int64_t LoaderBase::Core::batch_size() {
 }
 
 LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
-  if (std::exchange(begun, false)) ++epoch;
+  epochs.next();
   const bool anew = resumed && !resumed->shared_out_as(here());
   int64_t from = 0;
   if (resumed) from = anew ? resumed->consumed : resumed->origin;
@@ -142,21 +149,15 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
     if (anew) say_shared_out_anew(*resumed, made, share.world_size);
     resumed.reset();
   }
-  begun = true;
+  epochs.begin();
   origin = from;
   consumed = made.consumed(first);
   samples_of_pass = made.samples();
   return {std::move(made), first, ++pass};
 }
 
-void LoaderBase::Core::end_epoch(int64_t ended) {
-  if (epoch != ended || !begun) return;  // set_epoch was called, or another pass began
-  ++epoch;
-  begun = false;
-}
-
 state::LoaderState LoaderBase::Core::here() {
-  return {.epoch = epoch,
+  return {.epoch = epochs.epoch(),
           .samples = sampler ? sampler->size() : samples_of_pass,
           .seed = shuffles() ? std::optional(seed()) : std::nullopt,
           .world_size = share.world_size,
@@ -169,7 +170,7 @@ state::LoaderState LoaderBase::Core::here() {
 state::LoaderState LoaderBase::Core::state() {
   if (resumed) return *resumed;
   auto state = here();
-  if (!begun) return state;
+  if (!epochs.begun()) return state;
   if (consumed >= samples_of_pass) {
     ++state.epoch;
     return state;
@@ -183,8 +184,7 @@ void LoaderBase::Core::load_state(const state::LoaderState& from) {
   check(from);
   if (sampler) check_same_length(from, sampler->size());
   if (from.seed) options.seed = from.seed;
-  epoch = from.epoch;
-  begun = false;
+  epochs.set(from.epoch);
   resumed.reset();
   if (from.consumed > 0) resumed = from;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "accelerate/data/epoch_batches.hpp"
+#include "accelerate/data/epoch_count.hpp"
 #include "accelerate/data/loader_base.hpp"
 
 namespace accelerate::data {
@@ -33,7 +34,6 @@ struct LoaderBase::Core {
   };
   /// The next epoch's pass, or the rest of a resumed one.
   [[nodiscard]] Beginning begin_epoch();
-  void end_epoch(int64_t ended);
 
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
@@ -44,14 +44,14 @@ struct LoaderBase::Core {
   SamplerPtr sampler;  // null: a batch sampler makes the batches
   Share share{};
   int64_t skipped = 0;  // batches that every pass leaves out
-  int64_t epoch = 0;
-  bool begun = false;  // a pass of `epoch` began
+  EpochCount epochs{};
 
   // Of the pass that began last; see state::LoaderState.
   int64_t pass = 0;
   int64_t origin = 0;
   int64_t consumed = 0;
   int64_t samples_of_pass = 0;
+  LoadReport report{};
   std::optional<state::LoaderState> resumed{};  // where the next one begins
 
  private:

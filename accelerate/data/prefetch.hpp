@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pass whose batches are read ahead by workers.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/source.hpp"
+#include "accelerate/data/workers.hpp"
+
+namespace accelerate::data {
+
+template <typename AnyBatch>
+class Prefetch {
+ public:
+  /// indices   of the pass's batch of that number; called on the workers
+  /// ahead     batches that may be read and not yet taken
+  Prefetch(SourcePtr<AnyBatch> source, const ReadContext& context, std::function<at::Tensor(int64_t)> indices,
+           int64_t batches, int64_t ahead)
+      : slots_(std::make_shared<Slots>(static_cast<size_t>(ahead))) {
+    const auto read = [slots = slots_, source = std::move(source), context, indices = std::move(indices)](
+                          int64_t number, size_t slot) {
+      (*slots)[slot].emplace(source->read_in_pass(indices(number), context));
+    };
+    queue_ = std::make_shared<ReadQueue>(batches, ahead, read);
+  }
+  ~Prefetch() { queue_->cancel(); }
+  Prefetch(const Prefetch&) = delete;
+  Prefetch& operator=(const Prefetch&) = delete;
+
+  [[nodiscard]] const std::shared_ptr<ReadQueue>& queue() const { return queue_; }
+
+  struct Taken {
+    AnyBatch batch;
+    ReadQueue::Clock::time_point since;
+  };
+  /// Batch `number`, in order. none: it is not there within the timeout
+  std::optional<Taken> take(int64_t number, std::optional<ReadQueue::Clock::duration> timeout) {
+    const auto ready = queue_->wait(number, timeout);
+    if (!ready) return std::nullopt;
+    std::optional<Taken> taken(Taken{std::move(*(*slots_)[ready->slot]), ready->since});
+    (*slots_)[ready->slot].reset();
+    queue_->done();
+    return taken;
+  }
+
+ private:
+  using Slots = std::vector<std::optional<AnyBatch>>;
+  std::shared_ptr<Slots> slots_;
+  std::shared_ptr<ReadQueue> queue_;
+};
+
+/// The workers of a loader: one pool for one pass after another. A pass that begins while another one is under way has
+/// a pool of its own.
+class LoaderWorkers {
+ public:
+  /// returns   keeps the pool that serves the queue alive
+  [[nodiscard]] std::shared_ptr<WorkerPool> serve(const std::shared_ptr<ReadQueue>& queue, int64_t num_workers);
+  /// The next pass gets other threads: a read of these does not come back.
+  void give_up();
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<WorkerPool> pool_;
+  std::weak_ptr<ReadQueue> served_;
+};
+
+}  // namespace accelerate::data

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/workers.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/data/prefetch.hpp"
+
+namespace accelerate::data {
+namespace {
+
+thread_local std::optional<WorkerInfo> this_worker;
+
+/// The first few of them: "3, 17, 4 ... (64 samples)".
+std::string listed(const at::Tensor& indices) {
+  constexpr int64_t kShown = 8;
+  const auto* const first = indices.const_data_ptr<int64_t>();
+  auto text = fmt::format("{}", fmt::join(first, first + std::min(indices.numel(), kShown), ", "));
+  if (indices.numel() > kShown) text += fmt::format(" ... ({} samples)", indices.numel());
+  return text;
+}
+
+std::string first_line(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find('\n'));
+  } catch (...) {
+    return "something that is no std::exception";
+  }
+}
+
+}  // namespace
+
+std::optional<WorkerInfo> get_worker_info() { return this_worker; }
+
+ReadQueue::ReadQueue(int64_t batches, int64_t capacity, Read read)
+    : batches_(batches), read_(std::move(read)), slots_(static_cast<size_t>(capacity)) {}
+
+void ReadQueue::run(const WorkerInfo& worker) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    may_read_.wait(lock, [this] {
+      return cancelled_ || next_ == batches_ || next_ < taken_ + static_cast<int64_t>(slots_.size());
+    });
+    if (cancelled_ || next_ == batches_) return;
+    const int64_t number = next_++;
+    Slot& slot = slots_[slot_of(number)];
+    slot.reader = {worker.id, Clock::now()};
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      read_(number, slot_of(number));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    slot.ready = true;
+    slot.since = Clock::now();
+    slot.failure = failure;
+    is_there_.notify_all();
+  }
+}
+
+std::optional<ReadQueue::Ready> ReadQueue::wait(int64_t number, std::optional<Clock::duration> timeout) {
+  std::unique_lock lock(mutex_);
+  Slot& slot = slots_[slot_of(number)];
+  const auto is_ready = [&] { return slot.ready; };
+  if (timeout) {
+    if (!is_there_.wait_for(lock, *timeout, is_ready)) return std::nullopt;
+  } else {
+    is_there_.wait(lock, is_ready);
+  }
+  if (!slot.failure) return Ready{slot_of(number), slot.since};
+  const auto failure = std::exchange(slot.failure, nullptr);
+  slot.ready = false;
+  ++taken_;
+  may_read_.notify_all();
+  std::rethrow_exception(failure);
+}
+
+void ReadQueue::done() {
+  const std::lock_guard lock(mutex_);
+  slots_[slot_of(taken_++)].ready = false;
+  may_read_.notify_one();
+}
+
+ReadQueue::Reader ReadQueue::reader_of(int64_t number) {
+  const std::lock_guard lock(mutex_);
+  return number < next_ ? slots_[slot_of(number)].reader : Reader{};
+}
+
+void ReadQueue::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  may_read_.notify_all();
+}
+
+bool ReadQueue::cancelled() {
+  const std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+struct WorkerPool::State {
+  std::mutex mutex;
+  std::condition_variable has_work;
+  std::shared_ptr<ReadQueue> queue;
+  int64_t turn = 0;  // of the queue
+  bool stop = false;
+  bool given_up = false;
+  std::vector<std::thread> threads;
+
+  void work(const WorkerInfo& worker) {
+    this_worker = worker;
+    std::unique_lock lock(mutex);
+    for (int64_t served = 0;;) {
+      has_work.wait(lock, [&] { return stop || turn != served; });
+      if (stop) return;
+      served = turn;
+      const auto mine = queue;
+      lock.unlock();
+      mine->run(worker);
+      lock.lock();
+    }
+  }
+};
+
+WorkerPool::WorkerPool(int64_t num_workers) : state_(std::make_shared<State>()) {
+  for (int64_t id = 0; id < num_workers; ++id) {
+    state_->threads.emplace_back([state = state_, id, num_workers] { state->work({id, num_workers}); });
+  }
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+    if (state_->queue) state_->queue->cancel();
+  }
+  state_->has_work.notify_all();
+  for (auto& thread : state_->threads) state_->given_up ? thread.detach() : thread.join();
+  state_->threads.clear();
+}
+
+void WorkerPool::serve(std::shared_ptr<ReadQueue> queue) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->queue = std::move(queue);
+    ++state_->turn;
+  }
+  state_->has_work.notify_all();
+}
+
+void WorkerPool::give_up() {
+  const std::lock_guard lock(state_->mutex);
+  state_->given_up = true;
+}
+
+std::shared_ptr<WorkerPool> LoaderWorkers::serve(const std::shared_ptr<ReadQueue>& queue, int64_t num_workers) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<WorkerPool> pool = pool_;
+  const auto served = served_.lock();
+  if (!pool || (served && !served->cancelled())) pool = std::make_shared<WorkerPool>(num_workers);
+  if (!pool_) pool_ = pool;
+  if (pool == pool_) served_ = queue;
+  pool->serve(queue);
+  return pool;
+}
+
+void LoaderWorkers::give_up() {
+  const std::lock_guard lock(mutex_);
+  pool_.reset();
+}
+
+std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const ReadQueue::Reader& reader,
+                             std::chrono::milliseconds timeout) try {
+  const double limit = std::chrono::duration<double>(timeout).count();
+  const double since = std::chrono::duration<double>(ReadQueue::Clock::now() - reader.since).count();
+  if (reader.worker < 0) {
+    base::fail(ErrorKind::data, {}, "loader",
+               "batch {} (samples {}) was not begun within {:g} s (timeout): the workers still read batches of "
+               "a pass that was left early",
+               batch, listed(indices), limit);
+  }
+  base::fail(ErrorKind::data, {}, "loader",
+             "batch {} (samples {}) is not there after {:g} s (timeout); worker {} has been reading it for {:.1f} s. "
+             "Look at these samples, or give a longer timeout",
+             batch, listed(indices), limit, reader.worker, since);
+} catch (const Error&) {
+  return std::current_exception();
+}
+
+void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure) {
+  base::log(base::LogLevel::error, {}, "loader: batch {} (samples {}) could not be read: {}", batch, listed(indices),
+            first_line(failure));
+}
+
+}  // namespace accelerate::data

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that read batches ahead of the loop, in order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::data {
+
+/// The thread that reads, as torch.utils.data.get_worker_info tells.
+struct WorkerInfo {
+  int64_t id = 0;
+  int64_t num_workers = 0;
+};
+/// Unset in a thread that is no loader's.
+[[nodiscard]] std::optional<WorkerInfo> get_worker_info();
+
+/// One pass's batches between the workers that read them and the loop that takes them. At most `capacity` are read and
+/// not yet taken.
+class ReadQueue {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Reads batch `number` into that slot. Called on the workers, each number once.
+  using Read = std::function<void(int64_t number, size_t slot)>;
+
+  ReadQueue(int64_t batches, int64_t capacity, Read read);
+
+  /// On a worker: reads until there is nothing left to read, or the pass is over.
+  void run(const WorkerInfo& worker);
+
+  struct Ready {
+    size_t slot;
+    Clock::time_point since;
+  };
+  /// On the loop, for 0, 1, 2 ...: waits until batch `number` is there. Its slot is free again with done().
+  /// Rethrows what reading it threw. returns   none: it is not there within the timeout
+  std::optional<Ready> wait(int64_t number, std::optional<Clock::duration> timeout);
+  void done();
+  /// Who reads that batch, and since when.
+  struct Reader {
+    int64_t worker = -1;  ///< none does yet
+    Clock::time_point since{};
+  };
+  [[nodiscard]] Reader reader_of(int64_t number);
+  /// The pass is over: nothing more is begun.
+  void cancel();
+  [[nodiscard]] bool cancelled();
+
+ private:
+  struct Slot {
+    bool ready = false;
+    Clock::time_point since{};
+    std::exception_ptr failure;
+    Reader reader;
+  };
+  [[nodiscard]] size_t slot_of(int64_t number) const { return static_cast<size_t>(number) % slots_.size(); }
+
+  const int64_t batches_;
+  const Read read_;
+  std::mutex mutex_;
+  std::condition_variable may_read_, is_there_;
+  std::vector<Slot> slots_;
+  int64_t next_ = 0;   // to be read
+  int64_t taken_ = 0;  // by the loop
+  bool cancelled_ = false;
+};
+
+/// Threads that live as long as their loader and serve one pass after another.
+class WorkerPool {
+ public:
+  explicit WorkerPool(int64_t num_workers);
+  /// Waits for reads under way, but not for one that was given up.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  /// They turn to it when they are through with what they read now.
+  void serve(std::shared_ptr<ReadQueue> queue);
+  /// A read does not come back: nobody waits for these threads any more.
+  void give_up();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// Error (data): a worker has been reading a batch for longer than the loader's timeout.
+[[nodiscard]] std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const ReadQueue::Reader& reader,
+                                           std::chrono::milliseconds timeout);
+/// A line that names the samples, for what a source throws says nothing of them.
+void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure);
+
+}  // namespace accelerate::data

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <atomic>
+
+#include "accelerate/data/stream_loader.hpp"
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+using Numbers = std::vector<int64_t>;
+
+namespace {
+
+std::atomic<int> passes_begun = 0;
+
+auto counting_stream(int64_t n) {
+  return accelerate::data::make_stream([n] {
+    ++passes_begun;
+    return [n, next = int64_t{0}]() mutable -> std::optional<int64_t> {
+      return next < n ? std::optional(next++) : std::nullopt;
+    };
+  });
+}
+
+/// What gather_for_metrics gives over two epochs of a stream of unknown length.
+Numbers gathered(int64_t ranks, int64_t samples, int64_t batch_size, const accelerate::AcceleratorOptions& options) {
+  Numbers all;
+  on_ranks(
+      ranks,
+      [&](Accelerator& accelerator) {
+        auto loader =
+            accelerator.prepare(accelerate::data::StreamLoader(counting_stream(samples), {.batch_size = batch_size}));
+        CHECK(loader.total_batch_size() == batch_size * (accelerator.split_batches() ? 1 : ranks));
+        for (int epoch = 0; epoch < 2; ++epoch) {
+          for (auto& batch : loader) {
+            const auto mine = numbers(accelerator.gather_for_metrics(batch));
+            if (accelerator.is_main_process()) all.insert(all.end(), mine.begin(), mine.end());
+          }
+          CHECK(loader.state().epoch == epoch + 1);
+        }
+      },
+      options);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("of a stream of unknown length every sample is gathered once, read by rank 0 or by all, split or not") {
+  for (const int64_t ranks : {1, 2, 3, 4}) {
+    for (const int64_t samples : {1, 5, 12, 13, 30}) {
+      auto twice = numbers(torch::arange(samples).repeat({2}));
+      for (const bool dispatch : {true, false}) {
+        CHECK(gathered(ranks, samples, 4, {.dispatch_batches = dispatch}) == twice);
+        CHECK(gathered(ranks, samples, 12, {.split_batches = true, .dispatch_batches = dispatch}) == twice);
+      }
+    }
+  }
+}
+
+TEST_CASE("a stream is read by rank 0 alone unless batches stay off the device or dispatch_batches is off") {
+  const auto begun = [](const accelerate::AcceleratorOptions& options) {
+    passes_begun = 0;
+    on_ranks(
+        2,
+        [](Accelerator& accelerator) {
+          auto loader = accelerator.prepare(accelerate::data::StreamLoader(counting_stream(4), {.batch_size = 1}));
+          for ([[maybe_unused]] auto& batch : loader) continue;
+        },
+        options);
+    return passes_begun.load();
+  };
+  CHECK(begun({}) == 1);
+  CHECK(begun({.dispatch_batches = false}) == 2);
+  CHECK(begun({.device_placement = false}) == 2);
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/data/loader.hpp"
+#include "accelerate/data/memory.hpp"
+
+using namespace accelerate::data;
+using namespace std::chrono_literals;
+using Numbers = std::vector<int64_t>;
+using Batches = std::vector<Numbers>;
+
+namespace {
+
+Numbers list(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
+}
+
+/// Batches are the samples' numbers; what happens while one is read is the test's.
+struct Watched final : SourceOf<at::Tensor> {
+  Watched(int64_t n, std::function<void(int64_t first)> on_read, bool safe = true)
+      : samples(n), reading(std::move(on_read)), is_safe(safe) {}
+  [[nodiscard]] int64_t size() const override { return samples; }
+  [[nodiscard]] bool thread_safe() const override { return is_safe; }
+  [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {
+    reading(indices[0].item<int64_t>());
+    return indices.clone();
+  }
+  int64_t samples;
+  std::function<void(int64_t)> reading;
+  bool is_safe;
+};
+
+LoaderOf<at::Tensor> watched(int64_t n, const LoaderOptions& options, std::function<void(int64_t)> on_read,
+                             bool safe = true) {
+  return LoaderOf<at::Tensor>(std::make_shared<Watched>(n, std::move(on_read), safe), options);
+}
+
+template <typename Loader>
+Batches pass(Loader& loader) {
+  Batches batches;
+  for (auto& batch : loader) batches.push_back(list(batch));
+  return batches;
+}
+
+/// A door that reads wait at until it is opened.
+class Door {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    opened_.notify_all();
+  }
+  void pass() {
+    std::unique_lock lock(mutex_);
+    opened_.wait(lock, [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool open_ = false;
+};
+
+class Lines {
+ public:
+  explicit Lines(accelerate::base::LogLevel level) : level_(accelerate::base::log_level()) {
+    accelerate::base::set_log_level(level);
+    before_ = accelerate::base::set_log_handler([this](auto, std::string_view line) { all.emplace_back(line); });
+  }
+  ~Lines() {
+    accelerate::base::set_log_handler(before_);
+    accelerate::base::set_log_level(level_);
+  }
+  std::vector<std::string> all;
+
+ private:
+  accelerate::base::LogLevel level_;
+  accelerate::base::LogHandler before_;
+};
+
+}  // namespace
+
+TEST_CASE("with any number of workers the batches are those without, in order, epoch after epoch") {
+  auto plain = watched(103, {.batch_size = 4, .shuffle = true, .seed = 3}, [](int64_t) {});
+  plain.shard({.rank = 1, .world_size = 2});
+  const Batches first = pass(plain);
+  const Batches second = pass(plain);
+  for (const int64_t workers : {1, 2, 5}) {
+    for (const int64_t factor : {1, 3}) {
+      auto loader =
+          watched(103, {.batch_size = 4, .shuffle = true, .seed = 3, .num_workers = workers, .prefetch_factor = factor},
+                  [](int64_t sample) { std::this_thread::sleep_for(std::chrono::microseconds(sample * 3)); });
+      loader.shard({.rank = 1, .world_size = 2});
+      CHECK(pass(loader) == first);
+      CHECK(pass(loader) == second);
+      CHECK(loader.epoch() == 2);
+    }
+  }
+}
+
+TEST_CASE("workers read ahead, so many batches and no more") {
+  std::atomic<int> reads = 0;
+  auto loader = watched(20, {.num_workers = 2, .prefetch_factor = 2}, [&](int64_t) { ++reads; });
+  auto position = loader.begin();
+  while (reads < 5) std::this_thread::yield();  // the one at hand, and four ahead
+  std::this_thread::sleep_for(20ms);
+  CHECK(reads == 5);
+  ++position;
+  while (reads < 6) std::this_thread::yield();
+}
+
+TEST_CASE("the threads are the same in every epoch, and know which worker they are") {
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::set<int64_t> ids;
+  auto loader = watched(12, {.num_workers = 2}, [&](int64_t) {
+    const auto worker = get_worker_info();
+    const std::lock_guard lock(mutex);
+    threads.insert(std::this_thread::get_id());
+    REQUIRE(worker);
+    ids.insert(worker->id);
+    CHECK(worker->num_workers == 2);
+  });
+  for (int epoch = 0; epoch < 5; ++epoch) (void)pass(loader);
+  CHECK(threads.size() <= 2);
+  CHECK(*ids.rbegin() <= 1);
+  CHECK_FALSE(threads.contains(std::this_thread::get_id()));
+  CHECK_FALSE(get_worker_info());
+}
+
+TEST_CASE(
+    "what a source throws comes with its own type where its batch is due, a line names the samples, and reading goes "
+    "on") {
+  struct Torn : std::domain_error {
+    using std::domain_error::domain_error;
+  };
+  for (const int64_t workers : {0, 2}) {
+    const Lines lines(accelerate::base::LogLevel::error);
+    auto loader = watched(12, {.batch_size = 2, .num_workers = workers}, [](int64_t sample) {
+      if (sample == 4) throw Torn("page 4 is torn\nand more");
+    });
+    Batches seen;
+    auto position = loader.begin();
+    const auto walk = [&] {
+      for (; position != loader.end(); ++position) seen.push_back(list(*position));
+    };
+    CHECK_THROWS_WITH_AS(walk(), "page 4 is torn\nand more", Torn);
+    CHECK(seen == Batches{{0, 1}, {2, 3}});
+    CHECK(lines.all == std::vector<std::string>{"loader: batch 2 (samples 4, 5) could not be read: page 4 is torn"});
+    ++position;
+    walk();
+    CHECK(seen == Batches{{0, 1}, {2, 3}, {6, 7}, {8, 9}, {10, 11}});
+  }
+}
+
+TEST_CASE("a loop that is left early leaves nothing behind, and loops over one loader nest") {
+  auto loader = watched(40, {.batch_size = 2, .num_workers = 2}, [](int64_t) {});
+  for (auto& batch : loader) {
+    if (list(batch) == Numbers{4, 5}) break;
+  }
+  int64_t pairs = 0;
+  for (auto& outer : loader) {
+    for ([[maybe_unused]] auto& inner : loader) ++pairs;
+    if (list(outer) == Numbers{2, 3}) break;
+  }
+  CHECK(pairs == 40);
+  CHECK(pass(loader).size() == 20);
+  auto unread = loader.begin();  // goes before its workers have read
+}
+
+TEST_CASE("a pass outlives its loader, workers and all") {
+  auto loader = std::make_unique<LoaderOf<at::Tensor>>(
+      watched(6, {.batch_size = 2, .num_workers = 2}, [](int64_t) { std::this_thread::sleep_for(1ms); }));
+  auto position = loader->begin();
+  loader.reset();
+  CHECK(list(*++position) == Numbers{2, 3});
+  CHECK(list(*++position) == Numbers{4, 5});
+}
+
+TEST_CASE("a source that is not thread-safe is read by one worker at a time") {
+  std::atomic<int> at_once = 0;
+  auto loader = watched(
+      30, {.num_workers = 4},
+      [&](int64_t) {
+        CHECK(++at_once == 1);
+        std::this_thread::yield();
+        --at_once;
+      },
+      /*safe=*/false);
+  CHECK(pass(loader).size() == 30);
+}
+
+TEST_CASE("a read that hangs is named after the timeout, and the next pass has other workers") {
+  Door door;
+  std::atomic<bool> hangs = true;
+  {
+    auto loader = watched(8, {.batch_size = 2, .num_workers = 2, .timeout = 100ms}, [&](int64_t sample) {
+      if (sample == 2 && hangs) door.pass();
+    });
+    auto position = loader.begin();
+    CHECK_THROWS_WITH_AS(
+        ++position, doctest::Contains("loader: batch 1 (samples 2, 3) is not there after 0.1 s (timeout); worker "),
+        accelerate::Error);
+    CHECK_THROWS_WITH_AS(++position, doctest::Contains(" has been reading it for 0."), accelerate::Error);
+    hangs = false;
+    CHECK(pass(loader).size() == 4);
+    door.open();
+  }
+}
+
+TEST_CASE("a wait for workers that are busy with a pass that was left is told apart") {
+  ReadQueue queue(10, 2, [](int64_t, size_t) {});
+  CHECK_FALSE(queue.wait(0, 1ms));
+  CHECK_THROWS_WITH(std::rethrow_exception(slow_read(0, torch::arange(12), queue.reader_of(0), 2000ms)),
+                    "loader: batch 0 (samples 0, 1, 2, 3, 4, 5, 6, 7 ... (12 samples)) was not begun within 2 s "
+                    "(timeout): the workers still read batches of a pass that was left early");
+}
+
+TEST_CASE("the report says who waited for whom, and what helps") {
+  auto slow = watched(4, {}, [](int64_t) { std::this_thread::sleep_for(5ms); });
+  CHECK(slow.report().text() == "no batch was taken yet");
+  (void)pass(slow);
+  CHECK(slow.report().samples == 4);
+  CHECK(slow.report().batches == 4);
+  CHECK(slow.report().waited_for_data >= 0.02);
+  CHECK(slow.report().seconds >= slow.report().waited_for_data);
+  CHECK(slow.report().data_is_bottleneck());
+  CHECK(slow.report().samples_per_second() > 0);
+  auto ahead = watched(4, {.num_workers = 1}, [](int64_t) {});
+  for (auto position = ahead.begin(); position != ahead.end(); ++position) std::this_thread::sleep_for(30ms);
+  CHECK(ahead.report().seconds >= 0.12);
+  CHECK(ahead.report().data_waited >= 0.03);
+
+  LoadReport report{.batches = 10, .samples = 640, .seconds = 2, .waited_for_data = 0.5, .data_waited = 0.25};
+  const std::string numbers =
+      "640 samples in 10 batches, 320 samples/s; the step waited 25.0 % of 2.000 s for data, batches waited 0.250 s "
+      "for "
+      "the step: ";
+  CHECK(report.text() == numbers + "the data are the bottleneck; num_workers = 1 reads beside the step");
+  report.num_workers = 2;
+  CHECK(report.text() == numbers + "the data are the bottleneck; more than 2 workers, or a cheaper read, would help");
+  report.waited_for_data = 0.02;
+  CHECK(
+      report.text() ==
+      "640 samples in 10 batches, 320 samples/s; the step waited 1.0 % of 2.000 s for data, batches waited 0.250 s for "
+      "the step: the step is the bottleneck, the data keep up");
+}
+
+TEST_CASE("the report is a line at the end of each pass on request") {
+  const Lines lines(accelerate::base::LogLevel::info);
+  auto loader = watched(4, {.batch_size = 2, .log_report = true}, [](int64_t) {});
+  (void)pass(loader);
+  REQUIRE(lines.all.size() == 1);
+  CHECK(lines.all[0].starts_with("loader: epoch 0: 4 samples in 2 batches, "));
+}
+
+TEST_CASE("workers that cannot be are refused, with the values") {
+  const auto refused = [](const LoaderOptions& options) {
+    try {
+      (void)watched(4, options, [](int64_t) {});
+    } catch (const accelerate::Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refused({.num_workers = -1}) == "loader: num_workers is -1, must be at least 0");
+  CHECK(refused({.num_workers = 1, .prefetch_factor = 0}) == "loader: prefetch_factor is 0, must be at least 1");
+  CHECK(refused({.timeout = -5ms}) == "loader: timeout is -5 ms, must be at least 0");
+}
