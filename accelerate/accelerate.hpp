@@ -18,6 +18,7 @@
 #include "accelerate/data/combinators/map.hpp"
 #include "accelerate/data/combinators/random_split.hpp"
 #include "accelerate/data/combinators/repeat.hpp"
+#include "accelerate/data/combinators/shuffle_buffer.hpp"
 #include "accelerate/data/combinators/subset.hpp"
 #include "accelerate/data/combinators/take.hpp"
 #include "accelerate/data/combinators/zip.hpp"
