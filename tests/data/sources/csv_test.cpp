@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/sources/files.hpp"
 //
-#include "accelerate/base/log.hpp"
 #include "accelerate/data/sources/csv.hpp"
 #include "accelerate/data/sources/npy.hpp"
 
@@ -22,16 +21,6 @@ CsvData parsed(const std::string& text, const CsvOptions& options = {}) {
 }
 
 at::Tensor floats(std::vector<float> values, at::IntArrayRef shape) { return torch::tensor(values).view(shape); }
-
-/// The lines that are logged meanwhile.
-std::vector<std::string> logged(const std::function<void()>& call) {
-  std::vector<std::string> lines;
-  accelerate::base::forget_lines();
-  auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
-  call();
-  accelerate::base::set_log_handler(before);
-  return lines;
-}
 
 /// A file, and what is said of it after its path.
 struct File {

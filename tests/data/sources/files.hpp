@@ -8,8 +8,11 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/log.hpp"
 #include "tests/testing.hpp"
 
 namespace test_files {
@@ -67,6 +70,16 @@ std::string bytes(std::initializer_list<Number> numbers) {
   std::string all;
   for (const Number number : numbers) all.append(reinterpret_cast<const char*>(&number), sizeof number);
   return all;
+}
+
+/// The lines that are logged meanwhile, those too that were logged before.
+inline std::vector<std::string> logged(const std::function<void()>& call) {
+  std::vector<std::string> lines;
+  accelerate::base::forget_lines();
+  auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  call();
+  accelerate::base::set_log_handler(before);
+  return lines;
 }
 
 }  // namespace test_files

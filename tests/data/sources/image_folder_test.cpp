@@ -2,7 +2,6 @@
 // recorded/images holds files that Pillow wrote, each beside the pixels that Pillow decodes of it.
 #include "tests/data/sources/files.hpp"
 //
-#include "accelerate/base/log.hpp"
 #include "accelerate/data/sources/image.hpp"
 #include "accelerate/data/sources/image_folder.hpp"
 #include "accelerate/data/sources/npy.hpp"
@@ -51,15 +50,6 @@ struct Classes : Folder {
 };
 
 at::Tensor first(int64_t count) { return torch::arange(count, torch::kLong); }
-
-std::vector<std::string> logged(const std::function<void()>& call) {
-  std::vector<std::string> lines;
-  accelerate::base::forget_lines();
-  auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
-  call();
-  accelerate::base::set_log_handler(before);
-  return lines;
-}
 
 /// A JPEG whose header says another size.
 std::string with_size(std::string jpeg, uint16_t height, uint16_t width) {
