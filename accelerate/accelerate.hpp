@@ -37,6 +37,7 @@
 #include "accelerate/data/transforms/to_float.hpp"
 #include "accelerate/data/transforms/transform.hpp"
 #include "accelerate/distributed_data_parallel.hpp"
+#include "accelerate/optim/ema.hpp"
 #include "accelerate/optim/schedules/constant.hpp"
 #include "accelerate/optim/schedules/lambda.hpp"
 #include "accelerate/options.hpp"

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps LibTorch's stock optimizers with LibTorch's own fused kernels.
+// Steps LibTorch's stock optimizers with one pass over all parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <optional>
+#include <span>
+
+#include "accelerate/state/piece.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -23,15 +26,15 @@ struct StepScale {
 
 /// The fused step of one stock optimizer.
 ///
-/// torch::optim loops over parameters with several small operators each; at::_fused_* does the same update in one pass.
-/// The optimizer's own state is read and written, so options changed by user code, schedulers, saved and loaded state
-/// work as before, and stock and fused steps may alternate.
+/// torch::optim loops over parameters with several small operators each; a fused kernel does the same update in one
+/// pass. The optimizer's own state is read and written, so options changed by user code, schedulers, saved and loaded
+/// state work as before, and stock and fused steps may alternate.
 class FusedStep {
  public:
   virtual ~FusedStep() = default;
 
-  /// For exactly torch::optim::SGD, Adam and AdamW; null for every other type, subclasses included, whose step() may do
-  /// something else. The optimizer must outlive the result.
+  /// For exactly torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop; null for every other type, subclasses included,
+  /// whose step() may do something else. The optimizer must outlive the result.
   static std::unique_ptr<FusedStep> recognise(torch::optim::Optimizer& optimizer);
 
   /// One update of every parameter that has a gradient. False, with nothing changed, when a gradient is of a kind the
@@ -39,6 +42,12 @@ class FusedStep {
   /// step.
   /// A kernel that throws leaves the parameters of its call as they were, and the step can be made again.
   virtual bool step(const StepScale& scale = {}) = 0;
+
+  /// The same for some of the parameters, or ranges of them: one bucket's, or this rank's share. Each parameter has its
+  /// own count of steps, so that pieces may be stepped on in any order and portions. Those that have a master are
+  /// stepped on in its dtype, the optimizer's state too; the value then becomes the master's.
+  /// Throws Error (usage) where a piece is of no parameter of the optimizer's.
+  virtual bool step(std::span<const state::Piece> pieces, const StepScale& scale = {}) = 0;
 
   /// Takes back the steps that a flag on a device cancelled from the optimizer's own counts; the kernels know already.
   /// Waits for the device. For whoever reads or saves the optimizer's state.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
@@ -14,34 +15,41 @@
 
 namespace accelerate::optim {
 
-// What one kernel call takes: parameters of one dtype, device and count of steps. Lists keep their capacity from step
-// to step, so that a steady step allocates nothing here.
+// What one kernel call takes: tensors of one group of parameters, dtype, device and count of steps. Lists keep their
+// capacity from step to step, so that a steady step allocates nothing here.
 struct Call {
+  size_t group;
   at::ScalarType dtype;
   at::Device device;
   int64_t step;
+  // What is stepped on, and its companions; first, second and maxima are the optimizer's.
   std::vector<at::Tensor> parameters{}, gradients{}, first{}, second{}, maxima{}, steps{};
   std::vector<torch::optim::OptimizerParamState*> states{};
+  std::vector<void*> keys{};  ///< of the states
+  // Where masters are stepped on: they, and the values that follow them.
+  std::vector<at::Tensor> masters{}, values{};
   at::Tensor step_tensor{};
 
-  bool takes(const at::Tensor& parameter, int64_t count) const {
-    return count == step && parameter.scalar_type() == dtype && parameter.device() == device;
+  bool takes(size_t the_group, const at::Tensor& parameter, int64_t count) const {
+    return the_group == group && count == step && parameter.scalar_type() == dtype && parameter.device() == device;
   }
   void clear() {
-    for (auto* list : {&parameters, &gradients, &first, &second, &maxima, &steps}) list->clear();
+    for (auto* list : {&parameters, &gradients, &first, &second, &maxima, &steps, &masters, &values}) list->clear();
     states.clear();
+    keys.clear();
   }
 };
 
 class Calls {
  public:
-  Call& of(const at::Tensor& parameter, int64_t step) {
+  Call& of(size_t group, const at::Tensor& parameter, int64_t step) {
     for (size_t i = 0; i < used_; ++i) {
-      if (calls_[i].takes(parameter, step)) return calls_[i];
+      if (calls_[i].takes(group, parameter, step)) return calls_[i];
     }
-    if (used_ == calls_.size()) calls_.push_back({parameter.scalar_type(), parameter.device(), step});
+    if (used_ == calls_.size()) calls_.push_back({group, parameter.scalar_type(), parameter.device(), step});
     Call& call = calls_[used_++];
-    if (call.dtype != parameter.scalar_type() || call.device != parameter.device()) call.step_tensor.reset();
+    if (call.device != parameter.device()) call.step_tensor.reset();
+    call.group = group;
     call.dtype = parameter.scalar_type();
     call.device = parameter.device();
     call.step = step;
@@ -74,39 +82,47 @@ inline void fill_steps(Call& call) {
   call.steps.assign(call.parameters.size(), call.step_tensor);
 }
 
-inline bool is_set(const std::optional<at::Tensor>& flag) { return flag && *flag->const_data_ptr<float>() != 0; }
-
 // Steps that flags on a device have cancelled, per parameter: the host counts on until settle().
 class Cancelled {
  public:
   // What the kernels are told: the count of steps without the cancelled ones.
   void correct(Call& call) const {
     if (counts_.empty()) return;
+    std::vector<at::Tensor> counts;
     for (size_t i = 0; i < call.steps.size(); ++i) {
-      const auto found = counts_.find(call.states[i]);
-      if (found != counts_.end()) call.steps[i] = call.steps[i] - found->second;
+      const auto found = counts_.find(call.keys[i]);
+      const bool known = found != counts_.end() && found->second.of == call.states[i];
+      counts.push_back(known ? found->second.count : at::zeros({}, call.step_tensor.options()));
     }
+    call.steps = at::_foreach_sub(call.steps, counts);
   }
   void note(const Call& call, const at::Tensor& skip) {
     std::vector<at::Tensor> counts;
-    for (auto* state : call.states) {
-      at::Tensor& count = counts_[state];
-      if (!count.defined()) count = at::zeros({}, skip.options());
-      counts.push_back(count);
+    for (size_t i = 0; i < call.states.size(); ++i) {
+      Count& count = counts_[call.keys[i]];
+      // State that was loaded since has other counts.
+      if (count.of != call.states[i]) count = {call.states[i], at::zeros({}, skip.options())};
+      counts.push_back(count.count);
     }
     at::_foreach_add_(counts, skip);
   }
   template <typename State>
-  void settle() {
-    for (const auto& [state, count] : counts_) {
-      auto& of_parameter = static_cast<State&>(*state);
-      of_parameter.step(of_parameter.step() - count.template item<int64_t>());
+  void settle(torch::optim::Optimizer& optimizer) {
+    for (const auto& [key, count] : counts_) {
+      const auto found = optimizer.state().find(key);
+      if (found == optimizer.state().end() || found->second.get() != count.of) continue;
+      auto& of_parameter = static_cast<State&>(*found->second);
+      of_parameter.step(of_parameter.step() - count.count.template item<int64_t>());
     }
     counts_.clear();
   }
 
  private:
-  std::unordered_map<torch::optim::OptimizerParamState*, at::Tensor> counts_;
+  struct Count {
+    const torch::optim::OptimizerParamState* of = nullptr;
+    at::Tensor count{};
+  };
+  std::unordered_map<void*, Count> counts_;  // by the state's key
 };
 
 // What a step that threw half-way left in the lists must not join the next one.

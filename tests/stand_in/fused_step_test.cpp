@@ -2,6 +2,7 @@
 // The fused step with what mixed precision adds to it, as scalars on the device.
 #include "accelerate/optim/fused_step.hpp"
 
+#include "accelerate/optim/ema.hpp"
 #include "tests/stand_in/ranks.hpp"
 
 using stand_in::Tensors;
@@ -32,13 +33,14 @@ Tensors after_four_steps(const Options& options, at::Device device) {
   return stand_in::to_cpu(all);
 }
 
+/// tolerance   0: the same bits
 template <typename Optimizer, typename Options>
-void steps_alike(const Options& options) {
+void steps_alike(const Options& options, double tolerance = 0) {
   const auto expected = after_four_steps<Optimizer>(options, at::kCPU);
   stand_in::at_every_pace(
       [&] {
         const auto found = after_four_steps<Optimizer>(options, stand_in::device());
-        for (size_t i = 0; i < expected.size(); ++i) CHECK(at::equal(found[i], expected[i]));
+        for (size_t i = 0; i < expected.size(); ++i) CHECK(at::allclose(found[i], expected[i], 0, tolerance));
       },
       500);
 }
@@ -49,4 +51,72 @@ TEST_CASE("a scale and a skip flag on the device are read there: the CPU's bits,
   steps_alike<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
   steps_alike<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true));
   steps_alike<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2));
+  steps_alike<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2).lr_decay(0.1));
+}
+
+TEST_CASE("RMSprop is made of other operators on a device: the CPU's numbers to rounding, and no wait of the host") {
+  using torch::optim::RMSpropOptions;
+  steps_alike<torch::optim::RMSprop>(RMSpropOptions(1e-3).eps(1e-4), 1e-6);
+  steps_alike<torch::optim::RMSprop>(RMSpropOptions(1e-3).eps(1e-2).momentum(0.9).centered(true).weight_decay(0.1),
+                                     1e-5);
+}
+
+TEST_CASE("a flag above 1, as ranks add them up, skips too; NaN gradients then leave no trace") {
+  stand_in::at_every_pace([] {
+    const auto device = stand_in::device();
+    const auto weight = torch::ones({3}).to(device).requires_grad_();
+    torch::optim::RMSprop rmsprop({weight}, torch::optim::RMSpropOptions(0.1).momentum(0.9));
+    torch::optim::AdamW adamw({weight}, 0.1);
+    for (torch::optim::Optimizer* optimizer :
+         {static_cast<torch::optim::Optimizer*>(&rmsprop), static_cast<torch::optim::Optimizer*>(&adamw)}) {
+      weight.mutable_grad() = torch::full({3}, std::nan(""), device);
+      const auto fused = accelerate::optim::FusedStep::recognise(*optimizer);
+      CHECK(fused->step({.skip = torch::full({}, 2.0, device)}));
+      CHECK(at::equal(weight.detach().cpu(), torch::ones({3})));
+    }
+    const auto& state = static_cast<torch::optim::RMSpropParamState&>(*rmsprop.state().begin()->second);
+    CHECK(at::equal(state.square_avg().cpu(), torch::zeros({3})));
+    CHECK(at::equal(state.momentum_buffer().cpu(), torch::zeros({3})));
+  });
+}
+
+TEST_CASE("steps that a flag cancelled are not taken from the counts of state that was loaded since") {
+  const auto device = stand_in::device();
+  const auto weight = torch::ones({3}).to(device).requires_grad_();
+  torch::optim::AdamW optimizer({weight}, 0.1);
+  const auto fused = accelerate::optim::FusedStep::recognise(optimizer);
+  weight.mutable_grad() = torch::ones({3}, device);
+  for (int step = 0; step < 3; ++step) CHECK(fused->step({.skip = torch::ones({}, device)}));
+  auto loaded = std::make_unique<torch::optim::AdamWParamState>();
+  loaded->step(5);
+  optimizer.state()[weight.unsafeGetTensorImpl()] = std::move(loaded);
+  CHECK(fused->step({.skip = torch::zeros({}, device)}));
+  fused->settle();
+  CHECK(static_cast<torch::optim::AdamWParamState&>(*optimizer.state().begin()->second).step() == 6);
+}
+
+TEST_CASE("an average of weights on the device takes the skip flag there, without a wait, and follows a move") {
+  using accelerate::optim::EmaWarmup;
+  const auto averaged = [](at::Device device, EmaWarmup warmup) {
+    const auto weight = torch::ones({3});
+    accelerate::optim::ExponentialMovingAverage ema({accelerate::state::whole_piece("w", weight)},
+                                                    {.decay = 0.75, .warmup = warmup});
+    weight.set_data(weight.to(device));
+    int64_t step = 0;
+    for (const double skip : {1.0, 0.0, 0.0, 2.0, 0.0}) {
+      weight.fill_(static_cast<double>(1 << ++step));
+      const auto flag = torch::full({}, skip, device);
+      const auto waits = [&] { return device.is_cpu() ? 0 : stand_in::host_waits(device.index()); };
+      if (step == 1) ema.update(flag);  // this one moves the average
+      const auto before = waits();
+      if (step > 1) ema.update(flag);
+      CHECK(waits() == before);
+    }
+    CHECK(ema.updates() == 3);
+    return ema.averages()[0].cpu();
+  };
+  for (const auto warmup : {EmaWarmup::none, EmaWarmup::ratio, EmaWarmup::power}) {
+    const auto expected = averaged(at::kCPU, warmup);
+    stand_in::at_every_pace([&] { CHECK(at::allclose(averaged(stand_in::device(), warmup), expected, 1e-6)); });
+  }
 }

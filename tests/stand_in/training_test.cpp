@@ -43,13 +43,17 @@ TEST_CASE("buckets that leave during backward give the CPU's bits, with BatchNor
                  stand_in::with_small_buckets(), {1, 2, 3});
 }
 
-TEST_CASE("fused AdamW and Adam step on the device as on the CPU") {
+TEST_CASE("fused AdamW, Adam and Adagrad step on the device as on the CPU") {
   same_as_on_cpu(trains_with<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2)));
   same_as_on_cpu(trains_with<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true)));
+  same_as_on_cpu(trains_with<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2)));
 }
 
 TEST_CASE("an optimizer without a fused kernel steps on the device as on the CPU") {
-  same_as_on_cpu(trains_with<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-2)));
+  struct OfAUser : torch::optim::RMSprop {
+    using RMSprop::RMSprop;
+  };
+  same_as_on_cpu(trains_with<OfAUser>(torch::optim::RMSpropOptions(1e-2)));
 }
 
 TEST_CASE("a foreign loader's batches arrive on the device, pinned ones too, and training gives the CPU's bits") {

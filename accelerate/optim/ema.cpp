@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/optim/ema.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/base/log.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+constexpr const char* ema_call = "ExponentialMovingAverage";
+
+void check_ema(const EmaOptions& options) {
+  if (!(options.decay >= 0 && options.decay <= 1)) {
+    base::fail(ErrorKind::usage, {}, ema_call, "decay is {}, must be from 0 to 1", options.decay);
+  }
+  if (!(options.warmup_gamma > 0)) {
+    base::fail(ErrorKind::usage, {}, ema_call, "warmup_gamma is {}, must be above 0", options.warmup_gamma);
+  }
+  if (!(options.warmup_power > 0)) {
+    base::fail(ErrorKind::usage, {}, ema_call, "warmup_power is {}, must be above 0", options.warmup_power);
+  }
+}
+
+at::ScalarType averaged_in(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+at::Tensor start_of(const at::Tensor& weight) { return weight.detach().to(averaged_in(weight.scalar_type())).clone(); }
+
+}  // namespace
+
+double ema_weight(const EmaOptions& options, int64_t n) {
+  const double least = 1 - options.decay;
+  const auto update = static_cast<double>(n);
+  switch (options.warmup) {
+    case EmaWarmup::ratio:
+      return std::max(least, 9 / (10 + update));  // 1 - (1 + n) / (10 + n)
+    case EmaWarmup::power:
+      return std::max(least, std::pow(1 + (update - 1) / options.warmup_gamma, -options.warmup_power));
+    case EmaWarmup::none:
+      break;
+  }
+  return n == 1 ? 1.0 : least;
+}
+
+AveragedWeights::~AveragedWeights() {
+  if (!open_) return;  // moved from
+  const at::NoGradGuard no_grad;
+  try {
+    for (const auto& [weight, own] : own_) weight.copy_(own, /*non_blocking=*/true);
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::error, {}, "average_parameters: the model's own weights are not restored: {}",
+              error.what());
+  }
+  *open_ = false;
+}
+
+ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<state::Piece>& pieces, const EmaOptions& options,
+                                                   const std::vector<state::Piece>& buffers)
+    : options_(options) {
+  check_ema(options);
+  const at::NoGradGuard no_grad;
+  for (const state::Piece& piece : pieces) add(piece);
+  if (options.use_buffers) {
+    for (const state::Piece& buffer : buffers) add(buffer);
+  }
+}
+
+std::vector<state::Piece> ExponentialMovingAverage::pieces_of(
+    const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+  std::vector<state::Piece> pieces;
+  for (const auto& item : tensors) pieces.push_back(state::whole_piece(item.key(), item.value()));
+  return pieces;
+}
+
+void ExponentialMovingAverage::add(const state::Piece& piece) {
+  const at::Tensor& source = piece.master.defined() ? piece.master : piece.value;
+  items_.push_back({piece.name, source, piece.value, start_of(source)});
+}
+
+// Averages that lie elsewhere than their weights, or in another dtype than theirs ask for, are moved; then the lists of
+// one call each are made anew.
+void ExponentialMovingAverage::follow_moved() {
+  bool moved = kinds_.empty();
+  for (Item& item : items_) {
+    const auto dtype = averaged_in(item.source.scalar_type());
+    if (item.average.device() == item.source.device() && item.average.scalar_type() == dtype) continue;
+    item.average = item.average.to(item.source.device(), dtype);
+    moved = true;
+  }
+  if (!moved) return;
+  kinds_.clear();
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const auto alike = [&](const std::vector<size_t>& kind) {
+      const at::Tensor& first = items_[kind.front()].average;
+      return first.device() == items_[i].average.device() && first.scalar_type() == items_[i].average.scalar_type();
+    };
+    const auto found = std::find_if(kinds_.begin(), kinds_.end(), alike);
+    found == kinds_.end() ? kinds_.push_back({i}) : found->push_back(i);
+  }
+}
+
+void ExponentialMovingAverage::update(const std::optional<at::Tensor>& skip) {
+  if (*swapped_in_) {
+    base::fail(ErrorKind::usage, {}, "ExponentialMovingAverage.update",
+               "the averages are swapped in, so the model's weights are the {} averages themselves; end "
+               "average_parameters() first",
+               items_.size());
+  }
+  const bool host_knows = !skip || skip->is_cpu();
+  if (skip && host_knows && skip->item<float>() != 0) return;
+  const at::NoGradGuard no_grad;
+  ++calls_;
+  if (!host_knows) {
+    const at::Tensor cancels = skip->ne(0).to(at::kFloat);
+    cancelled_ = cancelled_.defined() ? cancelled_.to(cancels.device(), true) + cancels : cancels;
+  }
+  follow_moved();
+  for (const auto& kind : kinds_) average(kind, host_knows ? std::nullopt : skip);
+}
+
+// As ema_weight(), with the number of the update known on the device only; 0 where the step was skipped.
+at::Tensor ExponentialMovingAverage::weight_on_device(const at::Tensor& like,
+                                                      const std::optional<at::Tensor>& skip) const {
+  const auto dtype = like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor n = (static_cast<double>(calls_) - cancelled_.to(like.device(), dtype, true));
+  const double least = 1 - options_.decay;
+  const auto number = [&](double value) { return at::scalar_tensor(value, n.options()); };
+  at::Tensor weight;
+  switch (options_.warmup) {
+    case EmaWarmup::ratio:
+      weight = (9 / (10 + n)).clamp_min(least);
+      break;
+    case EmaWarmup::power:
+      weight = (1 + (n - 1) / options_.warmup_gamma).pow(-options_.warmup_power).clamp_min(least);
+      break;
+    case EmaWarmup::none:
+      weight = at::where(n.eq(1), number(1), number(least));
+      break;
+  }
+  return skip ? at::where(skip->to(like.device(), true).ne(0), number(0), weight) : weight;
+}
+
+void ExponentialMovingAverage::average(const std::vector<size_t>& kind, const std::optional<at::Tensor>& skip) {
+  std::vector<at::Tensor> averages, weights;
+  for (const size_t i : kind) {
+    averages.push_back(items_[i].average);
+    weights.push_back(items_[i].source.detach().to(items_[i].average.scalar_type()));
+  }
+  const bool lerps = averages.front().is_floating_point() || averages.front().is_complex();
+  if (!cancelled_.defined()) {
+    const double share = ema_weight(options_, calls_);
+    if (lerps) return at::_foreach_lerp_(averages, weights, share);
+    // Counts are averaged and cut to integers, as AveragedModel does.
+    for (size_t i = 0; i < averages.size(); ++i) averages[i].copy_(averages[i] * (1 - share) + weights[i] * share);
+    return;
+  }
+  const at::Tensor share = weight_on_device(averages.front(), skip);
+  if (lerps) {
+    const at::Tensor typed = share.to(averages.front().scalar_type());
+    return at::_foreach_lerp_(averages, weights, std::vector<at::Tensor>(averages.size(), typed));
+  }
+  for (size_t i = 0; i < averages.size(); ++i) averages[i].copy_(averages[i] * (1 - share) + weights[i] * share, true);
+}
+
+AveragedWeights ExponentialMovingAverage::average_parameters() {
+  if (*swapped_in_) {
+    base::fail(ErrorKind::usage, {}, "ExponentialMovingAverage.average_parameters",
+               "the {} averages are swapped in already; end the first average_parameters() before the next",
+               items_.size());
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<at::Tensor, at::Tensor>> own;
+  for (const Item& item : items_) own.emplace_back(item.value, item.value.detach().clone());
+  // From here on the guard restores, should a copy throw.
+  *swapped_in_ = true;
+  AveragedWeights guard(std::move(own), swapped_in_);
+  for (const Item& item : items_) item.value.copy_(item.average, /*non_blocking=*/true);
+  return guard;
+}
+
+int64_t ExponentialMovingAverage::updates() const {
+  return cancelled_.defined() ? calls_ - cancelled_.item().toLong() : calls_;
+}
+
+std::vector<at::Tensor> ExponentialMovingAverage::averages() const {
+  std::vector<at::Tensor> list;
+  for (const Item& item : items_) list.push_back(item.average);
+  return list;
+}
+
+torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_dict() const {
+  torch::OrderedDict<std::string, at::Tensor> state("Average");
+  state.insert("n_averaged", at::scalar_tensor(updates(), at::kLong));
+  for (const Item& item : items_) state.insert("module." + item.name, item.average.clone());
+  return state;
+}
+
+void ExponentialMovingAverage::load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state) {
+  const auto refuse = [](const std::string& message) {
+    base::fail(ErrorKind::data, {}, "ExponentialMovingAverage.load_state_dict", "{}", message);
+  };
+  if (!state.contains("n_averaged"))
+    refuse("n_averaged is missing among the " + std::to_string(state.size()) + " entries");
+  for (const Item& item : items_) {
+    const at::Tensor* found = state.find("module." + item.name);
+    if (found == nullptr) refuse(fmt::format("module.{} is missing", item.name));
+    if (found->sizes() != item.average.sizes()) {
+      refuse(fmt::format("module.{} is [{}], {} is [{}] here", item.name, fmt::join(found->sizes(), ", "), item.name,
+                         fmt::join(item.average.sizes(), ", ")));
+    }
+  }
+  if (state.size() != items_.size() + 1) {
+    refuse(fmt::format("there are {} entries, {} are known here (use_buffers is {})", state.size(), items_.size() + 1,
+                       options_.use_buffers));
+  }
+  const at::NoGradGuard no_grad;
+  for (Item& item : items_) item.average.copy_(state["module." + item.name]);
+  calls_ = state["n_averaged"].item<int64_t>();
+  cancelled_.reset();
+}
+
+}  // namespace accelerate::optim

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// An exponential moving average of a model's weights, to be evaluated in their place.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/ordered_dict.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/state/piece.hpp"
+
+namespace accelerate::optim {
+
+/// How the decay grows in the first updates, n = 1, 2, ...
+enum class EmaWarmup {
+  none,   ///< the first update copies, then decay: torch.optim.swa_utils.AveragedModel
+  ratio,  ///< min(decay, (1 + n) / (10 + n)): torch_ema, TensorFlow
+  power,  ///< min(decay, 1 - (1 + (n - 1) / warmup_gamma)^-warmup_power): timm's ModelEmaV3, diffusers
+};
+
+struct EmaOptions {
+  /// Share of the average that stays in each update, from 0 to 1.
+  double decay = 0.999;
+  EmaWarmup warmup = EmaWarmup::none;
+  /// Both above 0. A gamma of 1 with a power of 2/3 reaches 0.999 at update 31.6K, with 3/4 at 10K.
+  double warmup_gamma = 1.0;
+  double warmup_power = 2.0 / 3.0;
+  /// Averages the buffers too (BatchNorm's statistics). Else the model's own are there also while averages are swapped
+  /// in.
+  bool use_buffers = false;
+};
+
+/// What the weights count for in update n, from 1 on: one minus the decay.
+[[nodiscard]] double ema_weight(const EmaOptions& options, int64_t n);
+
+/// While it lives the model has the averages as its weights; then its own again, whatever happened to them meanwhile.
+/// It keeps a copy of the model's own.
+class [[nodiscard]] AveragedWeights {
+ public:
+  AveragedWeights(std::vector<std::pair<at::Tensor, at::Tensor>> own, std::shared_ptr<bool> open)
+      : own_(std::move(own)), open_(std::move(open)) {}
+  AveragedWeights(AveragedWeights&&) = default;
+  AveragedWeights& operator=(AveragedWeights&&) = delete;
+  ~AveragedWeights();
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> own_;  // each weight, and what it was
+  std::shared_ptr<bool> open_;
+};
+
+/// A moving average of each weight, kept beside the model and updated in one call for each dtype and device.
+///
+///   optim::ExponentialMovingAverage ema(model, {.decay = 0.9999});
+///   ... optimizer.step(); ema.update();
+///   { auto averaged = ema.average_parameters(); evaluate(model); }
+///
+/// Averages are float32 where weights are of half precision, because an update is less than such a number can tell.
+/// They follow weights that move to another device. On several ranks weights are equal, so averages are.
+class ExponentialMovingAverage {
+ public:
+  /// pieces    what is averaged: values, or masters where there are any. They are held by reference, as tensors are.
+  /// buffers   averaged where options.use_buffers says so
+  /// Throws Error (usage) on a decay outside [0, 1], and numbers of the warm-up that are not above 0.
+  explicit ExponentialMovingAverage(const std::vector<state::Piece>& pieces, const EmaOptions& options = {},
+                                    const std::vector<state::Piece>& buffers = {});
+  /// model   a module, a holder of one, or a prepared model
+  template <typename Model>
+  requires(
+      requires(const Model& model) { model->named_parameters(); } ||
+      requires(const Model& model) {
+        model.named_parameters();
+      }) explicit ExponentialMovingAverage(const Model& model, const EmaOptions& options = {})
+      : ExponentialMovingAverage(pieces_of(module_of(model).named_parameters()), options,
+                                 pieces_of(module_of(model).named_buffers())) {}
+
+  ExponentialMovingAverage(ExponentialMovingAverage&&) = default;
+
+  /// After an optimizer step.
+  ///
+  /// skip   float32 scalar, on the weights' device or the CPU: 1 where that step was skipped, then averages stay as
+  ///        they are and the update does not count. The host does not wait for it.
+  void update(const std::optional<at::Tensor>& skip = std::nullopt);
+
+  /// The averages become the model's weights until the result dies. Weights keep their memory. Not within an autocast
+  /// region: its cache would keep the old ones.
+  AveragedWeights average_parameters();
+
+  /// Updates that counted. Waits for the device where skip flags came from there.
+  [[nodiscard]] int64_t updates() const;
+  /// The averages themselves, in the order of the weights, buffers last.
+  [[nodiscard]] std::vector<at::Tensor> averages() const;
+
+  /// Copies, named as in the state_dict() of AveragedModel: "n_averaged" and "module." before each name.
+  [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_dict() const;
+  /// Throws Error (data) on names or shapes that differ from this model's; then nothing is changed.
+  void load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state);
+
+ private:
+  struct Item {
+    std::string name;
+    at::Tensor source;  // what is averaged
+    at::Tensor value;   // what the average is swapped into
+    at::Tensor average;
+  };
+
+  template <typename Model>
+  static const auto& module_of(const Model& model) {
+    if constexpr (requires { model->named_parameters(); }) {
+      return *model;
+    } else {
+      return model;
+    }
+  }
+  static std::vector<state::Piece> pieces_of(const torch::OrderedDict<std::string, at::Tensor>& tensors);
+  void add(const state::Piece& piece);
+  void follow_moved();
+  void average(const std::vector<size_t>& kind, const std::optional<at::Tensor>& skip);
+  at::Tensor weight_on_device(const at::Tensor& like, const std::optional<at::Tensor>& skip) const;
+
+  EmaOptions options_;
+  std::vector<Item> items_;
+  std::vector<std::vector<size_t>> kinds_;  // items whose averages are of one dtype and device
+  int64_t calls_ = 0;                       // of update(), less those that the host knows to be skipped
+  at::Tensor cancelled_;                    // calls that a flag on a device cancelled; undefined: none
+  std::shared_ptr<bool> swapped_in_ = std::make_shared<bool>(false);
+};
+
+}  // namespace accelerate::optim

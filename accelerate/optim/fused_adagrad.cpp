@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/_fused_adagrad.h>
+#include <ATen/ops/full_like.h>
+#include <torch/optim/adagrad.h>
+
+#include "accelerate/optim/fused_steps.hpp"
+#include "accelerate/optim/step_on_pieces.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
+ public:
+  explicit AdagradStep(torch::optim::Optimizer& optimizer) : CountedStep(optimizer, "aten::_fused_adagrad_") {}
+
+ private:
+  using Options = torch::optim::AdagradOptions;
+  using State = torch::optim::AdagradParamState;
+
+  void collect(const Stepped& stepped) override {
+    // The stock optimizer makes the state of the parameters that it is constructed with; of those that are added later
+    // it has none, and its own step() refuses them.
+    auto& state = state_of<State>(stepped, [&] {
+      auto made = std::make_unique<State>();
+      const auto& options = options_of<Options>(stepped.group);
+      made->sum(at::full_like(stepped.parameter, options.initial_accumulator_value()));
+      return made;
+    });
+    state.sum(lay_like(stepped.parameter, state.sum()));
+    add_counted(stepped, state).first.push_back(state.sum());
+  }
+
+  void update(Call& call, const StepScale& scale) override {
+    tell_steps(call);
+    const auto& options = options_of<Options>(call.group);
+    at::_fused_adagrad_(call.parameters, call.gradients, call.first, call.steps, options.lr(), options.lr_decay(),
+                        options.weight_decay(), options.eps(), /*maximize=*/false, scale.scale, scale.skip);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<FusedStep> fused_adagrad(torch::optim::Optimizer& optimizer) {
+  return std::make_unique<AdagradStep>(optimizer);
+}
+
+}  // namespace accelerate::optim

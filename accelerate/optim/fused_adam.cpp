@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adam and AdamW: the same state, two kernels.
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+
+#include "accelerate/optim/fused_steps.hpp"
+#include "accelerate/optim/step_on_pieces.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+template <typename Options, typename State, typename Kernel>
+class AdamStep final : public CountedStep<State> {
+  using Base = CountedStep<State>;
+
+ public:
+  AdamStep(torch::optim::Optimizer& optimizer, const char* schema, Kernel kernel)
+      : Base(optimizer, schema), kernel_(kernel) {}
+
+ private:
+  void collect(const StepOnPieces::Stepped& stepped) override {
+    const bool amsgrad = this->template options_of<Options>(stepped.group).amsgrad();
+    auto& state = this->template state_of<State>(stepped);
+    state.exp_avg(lay_like(stepped.parameter, state.exp_avg()));
+    state.exp_avg_sq(lay_like(stepped.parameter, state.exp_avg_sq()));
+    if (amsgrad) state.max_exp_avg_sq(lay_like(stepped.parameter, state.max_exp_avg_sq()));
+    Call& call = this->add_counted(stepped, state);
+    call.first.push_back(state.exp_avg());
+    call.second.push_back(state.exp_avg_sq());
+    if (amsgrad) call.maxima.push_back(state.max_exp_avg_sq());
+  }
+
+  void update(Call& call, const StepScale& scale) override {
+    this->tell_steps(call);
+    const auto& options = this->template options_of<Options>(call.group);
+    const auto [beta1, beta2] = options.betas();
+    kernel_(call.parameters, call.gradients, call.first, call.second, call.maxima, call.steps, options.lr(), beta1,
+            beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, scale.scale,
+            scale.skip);
+  }
+
+  Kernel kernel_;
+};
+
+template <typename Options, typename State, typename Kernel>
+std::unique_ptr<FusedStep> make_adam(torch::optim::Optimizer& optimizer, const char* schema, Kernel kernel) {
+  return std::make_unique<AdamStep<Options, State, Kernel>>(optimizer, schema, kernel);
+}
+
+}  // namespace
+
+std::unique_ptr<FusedStep> fused_adam(torch::optim::Optimizer& optimizer) {
+  return make_adam<torch::optim::AdamOptions, torch::optim::AdamParamState>(
+      optimizer, "aten::_fused_adam_", [](const auto&... arguments) { at::_fused_adam_(arguments...); });
+}
+
+std::unique_ptr<FusedStep> fused_adamw(torch::optim::Optimizer& optimizer) {
+  return make_adam<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
+      optimizer, "aten::_fused_adamw_", [](const auto&... arguments) { at::_fused_adamw_(arguments...); });
+}
+
+}  // namespace accelerate::optim

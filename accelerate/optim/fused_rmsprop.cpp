@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch has no fused kernel for RMSprop: on the CPU it is the loop below, elsewhere a few operators on whole lists.
+#include <torch/optim/rmsprop.h>
+
+#include "accelerate/optim/fused_steps.hpp"
+#include "accelerate/optim/rmsprop_kernels.hpp"
+#include "accelerate/optim/step_on_pieces.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+class RMSpropStep final : public CountedStep<torch::optim::RMSpropParamState> {
+ public:
+  explicit RMSpropStep(torch::optim::Optimizer& optimizer) : CountedStep(optimizer, nullptr) {}
+
+ private:
+  using Options = torch::optim::RMSpropOptions;
+  using State = torch::optim::RMSpropParamState;
+
+  void collect(const Stepped& stepped) override {
+    const auto& options = options_of<Options>(stepped.group);
+    auto& state = state_of<State>(stepped);
+    state.square_avg(lay_like(stepped.parameter, state.square_avg()));
+    if (options.momentum() > 0) state.momentum_buffer(lay_like(stepped.parameter, state.momentum_buffer()));
+    if (options.centered()) state.grad_avg(lay_like(stepped.parameter, state.grad_avg()));
+    Call& call = add_counted(stepped, state);
+    call.first.push_back(state.square_avg());
+    if (options.momentum() > 0) call.second.push_back(state.momentum_buffer());
+    if (options.centered()) call.maxima.push_back(state.grad_avg());
+  }
+
+  void update(Call& call, const StepScale& scale) override {
+    const auto& options = options_of<Options>(call.group);
+    const RMSpropNumbers numbers{.lr = options.lr(),
+                                 .alpha = options.alpha(),
+                                 .eps = options.eps(),
+                                 .weight_decay = options.weight_decay(),
+                                 .momentum = options.momentum(),
+                                 .centered = options.centered()};
+    const RMSpropLists lists{call.parameters, call.gradients, call.first, call.second, call.maxima};
+    call.device.is_cpu() ? rmsprop_on_cpu(lists, numbers, scale) : rmsprop_on_device(lists, numbers, scale);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<FusedStep> fused_rmsprop(torch::optim::Optimizer& optimizer) {
+  return std::make_unique<RMSpropStep>(optimizer);
+}
+
+}  // namespace accelerate::optim

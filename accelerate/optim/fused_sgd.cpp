@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/_fused_sgd.h>
+#include <torch/optim/sgd.h>
+
+#include "accelerate/optim/fused_steps.hpp"
+#include "accelerate/optim/step_on_pieces.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+class SgdStep final : public StepOnPieces {
+ public:
+  explicit SgdStep(torch::optim::Optimizer& optimizer) : StepOnPieces(optimizer, "aten::_fused_sgd_") {}
+
+ private:
+  using Options = torch::optim::SGDOptions;
+  using State = torch::optim::SGDParamState;
+  static constexpr int64_t first_step = 1, later_step = 2;  // all that SGD needs to know of the count
+
+  void collect(const Stepped& stepped) override {
+    if (options_of<Options>(stepped.group).momentum() == 0) {
+      add(stepped, later_step);
+      return;
+    }
+    auto& state = state_of<State>(stepped);
+    const bool first = !state.momentum_buffer().defined();
+    Call& call = add(stepped, first ? first_step : later_step);
+    call.first.push_back(lay_like(stepped.parameter, state.momentum_buffer()));
+    call.states.push_back(&state);
+  }
+
+  void update(Call& call, const StepScale& scale) override {
+    const auto& options = options_of<Options>(call.group);
+    at::_fused_sgd_(call.parameters, call.gradients, call.first, options.weight_decay(), options.momentum(),
+                    options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false,
+                    /*is_first_step=*/call.step == first_step, scale.scale, scale.skip);
+  }
+
+  // Only now: the buffer of a first step that was not made must not count as one. (A flag on a device is not looked at:
+  // there a cancelled first step leaves zeros, as in PyTorch, which with dampening differ from none.)
+  void keep(const Call& call, const StepScale&) override {
+    for (size_t i = 0; i < call.states.size(); ++i) static_cast<State&>(*call.states[i]).momentum_buffer(call.first[i]);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<FusedStep> fused_sgd(torch::optim::Optimizer& optimizer) {
+  return std::make_unique<SgdStep>(optimizer);
+}
+
+}  // namespace accelerate::optim

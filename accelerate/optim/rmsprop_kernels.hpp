@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: the update of RMSprop on lists of tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "accelerate/optim/fused_step.hpp"
+
+namespace accelerate::optim {
+
+struct RMSpropNumbers {
+  double lr, alpha, eps, weight_decay, momentum;
+  bool centered;
+};
+
+// Of one dtype and device; the i-th tensors of all lists lie alike, without gaps. buffers is empty without momentum,
+// means where the update is not centered.
+struct RMSpropLists {
+  const std::vector<at::Tensor>&parameters, &gradients, &squares, &buffers, &means;
+};
+
+// One pass over the memory. Steps that scale.skip cancels must not come here.
+void rmsprop_on_cpu(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale);
+
+// Operators on whole lists; scale.skip is read on the device.
+void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale);
+
+}  // namespace accelerate::optim

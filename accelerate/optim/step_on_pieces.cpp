@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/optim/step_on_pieces.hpp"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/TensorOptions.h>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+// The kernels walk the memory of a parameter and its companions side by side: all must lie alike and without gaps.
+bool lies_like(const at::Tensor& companion, const at::Tensor& parameter) {
+  return companion.strides() == parameter.strides() || (companion.is_contiguous() && parameter.is_contiguous());
+}
+
+const at::Tensor& stepped_on(const state::Piece& piece) { return piece.master.defined() ? piece.master : piece.value; }
+
+// A scalar of another device is copied to this one; only the CPU waits for it. Kernels on devices know 1 as a flag.
+StepScale on_device(const StepScale& scale, at::Device device) {
+  const auto moved = [&](const std::optional<at::Tensor>& scalar) -> std::optional<at::Tensor> {
+    if (!scalar || scalar->device() == device) return scalar;
+    return scalar->to(device, /*non_blocking=*/!device.is_cpu());
+  };
+  StepScale here{.scale = moved(scale.scale), .skip = moved(scale.skip)};
+  if (here.skip && !device.is_cpu()) here.skip = here.skip->clamp_max(1);
+  return here;
+}
+
+bool is_set(const std::optional<at::Tensor>& flag) { return flag && *flag->const_data_ptr<float>() != 0; }
+
+}  // namespace
+
+at::Tensor lay_like(const at::Tensor& parameter, const at::Tensor& state) {
+  if (!state.defined()) return at::zeros_like(parameter);
+  const bool fits = state.device() == parameter.device() && state.scalar_type() == parameter.scalar_type() &&
+                    lies_like(state, parameter);
+  return fits ? state : at::empty_like(parameter).copy_(state);
+}
+
+bool GroupOf::holds(const Place& place, const void* key) const {
+  const auto& groups = optimizer_.param_groups();
+  if (place.group >= groups.size() || place.index >= groups[place.group].params().size()) return false;
+  return groups[place.group].params()[place.index].unsafeGetTensorImpl() == key;
+}
+
+void GroupOf::look_again() {
+  places_.clear();
+  const auto& groups = optimizer_.param_groups();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (size_t index = 0; index < groups[group].params().size(); ++index) {
+      places_.emplace(groups[group].params()[index].unsafeGetTensorImpl(), Place{group, index});
+    }
+  }
+}
+
+size_t GroupOf::operator()(const state::Piece& piece) {
+  const auto& groups = optimizer_.param_groups();
+  while (next_.group < groups.size() && next_.index == groups[next_.group].params().size()) next_ = {next_.group + 1};
+  if (next_.group >= groups.size()) next_ = {};
+  Place place = next_;
+  if (!holds(place, piece.key)) {
+    auto found = places_.find(piece.key);
+    if (found == places_.end() || !holds(found->second, piece.key)) {
+      look_again();
+      found = places_.find(piece.key);
+    }
+    if (found == places_.end()) {
+      base::fail(
+          ErrorKind::usage, {}, "optimizer.step",
+          "{} is none of the optimizer's {} parameters; give the optimizer the parameter before it is stepped on",
+          piece.name.empty() ? "a piece" : piece.name, places_.size());
+    }
+    place = found->second;
+  }
+  next_ = {place.group, place.index + 1};
+  return place.group;
+}
+
+// CPU and CUDA have the kernels, and so have some of LibTorch's other devices.
+bool StepOnPieces::has_kernel(const at::Tensor& parameter) const {
+  if (kernel_ == nullptr || parameter.is_cpu() || parameter.is_cuda()) return true;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto schema = dispatcher.findSchemaOrThrow(kernel_, "");
+  const auto key = c10::computeDispatchKey(std::nullopt, parameter.layout(), parameter.device());
+  return schema.hasKernelForDispatchKey(key) || dispatcher.hasBackendFallbackForDispatchKey(key);
+}
+
+bool StepOnPieces::knows(const state::Piece& piece) const {
+  const at::Tensor& parameter = stepped_on(piece);
+  const at::Tensor& gradient = piece.gradient;
+  return gradient.layout() == at::kStrided && parameter.layout() == at::kStrided && parameter.is_floating_point() &&
+         gradient.scalar_type() == piece.value.scalar_type() && gradient.device() == parameter.device() &&
+         has_kernel(parameter) && parameter.is_non_overlapping_and_dense() && lies_like(gradient, parameter);
+}
+
+// The optimizer's parameters as pieces. They are kept, so that a steady step allocates nothing for them.
+std::span<const state::Piece> StepOnPieces::all() {
+  size_t count = 0;
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (count == all_.size()) all_.emplace_back();
+      state::Piece& piece = all_[count++];
+      if (piece.key != parameter.unsafeGetTensorImpl()) piece = state::whole_piece({}, parameter);
+      piece.gradient = parameter.grad();
+    }
+  }
+  all_.resize(count);
+  return all_;
+}
+
+bool StepOnPieces::step(const StepScale& scale) {
+  // Gradients must not live on in our list.
+  struct Forget {
+    std::vector<state::Piece>& pieces;
+    ~Forget() {
+      for (state::Piece& piece : pieces) piece.gradient.reset();
+    }
+  } forget{all_};
+  return step(all(), scale);
+}
+
+bool StepOnPieces::step(std::span<const state::Piece> pieces, const StepScale& scale) {
+  for (const state::Piece& piece : pieces) {
+    if (piece.gradient.defined() && !knows(piece)) return false;
+  }
+  const at::NoGradGuard no_grad;
+  const ClearedAtEnd cleared{calls_};
+  for (const state::Piece& piece : pieces) {
+    if (piece.gradient.defined()) collect({piece, stepped_on(piece), group_of_(piece)});
+  }
+  calls_.run([&](Call& call) { run(call, on_device(scale, call.device)); });
+  return true;
+}
+
+Call& StepOnPieces::add(const Stepped& stepped, int64_t step) {
+  Call& call = calls_.of(stepped.group, stepped.parameter, step);
+  const state::Piece& piece = stepped.piece;
+  call.parameters.push_back(stepped.parameter);
+  call.gradients.push_back(piece.gradient);
+  if (!piece.master.defined()) return call;
+  call.gradients.back() = piece.gradient.to(piece.master.scalar_type());
+  call.masters.push_back(piece.master);
+  call.values.push_back(piece.value);
+  return call;
+}
+
+void StepOnPieces::run(Call& call, const StepScale& scale) {
+  if (call.device.is_cpu() && is_set(scale.skip)) return;
+  update(call, scale);
+  if (!call.masters.empty()) at::_foreach_copy_(call.values, call.masters);
+  keep(call, scale);
+}
+
+}  // namespace accelerate::optim

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: what the fused steps of all optimizers have in common. One of them says which companions its kernel wants
+// and calls it; here pieces are sorted into calls, and steps counted.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "accelerate/optim/fused_step.hpp"
+#include "accelerate/optim/kernel_calls.hpp"
+
+namespace accelerate::optim {
+
+// In which of an optimizer's groups a parameter is. Each answer is checked, because user code may change the groups.
+class GroupOf {
+ public:
+  explicit GroupOf(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+  size_t operator()(const state::Piece& piece);
+
+ private:
+  struct Place {
+    size_t group = 0, index = 0;
+  };
+  bool holds(const Place& place, const void* key) const;
+  void look_again();
+
+  torch::optim::Optimizer& optimizer_;
+  Place next_;  // after the last one found: whoever asks in order of the groups finds it there
+  std::unordered_map<const void*, Place> places_;
+};
+
+class StepOnPieces : public FusedStep {
+ public:
+  StepOnPieces(torch::optim::Optimizer& optimizer, const char* kernel)
+      : optimizer_(optimizer), kernel_(kernel), group_of_(optimizer) {}
+
+  bool step(const StepScale& scale) final;
+  bool step(std::span<const state::Piece> pieces, const StepScale& scale) final;
+
+ protected:
+  // What is stepped on: the piece's value, or its master.
+  struct Stepped {
+    const state::Piece& piece;
+    const at::Tensor& parameter;
+    size_t group;
+  };
+
+  // Puts a piece into one call by add(), with the companions that the kernel wants.
+  virtual void collect(const Stepped& stepped) = 0;
+  virtual void update(Call& call, const StepScale& scale) = 0;
+  // The kernel has not thrown: what it made may be kept, and counts.
+  virtual void keep(const Call& call, const StepScale& scale) = 0;
+
+  Call& add(const Stepped& stepped, int64_t step);
+  // Made where there is none.
+  template <typename State, typename Make>
+  State& state_of(const Stepped& stepped, const Make& make) {
+    auto& slot = optimizer_.state()[stepped.piece.key];
+    if (!slot) slot = make();
+    return static_cast<State&>(*slot);
+  }
+  template <typename State>
+  State& state_of(const Stepped& stepped) {
+    return state_of<State>(stepped, [] { return std::make_unique<State>(); });
+  }
+  template <typename Options>
+  const Options& options_of(size_t group) const {
+    return static_cast<const Options&>(optimizer_.param_groups()[group].options());
+  }
+
+  torch::optim::Optimizer& optimizer_;
+
+ private:
+  std::span<const state::Piece> all();
+  bool knows(const state::Piece& piece) const;
+  bool has_kernel(const at::Tensor& parameter) const;
+  void run(Call& call, const StepScale& scale);
+
+  const char* kernel_;  // its schema; null: it is made of operators that every device has
+  GroupOf group_of_;
+  std::vector<state::Piece> all_;
+  Calls calls_;
+};
+
+// For optimizers that count each parameter's steps.
+template <typename State>
+class CountedStep : public StepOnPieces {
+ public:
+  using StepOnPieces::StepOnPieces;
+  void settle() final { cancelled_.settle<State>(optimizer_); }
+
+ protected:
+  Call& add_counted(const Stepped& stepped, State& state) {
+    Call& call = add(stepped, state.step() + 1);
+    call.states.push_back(&state);
+    call.keys.push_back(stepped.piece.key);
+    return call;
+  }
+  // For kernels that read the count.
+  void tell_steps(Call& call) const {
+    fill_steps(call);
+    cancelled_.correct(call);
+  }
+  void keep(const Call& call, const StepScale& scale) override {
+    for (auto* state : call.states) static_cast<State&>(*state).step(call.step);
+    if (scale.skip && !call.device.is_cpu()) cancelled_.note(call, *scale.skip);
+  }
+
+ private:
+  Cancelled cancelled_;
+};
+
+// A part of the state for the kernels: made on the first step, and laid out anew where it was made or loaded with other
+// strides, in another dtype or on another device.
+at::Tensor lay_like(const at::Tensor& parameter, const at::Tensor& state);
+
+}  // namespace accelerate::optim

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/optim/ema.hpp"
+
+#include "tests/testing.hpp"
+//
+#include <limits>
+#include <sstream>
+
+#include "tests/optim/steps.hpp"
+
+using namespace accelerate::optim;
+
+namespace {
+
+torch::Tensor doubles(std::initializer_list<double> values) {
+  return torch::tensor(std::vector<double>(values), torch::kDouble);
+}
+
+struct WeightsImpl : torch::nn::Module {
+  WeightsImpl() {
+    w = register_parameter("w", doubles({1, 2, 3}));
+    small = register_parameter("small", torch::full({1}, 0.5));
+    mean = register_buffer("mean", doubles({0.25}));
+    count = register_buffer("count", torch::tensor(int64_t{3}));
+  }
+  void train_step(int64_t k) {
+    const torch::NoGradGuard no_grad;
+    w.mul_(1.1).sub_(0.01 * static_cast<double>(k));
+    small.mul_(0.75);
+    mean.add_(0.125 * static_cast<double>(k));
+    count.add_(7);
+  }
+  torch::Tensor w, small, mean, count;
+};
+TORCH_MODULE(Weights);
+
+double value_of(const torch::OrderedDict<std::string, at::Tensor>& state, const std::string& name) {
+  return state[name].to(torch::kDouble).flatten()[0].item<double>();
+}
+
+}  // namespace
+
+// The numbers are those of torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), ...) in
+// PyTorch 2.11 on the same weights and steps; names too.
+TEST_CASE("five updates give what AveragedModel gives, with and without buffers") {
+  for (const bool use_buffers : {false, true}) {
+    Weights net;
+    ExponentialMovingAverage ema(net, {.decay = 0.9, .use_buffers = use_buffers});
+    for (int64_t k = 1; k <= 5; ++k) {
+      net->train_step(k);
+      ema.update();
+    }
+    const auto state = ema.state_dict();
+    CHECK(state["n_averaged"].item<int64_t>() == 5);
+    CHECK(torch::allclose(state["module.w"], doubles({1.169435, 2.3799850000000005, 3.590535000000001}), 0, 1e-12));
+    CHECK(value_of(state, "module.small") == doctest::Approx(0.30973008275032043).epsilon(1e-7));
+    CHECK(state.contains("module.mean") == use_buffers);
+    if (!use_buffers) continue;
+    CHECK(value_of(state, "module.mean") == doctest::Approx(0.7200999999999999).epsilon(1e-12));
+    CHECK(state["module.count"].item<int64_t>() == 15);
+  }
+}
+
+TEST_CASE("the decay grows as in AveragedModel, torch_ema and timm") {
+  const EmaOptions none{.decay = 0.99}, ratio{.decay = 0.99, .warmup = EmaWarmup::ratio},
+      power{.decay = 0.99, .warmup = EmaWarmup::power};
+  CHECK(ema_weight(none, 1) == 1);
+  CHECK(ema_weight(none, 2) == 1 - 0.99);
+  CHECK(1 - ema_weight(ratio, 1) == doctest::Approx(2.0 / 11).epsilon(1e-14));
+  CHECK(1 - ema_weight(ratio, 90) == doctest::Approx(0.91).epsilon(1e-14));
+  CHECK(ema_weight(ratio, 5000) == 1 - 0.99);
+  // timm: step = max(0, update - 1), decay = 1 - (1 + step)^(-2/3)
+  CHECK(ema_weight(power, 1) == 1);
+  CHECK(1 - ema_weight(power, 8) == doctest::Approx(0.75).epsilon(1e-14));
+  CHECK(1 - ema_weight({.decay = 0.99, .warmup = EmaWarmup::power, .warmup_gamma = 2, .warmup_power = 1}, 7) ==
+        doctest::Approx(0.75).epsilon(1e-14));
+  CHECK(ema_weight(power, 1'000'000) == 1 - 0.99);
+}
+
+TEST_CASE("averages are in the model while the guard lives, then its own weights, also after an exception") {
+  Weights net;
+  ExponentialMovingAverage ema(net, {.decay = 0.5});
+  for (int64_t k = 1; k <= 3; ++k) {
+    net->train_step(k);
+    ema.update();
+  }
+  const auto own = net->w.detach().clone(), average = ema.averages()[0].clone();
+  const void* memory = net->w.const_data_ptr();
+  CHECK_FALSE(torch::equal(own, average));
+  {
+    auto averaged = ema.average_parameters();
+    const auto moved = std::move(averaged);
+    CHECK(torch::equal(net->w.detach(), average));
+  }
+  CHECK(torch::equal(net->w.detach(), own));
+  CHECK((net->w.const_data_ptr() == memory));
+  try {
+    auto averaged = ema.average_parameters();
+    throw std::runtime_error("evaluation failed");
+  } catch (const std::runtime_error&) {
+  }
+  CHECK(torch::equal(net->w.detach(), own));
+  CHECK(torch::equal(ema.averages()[0], average));
+  ema.update();
+  CHECK(ema.updates() == 4);
+}
+
+TEST_CASE("buffers are swapped in only where they are averaged") {
+  for (const bool use_buffers : {false, true}) {
+    Weights net;
+    ExponentialMovingAverage ema(net, {.decay = 0.5, .use_buffers = use_buffers});
+    for (int64_t k = 1; k <= 3; ++k) {
+      net->train_step(k);
+      ema.update();
+    }
+    const auto own = net->mean.clone();
+    auto averaged = ema.average_parameters();
+    CHECK(torch::equal(net->mean, own) != use_buffers);
+  }
+}
+
+TEST_CASE("the guard may outlive the average, the average the model's holder") {
+  Weights net;
+  auto ema = std::make_unique<ExponentialMovingAverage>(net);
+  const auto own = net->w.detach().clone();
+  {
+    auto averaged = ema->average_parameters();
+    ema.reset();
+  }
+  CHECK(torch::equal(net->w.detach(), own));
+  auto second = std::make_unique<ExponentialMovingAverage>(net);
+  net = nullptr;
+  second->update();
+  CHECK(second->updates() == 1);
+}
+
+TEST_CASE("while averages are swapped in, an update and a second swap are refused") {
+  Weights net;
+  ExponentialMovingAverage ema(net);
+  auto averaged = ema.average_parameters();
+  CHECK_THROWS_WITH(ema.update(),
+                    "ExponentialMovingAverage.update: the averages are swapped in, so the model's weights are the 2 "
+                    "averages themselves; end average_parameters() first");
+  CHECK_THROWS_WITH((void)ema.average_parameters(),
+                    "ExponentialMovingAverage.average_parameters: the 2 averages are swapped in already; end the first "
+                    "average_parameters() before the next");
+}
+
+TEST_CASE("bfloat16 weights are averaged in float32, which keeps what they would round away") {
+  const at::Tensor weight = torch::full({2}, 1.0, torch::kBFloat16);
+  ExponentialMovingAverage ema({accelerate::state::whole_piece("w", weight)}, {.decay = 0.999});
+  ema.update();
+  weight.fill_(2.0);
+  for (int k = 0; k < 10; ++k) ema.update();
+  CHECK((ema.averages()[0].scalar_type() == torch::kFloat));
+  CHECK(ema.averages()[0][0].item<double>() == doctest::Approx(2 - std::pow(0.999, 10)).epsilon(1e-5));
+  auto averaged = ema.average_parameters();
+  CHECK((weight.scalar_type() == torch::kBFloat16));
+  CHECK(weight[0].item<double>() == doctest::Approx(1.0078125));
+}
+
+TEST_CASE("where a piece has a master, that is averaged and goes into the value") {
+  auto piece = accelerate::state::whole_piece("w", torch::full({1}, 1.0, torch::kBFloat16));
+  piece.master = torch::full({1}, 1.001F);
+  ExponentialMovingAverage ema({piece}, {.decay = 0.5});
+  piece.master.fill_(3.0);
+  ema.update();
+  CHECK(ema.averages()[0].item<float>() == 3.0F);
+  auto averaged = ema.average_parameters();
+  CHECK(piece.value.item<float>() == 3.0F);
+  CHECK(piece.master.item<float>() == 3.0F);
+}
+
+TEST_CASE("a skipped step leaves averages and count as they are") {
+  Weights net;
+  ExponentialMovingAverage ema(net, {.decay = 0.9});
+  ema.update(torch::tensor(1.0F));
+  CHECK(ema.updates() == 0);
+  net->train_step(1);
+  ema.update(torch::tensor(0.0F));
+  CHECK(ema.updates() == 1);
+  CHECK(torch::equal(ema.averages()[0], net->w.detach()));  // the first that counts copies
+}
+
+TEST_CASE("state goes from one to another through a file, and both go on alike") {
+  Weights net;
+  ExponentialMovingAverage first(net, {.decay = 0.9, .warmup = EmaWarmup::ratio, .use_buffers = true});
+  for (int64_t k = 1; k <= 3; ++k) {
+    net->train_step(k);
+    first.update();
+  }
+  ExponentialMovingAverage second(net, {.decay = 0.9, .warmup = EmaWarmup::ratio, .use_buffers = true});
+  second.load_state_dict(first.state_dict());
+  net->train_step(4);
+  first.update();
+  second.update();
+  CHECK(second.updates() == 4);
+  const auto ours = first.averages(), theirs = second.averages();
+  for (size_t i = 0; i < ours.size(); ++i) CHECK(torch::equal(ours[i], theirs[i]));
+}
+
+TEST_CASE("state of another model is refused with both sides, and nothing changes") {
+  Weights net;
+  ExponentialMovingAverage ema(net, {.decay = 0.5});
+  const auto before = ema.averages()[0].clone();
+  auto other = ema.state_dict();
+  other["module.w"] = doubles({9, 9});
+  CHECK_THROWS_WITH(ema.load_state_dict(other),
+                    "ExponentialMovingAverage.load_state_dict: module.w is [2], w is [3] here");
+  auto more = ema.state_dict();
+  more["module.w"].fill_(9);
+  more.insert("module.mean", doubles({1}));
+  CHECK_THROWS_WITH(ema.load_state_dict(more),
+                    "ExponentialMovingAverage.load_state_dict: there are 4 entries, 3 are known here (use_buffers is "
+                    "false)");
+  torch::OrderedDict<std::string, at::Tensor> empty;
+  CHECK_THROWS_WITH(ema.load_state_dict(empty),
+                    "ExponentialMovingAverage.load_state_dict: n_averaged is missing among the 0 entries");
+  empty.insert("n_averaged", torch::tensor(int64_t{1}));
+  CHECK_THROWS_WITH(ema.load_state_dict(empty), "ExponentialMovingAverage.load_state_dict: module.w is missing");
+  CHECK(torch::equal(ema.averages()[0], before));
+}
+
+TEST_CASE("decays that mean nothing are refused") {
+  const std::vector<accelerate::state::Piece> none;
+  CHECK_THROWS_WITH(ExponentialMovingAverage(none, {.decay = 1.5}),
+                    "ExponentialMovingAverage: decay is 1.5, must be from 0 to 1");
+  CHECK_THROWS_WITH(ExponentialMovingAverage(none, {.decay = std::numeric_limits<double>::quiet_NaN()}),
+                    "ExponentialMovingAverage: decay is nan, must be from 0 to 1");
+  CHECK_THROWS_WITH(ExponentialMovingAverage(none, {.warmup_gamma = 0}),
+                    "ExponentialMovingAverage: warmup_gamma is 0, must be above 0");
+  CHECK_THROWS_WITH(ExponentialMovingAverage(none, {.warmup_power = -1}),
+                    "ExponentialMovingAverage: warmup_power is -1, must be above 0");
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused steps on pieces: some of the parameters, in any order, ranges of them, and masters in float32.
+#include <limits>
+
+#include "tests/optim/steps.hpp"
+
+using accelerate::optim::FusedStep;
+using accelerate::state::Piece;
+using namespace optim_testing;
+
+TEST_CASE("bucket by bucket, in another order than the groups', is one step of all") {
+  for (const Make& make : one_of_each()) {
+    const Parameters whole = parameters(), parts = parameters();
+    auto all = make(whole), by_bucket = make(parts);
+    auto fused_all = FusedStep::recognise(*all), fused = FusedStep::recognise(*by_bucket);
+    for (int64_t step = 0; step < 5; ++step) {
+      set_gradients(whole, step);
+      set_gradients(parts, step);
+      const auto pieces = pieces_of(parts);
+      REQUIRE(fused_all->step());
+      REQUIRE(fused->step(std::vector{pieces[2], pieces[1]}));
+      REQUIRE(fused->step(std::span(pieces).first(1)));
+      CHECK(largest_difference(whole, parts) == 0);
+    }
+  }
+}
+
+TEST_CASE("each parameter has its own count of steps, and pieces of two groups go with their group's options") {
+  const Parameters stock = parameters(), ours = parameters();
+  const auto make_two_groups = [](const Parameters& list) {
+    auto made = std::make_unique<torch::optim::Adam>(Parameters{list[0]}, torch::optim::AdamOptions(0.01));
+    made->add_param_group(torch::optim::OptimizerParamGroup(
+        {list[1], list[2]}, std::make_unique<torch::optim::AdamOptions>(torch::optim::AdamOptions(0.1).amsgrad(true))));
+    return made;
+  };
+  auto stock_optimizer = make_two_groups(stock), our_optimizer = make_two_groups(ours);
+  auto fused = FusedStep::recognise(*our_optimizer);
+  for (int64_t step = 0; step < 6; ++step) {
+    set_gradients(stock, step);
+    set_gradients(ours, step);
+    // The last parameter steps every other time only.
+    if (step % 2 == 1) stock[2].mutable_grad().reset();
+    stock_optimizer->step();
+    const auto pieces = pieces_of(ours);
+    REQUIRE(
+        fused->step(step % 2 == 1 ? std::vector{pieces[1], pieces[0]} : std::vector{pieces[2], pieces[0], pieces[1]}));
+  }
+  CHECK(largest_difference(stock, ours) < 1e-12);
+}
+
+TEST_CASE("a range of a parameter is updated as the whole one is there, with its state as large as the range") {
+  for (const Make& make : one_of_each()) {
+    const at::Tensor whole = torch::linspace(-1, 1, 10, at::kDouble).requires_grad_();
+    const at::Tensor shared_out = whole.detach().clone().requires_grad_();
+    auto stock = make({whole}), ours = make({shared_out});
+    ours->state().clear();  // Adagrad's, which it makes for the whole
+    auto fused = FusedStep::recognise(*ours);
+    const at::Tensor mine = shared_out.detach().narrow(0, 3, 4).clone();
+    for (int64_t step = 0; step < 3; ++step) {
+      set_gradients({whole}, step);
+      const Piece piece{.name = "w",
+                        .sizes = {10},
+                        .begin = 3,
+                        .end = 7,
+                        .key = shared_out.unsafeGetTensorImpl(),
+                        .value = mine,
+                        .gradient = whole.grad().narrow(0, 3, 4).clone()};
+      stock->step();
+      REQUIRE(fused->step(std::vector{piece}));
+    }
+    CHECK(torch::allclose(mine, whole.detach().narrow(0, 3, 4), 0, 1e-12));
+    CHECK(torch::equal(shared_out.detach(), torch::linspace(-1, 1, 10, at::kDouble)));
+  }
+}
+
+TEST_CASE("a bfloat16 parameter with a float32 master learns what rounding would swallow") {
+  for (const Make& make : one_of_each()) {
+    const at::Tensor exact = torch::full({4}, 8.0).requires_grad_();
+    const at::Tensor rounded = torch::full({4}, 8.0, at::kBFloat16).requires_grad_();
+    const at::Tensor master = torch::full({4}, 8.0);
+    auto stock = make({exact}), ours = make({rounded});
+    auto fused = FusedStep::recognise(*ours);
+    for (int64_t step = 0; step < 3; ++step) {
+      exact.mutable_grad() = torch::full({4}, 0.0625);  // both dtypes hold it
+      rounded.mutable_grad() = torch::full({4}, 0.0625, at::kBFloat16);
+      stock->step();
+      auto pieces = pieces_of({rounded});
+      pieces[0].master = master;
+      REQUIRE(fused->step(pieces));
+    }
+    CHECK(torch::allclose(master, exact.detach(), 0, 1e-6));
+    CHECK(master[0].item<double>() < 8.0);
+    CHECK(torch::equal(rounded.detach(), master.to(at::kBFloat16)));
+  }
+}
+
+TEST_CASE("a skipped step with masters changes neither master nor value") {
+  const at::Tensor value = torch::ones({3}, at::kBFloat16).requires_grad_();
+  torch::optim::AdamW optimizer({value}, 0.1);
+  auto fused = FusedStep::recognise(optimizer);
+  value.mutable_grad() = torch::full({3}, std::numeric_limits<float>::infinity(), at::kBFloat16);
+  auto pieces = pieces_of({value});
+  pieces[0].master = torch::ones({3});
+  REQUIRE(fused->step(pieces, {.skip = torch::tensor(1.0F)}));
+  CHECK(torch::equal(pieces[0].master, torch::ones({3})));
+  CHECK(torch::equal(value.detach(), torch::ones({3}, at::kBFloat16)));
+}
+
+TEST_CASE("a piece of no parameter of the optimizer's is refused by name, with nothing changed") {
+  const Parameters list = parameters();
+  const at::Tensor foreign = torch::ones({2}, at::kDouble).requires_grad_();
+  torch::optim::SGD optimizer(list, torch::optim::SGDOptions(0.1));
+  auto fused = FusedStep::recognise(optimizer);
+  set_gradients(list, 0);
+  foreign.mutable_grad() = torch::ones_like(foreign);
+  const auto before = list[0].detach().clone();
+  auto pieces = pieces_of({list[0], foreign});
+  pieces[1].name = "head.bias";
+  CHECK_THROWS_WITH(fused->step(pieces),
+                    "optimizer.step: head.bias is none of the optimizer's 3 parameters; give the optimizer the "
+                    "parameter before it is stepped on");
+  CHECK(torch::equal(list[0].detach(), before));
+}
+
+TEST_CASE("parameters added to Adagrad later start with its initial value; the stock optimizer refuses them") {
+  const at::Tensor first = torch::ones({2}, at::kDouble).requires_grad_();
+  const at::Tensor late = torch::ones({2}, at::kDouble).requires_grad_();
+  torch::optim::Adagrad optimizer({first}, torch::optim::AdagradOptions(0.5).initial_accumulator_value(3.0).eps(0));
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({late}));
+  auto fused = FusedStep::recognise(optimizer);
+  late.mutable_grad() = torch::ones_like(late);
+  REQUIRE(fused->step());
+  CHECK(torch::allclose(late.detach(), torch::full({2}, 0.75, at::kDouble), 0, 1e-15));  // 1 - 0.5 / sqrt(3 + 1)
+}
