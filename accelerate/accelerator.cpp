@@ -9,6 +9,7 @@
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
+#include "accelerate/gradient/non_finite.hpp"
 
 namespace accelerate {
 namespace {
@@ -82,10 +83,15 @@ void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
   shared_->window.backward_done();
 }
 
-at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                                        bool error_if_nonfinite) {
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
-  return sync_gradients() ? gradient::clip_norm_of(gradients, max_norm, norm_type)
-                          : gradient::norm_of(gradients, norm_type);
+  if (!sync_gradients()) return gradient::norm_of(gradients, norm_type);
+  if (error_if_nonfinite) {
+    auto pieces = prepared::named_pieces(models_of(), parameters);
+    gradient::require_finite(gradient::norm_of(gradients, norm_type), pieces, place());
+  }
+  return gradient::clip_norm_of(gradients, max_norm, norm_type);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -188,12 +188,17 @@ class Accelerator {
 
   /// Scales the gradients so that their norm is at most max_norm; nothing within an accumulation window.
   /// parameters   all of one prepared model: its flat buckets are scaled, a few operations in all
+  /// norm_type    p of the p-norm, above 0; infinity for the largest absolute value
+  /// error_if_nonfinite   a norm that is inf or NaN is an Error (data) that names the parameter, and nothing is scaled;
+  ///              the host waits for it
   /// returns   0-dim tensor on the device, the norm before clipping; no host wait
-  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0);
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0,
+                             bool error_if_nonfinite = false);
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   template <typename Model>
-  at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0) {
-    return clip_grad_norm_(model.parameters(), max_norm, norm_type);
+  at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0,
+                             bool error_if_nonfinite = false) {
+    return clip_grad_norm_(model.parameters(), max_norm, norm_type, error_if_nonfinite);
   }
   template <typename Model>
   void clip_grad_value_(const PreparedModel<Model>& model, double clip_value) {

@@ -2,6 +2,8 @@
 #include "accelerate/gradient/clip.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_clamp_max.h>
+#include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -16,21 +18,6 @@
 
 namespace accelerate::gradient {
 namespace {
-
-// Gradients of one device and dtype: what the _foreach kernels do in one launch.
-std::vector<std::vector<at::Tensor>> by_kind(const std::vector<at::Tensor>& gradients) {
-  std::vector<std::vector<at::Tensor>> groups;
-  for (const at::Tensor& gradient : gradients) {
-    auto found = groups.begin();
-    while (found != groups.end() &&
-           (found->front().device() != gradient.device() || found->front().scalar_type() != gradient.scalar_type())) {
-      ++found;
-    }
-    if (found == groups.end()) found = groups.insert(found, std::vector<at::Tensor>{});
-    found->push_back(gradient);
-  }
-  return groups;
-}
 
 void check_norm(double max_norm, double norm_type) {
   if (!(max_norm >= 0)) {
@@ -50,12 +37,47 @@ at::Tensor norm_of_groups(const std::vector<std::vector<at::Tensor>>& groups, do
   const at::ScalarType dtype = has_double ? at::kDouble : at::kFloat;
   std::vector<at::Tensor> norms;
   for (const auto& group : groups) {
-    for (const at::Tensor& norm : at::_foreach_norm(group, norm_type, dtype)) norms.push_back(norm.to(device, true));
+    for (const at::Tensor& norm : at::_foreach_norm(group, norm_type, dtype))
+      norms.push_back(norm.to(device, !device.is_cpu()));
   }
   return norms.size() == 1 ? norms.front() : at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
+// Of all ranks' parts; on each rank of the dtype and on the device that its own part's is.
+at::Tensor norm_over(const comm::Group& group, const at::Tensor& part, double norm_type) {
+  // One dtype and device for the sum, whatever gradients a rank has.
+  at::Tensor sum = part.to(group.device().value_or(at::kCPU), at::kDouble);
+  if (std::isinf(norm_type)) {
+    sum = sum.nan_to_num(norm_type, norm_type);  // the larger of a number and NaN is either
+    group.all_reduce(sum, comm::ReduceOp::max);
+  } else {
+    sum = sum.pow(norm_type);
+    group.all_reduce(sum);
+    sum = sum.pow(1 / norm_type);
+  }
+  return sum.to(part.device(), part.scalar_type());
+}
+
+at::Tensor total_norm(const std::vector<std::vector<at::Tensor>>& groups, double norm_type, const comm::Group* over) {
+  at::Tensor norm = groups.empty() ? at::zeros({}) : norm_of_groups(groups, norm_type);
+  return over == nullptr ? norm : norm_over(*over, norm, norm_type);
+}
+
 }  // namespace
+
+std::vector<std::vector<at::Tensor>> by_kind(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<at::Tensor>> groups;
+  for (const at::Tensor& tensor : tensors) {
+    auto found = groups.begin();
+    while (found != groups.end() &&
+           (found->front().device() != tensor.device() || found->front().scalar_type() != tensor.scalar_type())) {
+      ++found;
+    }
+    if (found == groups.end()) found = groups.insert(found, std::vector<at::Tensor>{});
+    found->push_back(tensor);
+  }
+  return groups;
+}
 
 std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
@@ -73,19 +95,35 @@ std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameter
   return gradients;
 }
 
-at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
-  check_norm(0, norm_type);
-  if (gradients.empty()) return at::zeros({});
-  const at::NoGradGuard no_grad;
-  return norm_of_groups(by_kind(gradients), norm_type);
+std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces) {
+  std::vector<at::Tensor> gradients;
+  for (state::Piece& piece : pieces) {
+    if (!piece.gradient.defined()) continue;
+    if (!piece.gradient.is_sparse()) {
+      gradients.push_back(piece.gradient);
+      continue;
+    }
+    const bool of_parameter = piece.value.grad().is_same(piece.gradient);
+    piece.gradient = piece.gradient.coalesce();
+    if (of_parameter) piece.value.mutable_grad() = piece.gradient;
+    gradients.push_back(piece.gradient._values());
+  }
+  return gradients;
 }
 
-at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type) {
+at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type, const comm::Group* over) {
+  check_norm(0, norm_type);
+  const at::NoGradGuard no_grad;
+  return total_norm(by_kind(gradients), norm_type, over);
+}
+
+at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type,
+                        const comm::Group* over) {
   check_norm(max_norm, norm_type);
-  if (gradients.empty()) return at::zeros({});
   const at::NoGradGuard no_grad;
   const auto groups = by_kind(gradients);
-  at::Tensor total = norm_of_groups(groups, norm_type);
+  at::Tensor total = total_norm(groups, norm_type, over);
+  if (groups.empty()) return total;
   const at::Tensor factor = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& group : groups) {
     at::_foreach_mul_(group, factor.to(group.front().device(), group.front().scalar_type(), true));
@@ -98,7 +136,10 @@ void clip_value_of(const std::vector<at::Tensor>& gradients, double value) {
     base::fail(ErrorKind::usage, {}, "clip_grad_value_", "value is {}, must be at least 0", value);
   }
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& gradient : gradients) gradient.clamp_(-value, value);
+  for (const auto& group : by_kind(gradients)) {
+    at::_foreach_clamp_min_(group, -value);
+    at::_foreach_clamp_max_(group, value);
+  }
 }
 
 void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {

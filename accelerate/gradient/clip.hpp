@@ -4,26 +4,38 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/state/piece.hpp"
 
 namespace accelerate::gradient {
 
 /// The dense tensors that hold the gradients' numbers, of sparse ones the values after coalescing.
 std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameters);
+std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces);
 
 /// Their common norm.
 ///
-/// gradients   one tensor each, or whole flat buckets (Engine::gradients())
+/// gradients   one tensor each, or whole flat buckets (Engine::gradients()); of any dtypes and devices
 /// norm_type   p of the p-norm, above 0; infinity for the largest absolute value
+/// over        the ranks of a group have a part of the gradients each: the norm is that of all parts, the same on every
+///             rank, by one all-reduce of one number. All ranks of it call then, those without gradients too. Null:
+///             these are all.
 /// returns     0-dim on the device of the first gradient; 0 when there is none
-at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type = 2.0);
+at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type = 2.0, const comm::Group* over = nullptr);
 /// Scales them so that their common norm is at most max_norm: by max_norm / (norm + 1e-6) where that is below one, as
 /// in PyTorch. Returns the norm before.
-at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type = 2.0);
+at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type = 2.0,
+                        const comm::Group* over = nullptr);
 /// Clamps every element into [-value, value].
 void clip_value_of(const std::vector<at::Tensor>& gradients, double value);
 
 /// Multiplies every gradient of parameters by factor: a short last window where no engine does it.
 void scale_gradients(const std::vector<at::Tensor>& parameters, double factor);
+
+/// Lists of one dtype and device each, as _foreach kernels want them.
+std::vector<std::vector<at::Tensor>> by_kind(const std::vector<at::Tensor>& tensors);
 
 }  // namespace accelerate::gradient

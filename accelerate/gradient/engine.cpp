@@ -106,12 +106,13 @@ void Engine::zero(const std::vector<at::Tensor>& parameters, bool set_to_none) {
   const auto lock = locked(*core_);
   core_->complete();
   const at::NoGradGuard no_grad;
+  std::vector<bool> stay(set_to_none ? 0 : core_->states.size());
   for (const at::Tensor& parameter : parameters) {
     const auto found = core_->index_of.find(parameter.unsafeGetTensorImpl());
     if (found == core_->index_of.end()) continue;
-    ParameterState& state = core_->states[found->second];
-    set_to_none ? core_->zero(state) : core_->zero_in_place(state);
+    set_to_none ? core_->zero(core_->states[found->second]) : void(stay[found->second] = true);
   }
+  if (!set_to_none) core_->zero_in_place(std::move(stay));
   core_->forgive();
 }
 
@@ -138,6 +139,11 @@ bool Engine::manages_exactly(const std::vector<at::Tensor>& parameters) const {
 std::vector<at::Tensor> Engine::gradients() {
   const auto lock = locked(*core_);
   return core_->gradients();
+}
+
+std::vector<state::Piece> Engine::pieces() {
+  const auto lock = locked(*core_);
+  return core_->pieces();
 }
 
 void run_backward(std::span<Engine* const> engines, const comm::Group& group, const std::function<void()>& backward) {

@@ -13,6 +13,7 @@
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
 #include "accelerate/gradient/named_tensor.hpp"
+#include "accelerate/state/piece.hpp"
 
 namespace accelerate::gradient {
 
@@ -88,7 +89,7 @@ class Engine {
   /// Gradients become undefined, as after the stock zero_grad().
   void zero_all();
   /// The same for some parameters; those that are not this engine's are left alone. set_to_none false: gradients that
-  /// are there stay there, as zeros that optimizers step on (weight decay acts).
+  /// are there stay there, as zeros that optimizers step on (weight decay acts); one fill for each bucket.
   void zero(const std::vector<at::Tensor>& parameters, bool set_to_none = true);
   [[nodiscard]] bool manages(const at::Tensor& parameter) const;
   /// All of them once, and nothing of this engine's is missing in the list.
@@ -97,6 +98,10 @@ class Engine {
   /// Dense tensors that together hold every gradient: whole buckets (values of sparse gradients apart). Before the
   /// first reduction the gradients themselves. For clip_norm_of() and clip_value_of(); valid until the next backward.
   [[nodiscard]] std::vector<at::Tensor> gradients();
+
+  /// What this rank steps on, with the gradients that are there now: the whole of each parameter, bucket by bucket in
+  /// the order in which they are reduced, sparse ones last. Before the first reduction in the parameters' order.
+  [[nodiscard]] std::vector<state::Piece> pieces();
 
   /// How the parameters lie in buckets; indices count the parameters that are reduced. Empty before the first
   /// reduction.

@@ -50,6 +50,9 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
 
   void zero(ParameterState& state);           ///< drops the gradient
   void zero_in_place(ParameterState& state);  ///< a gradient that is there becomes zeros that count as a gradient
+  /// The same for the states that are listed, bucket by bucket.
+  void zero_in_place(std::vector<bool> listed);
+  [[nodiscard]] std::vector<state::Piece> pieces();
   void zero_all();
   void forgive();  ///< a reduction that broke off is forgotten when no gradient of it is left
   void before_step();

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "accelerate/gradient/clip.hpp"
@@ -152,6 +153,23 @@ std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCo
     if (model->engine() != nullptr && model->engine()->manages_exactly(parameters)) return model->engine()->gradients();
   }
   return gradient::dense_gradients(parameters);
+}
+
+std::vector<state::Piece> named_pieces(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                       const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const void*, std::string> names;
+  for (const auto& model : models) {
+    for (const auto& parameter : model->parameters()) {
+      names.try_emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+    }
+  }
+  std::vector<state::Piece> pieces;
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = names.find(parameter.unsafeGetTensorImpl());
+    const auto name = found != names.end() ? found->second : fmt::format("parameter {}", pieces.size());
+    pieces.push_back(state::whole_piece(name, parameter));
+  }
+  return pieces;
 }
 
 std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<ModelCore>>& models) {

@@ -104,6 +104,10 @@ class ModelCore : public Entry {
 std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
                                        const std::vector<at::Tensor>& parameters);
 
+/// These parameters as pieces, by the names that the models have for them ("parameter 3" of the list where none has).
+std::vector<state::Piece> named_pieces(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                       const std::vector<at::Tensor>& parameters);
+
 /// The models that are reduced, as a join takes them, with those that average parameters for them.
 std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<ModelCore>>& models);
 

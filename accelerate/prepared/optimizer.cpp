@@ -5,9 +5,11 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/model.hpp"
 
 namespace accelerate::prepared {
@@ -42,7 +44,9 @@ OptimizerCore::OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer)
       optimizer_(optimizer),
       type_(typeid(optimizer)),
       first_parameter_(first_parameter(optimizer)),
-      fused_(optim::FusedStep::recognise(optimizer)) {}
+      fused_(optim::FusedStep::recognise(optimizer)) {
+  optim::check_groups(optimizer, shared.place, "prepare");
+}
 
 bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
   return &optimizer == &optimizer_ && typeid(optimizer) == type_ &&
@@ -96,6 +100,7 @@ void OptimizerCore::zero_grad(bool set_to_none) {
 void OptimizerCore::find_engines() {
   const size_t parameters = count_parameters(optimizer_);
   if (seen_registry_ == shared_->registry.version() && seen_parameters_ == parameters) return;
+  optim::check_groups(optimizer_, shared_->place, "optimizer.step");
   engines_.clear();
   all_.clear();
   for (const auto& group : optimizer_.param_groups())
@@ -112,6 +117,25 @@ void OptimizerCore::find_engines() {
   seen_parameters_ = parameters;
 }
 
+// Called where no parameter has a gradient: they are those of a copy, or of a module that was exchanged since.
+void OptimizerCore::refuse_foreign_parameters() const {
+  size_t models = 0, parameters = 0;
+  std::unordered_set<const void*> of_models;
+  for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
+    ++models;
+    parameters += model.parameters().size();
+    for (const auto& parameter : model.parameters()) of_models.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
+  if (models == 0) return;
+  for (const at::Tensor& parameter : all_) {
+    if (of_models.contains(parameter.unsafeGetTensorImpl())) return;
+  }
+  base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
+             "none of the optimizer's {} parameters is among the {} of the prepared models ({}), and none has a "
+             "gradient: it was made from another module; make it from parameters() of the module that is prepared",
+             all_.size(), parameters, models);
+}
+
 // Steps that are allowed, and hardly what was meant.
 void OptimizerCore::warn_of_odd_step() const {
   if (shared_->window.keeps_gradients()) {
@@ -125,6 +149,7 @@ void OptimizerCore::warn_of_odd_step() const {
       if (parameter.grad().defined()) return;
     }
   }
+  refuse_foreign_parameters();
   base::log_once(
       base::LogLevel::warning, shared_->place,
       "optimizer.step: none of the optimizer's {} parameters has a gradient, so nothing changes: no backward "
@@ -133,9 +158,9 @@ void OptimizerCore::warn_of_odd_step() const {
 }
 
 void OptimizerCore::check_reduced() {
+  find_engines();
   warn_of_odd_step();
   shared_->group.check("optimizer.step");
-  find_engines();
   for (gradient::Engine* engine : engines_) engine->before_step();
   if (shared_->group.size() == 1) return;
   for (const auto& parameter : unmanaged_) {

@@ -23,8 +23,9 @@ class OptimizerCore : public Entry {
   static constexpr Kind entry_kind = Kind::optimizer;
   OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer);
 
-  /// Nothing within an accumulation window; else one update, fused for stock SGD, Adam and AdamW.
-  /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks (after each call of a closure).
+  /// Nothing within an accumulation window; else one update, fused for the stock optimizers that FusedStep knows.
+  /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks (after each call of a closure),
+  /// when a parameter is listed twice, and when none has a gradient or is a prepared model's.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
 
   /// Once after every step; else nothing within an accumulation window, up to the backward of its last micro-batch. So
@@ -39,6 +40,7 @@ class OptimizerCore : public Entry {
   at::Tensor step_now(const torch::optim::Optimizer::LossClosure& closure);
   void check_reduced();
   void warn_of_odd_step() const;
+  void refuse_foreign_parameters() const;
   void find_engines();
 
   Shared* shared_;

@@ -278,3 +278,59 @@ TEST_CASE("a model for evaluation stands beside the one that trains") {
     CHECK(net->w.grad().item<double>() == 0.5);
   });
 }
+
+TEST_CASE("error_if_nonfinite names the parameter on every rank, and scales nothing; without it clipping goes on") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      OneWeight net;
+      auto model = accelerator.prepare(net);
+      const auto bad = accelerator.is_main_process() ? std::numeric_limits<double>::infinity() : 1.0;
+      accelerator.backward(model(full(bad)).sum());
+      CHECK_THROWS_WITH(
+          accelerator.clip_grad_norm_(model, 1.0, 2.0, /*error_if_nonfinite=*/true),
+          doctest::Contains("clip_grad_norm_: the norm of the gradients is inf: 1 of 1 gradients are not "
+                            "finite, the first that of w in 1 of its 1 elements; lower the learning rate, "
+                            "or switch error_if_nonfinite off to clip by it anyway"));
+      CHECK(std::isinf(net->w.grad().item<double>()));
+      CHECK(std::isinf(accelerator.clip_grad_norm_(model, 1.0).item<double>()));
+      CHECK_THROWS_WITH(accelerator.clip_grad_norm_(model, -1.0),
+                        doctest::Contains("clip_grad_norm_: max_norm is -1, must be at least 0"));
+    });
+  }
+}
+
+TEST_CASE("zero_grad(false) leaves zeros to step on, on one rank and on several") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      OneWeight net(1.0);
+      auto [model, optimizer] =
+          accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.5).weight_decay(1)));
+      for (int step = 0; step < 2; ++step) {
+        accelerator.backward(model(full(rank_of(accelerator))).sum());
+        optimizer.zero_grad(/*set_to_none=*/false);
+        CHECK(net->w.grad().item<double>() == 0);
+      }
+      optimizer.step();  // weight decay acts on zeros
+      CHECK(net->w.item<double>() == 0.5);
+    });
+  }
+}
+
+TEST_CASE("an average of a prepared model's weights is evaluated in their place, alike on all ranks") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    accelerate::optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      accelerator.backward(model(full(-2.0 * rank_of(accelerator))).sum());  // mean -1: w is 1, then 2
+      optimizer.step();
+      ema.update();
+    }
+    {
+      auto averaged = ema.average_parameters();
+      CHECK(model(full(1.0)).item<double>() == 1.5);
+    }
+    CHECK(model(full(1.0)).item<double>() == 2.0);
+  });
+}

@@ -42,13 +42,55 @@ TEST_CASE("a step before any backward, and one of another model's optimizer, are
                  text));
   CHECK(one_says(lines_of([](Accelerator& accelerator) {
                    OneWeight net, other;
-                   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(other->parameters(), 1.0));
+                   auto [model, unused, optimizer] =
+                       accelerator.prepare(net, other, torch::optim::SGD(other->parameters(), 1.0));
                    for (int step = 0; step < 3; ++step) {
                      accelerator.backward(model(full(1.0)).sum());
                      optimizer.step();
                    }
                  }),
                  text));
+}
+
+TEST_CASE("an optimizer that was made from another module than the prepared one is refused") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OneWeight net, copy;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(copy->parameters(), 1.0));
+    accelerator.backward(model(full(1.0)).sum());
+    CHECK_THROWS_WITH(
+        optimizer.step(),
+        doctest::Contains("optimizer.step: none of the optimizer's 1 parameters is among the 1 of the "
+                          "prepared models (1), and none has a gradient: it was made from another module; "
+                          "make it from parameters() of the module that is prepared"));
+  });
+}
+
+TEST_CASE("parameters of one's own beside a prepared model are stepped on, on one rank") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight net;
+  const auto input = full(1.0).requires_grad_();
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD({input}, 1.0));
+  net->w.detach().fill_(0.25);
+  accelerator.backward(model(input).sum());
+  optimizer.step();
+  CHECK(input.item<double>() == 0.75);
+}
+
+TEST_CASE("a parameter in two groups is refused by prepare(), one that is added a second time by the next step") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight net, other;
+  torch::optim::SGD twice({net->w, net->w}, 1.0);
+  CHECK_THROWS_WITH(
+      (void)accelerator.prepare(twice),
+      doctest::Contains("prepare: parameter 1 of the optimizer's group 0 is parameter 0 of its group 0 too "
+                        "(shape [1]): it would be stepped on twice; list it once."));
+  torch::optim::SGD later({net->w}, 1.0);
+  auto [model, optimizer] = accelerator.prepare(net, later);
+  accelerator.backward(model(full(1.0)).sum());
+  later.add_param_group(torch::optim::OptimizerParamGroup({other->w, net->w}));
+  CHECK_THROWS_WITH(optimizer.step(),
+                    doctest::Contains("optimizer.step: parameter 1 of the optimizer's group 1 is parameter 0 of its "
+                                      "group 0 too (shape [1])"));
 }
 
 TEST_CASE("a plain loss.backward() in a window is told once at the step; accelerator.backward() is not") {

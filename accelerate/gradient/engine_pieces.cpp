@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's parameters for those that step on them, and zeroing whole buckets of them.
+#include <algorithm>
+
+#include "accelerate/gradient/engine_core.hpp"
+
+namespace accelerate::gradient {
+
+std::vector<state::Piece> Engine::Core::pieces() {
+  complete();
+  std::vector<state::Piece> all;
+  const auto add = [&](const ParameterState& state) { all.push_back(state::whole_piece(state.name, state.parameter)); };
+  for (const FlatBucket& bucket : buckets) {
+    for (const int64_t i : bucket.members) add(states[static_cast<size_t>(i)]);
+  }
+  for (const ParameterState& state : states) {
+    if (!state.view.defined()) add(state);
+  }
+  return all;
+}
+
+// A bucket in which no other gradient lies is filled as a whole; what is left is zeroed one by one.
+void Engine::Core::zero_in_place(std::vector<bool> listed) {
+  for (FlatBucket& bucket : buckets) {
+    const auto goes = [&](int64_t i) { return listed[static_cast<size_t>(i)]; };
+    const auto free_to_fill = [&](int64_t i) {
+      const ParameterState& state = states[static_cast<size_t>(i)];
+      return goes(i) || !state.used() || !state.inside();
+    };
+    const auto lies_here = [&](int64_t i) { return goes(i) && states[static_cast<size_t>(i)].used(); };
+    if (std::none_of(bucket.members.begin(), bucket.members.end(), lies_here)) continue;
+    if (!std::all_of(bucket.members.begin(), bucket.members.end(), free_to_fill)) continue;
+    bucket.gradients.zero_();
+    for (const int64_t i : bucket.members) {
+      ParameterState& state = states[static_cast<size_t>(i)];
+      state.blank = !lies_here(i);
+      if (lies_here(i)) state.gradient() = state.view;
+      if (goes(i)) state.settle();
+      listed[static_cast<size_t>(i)] = false;
+    }
+  }
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (listed[i]) zero_in_place(states[i]);
+  }
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that hold a part of the gradients each: one norm and one flag for all of them.
+#include <cmath>
+#include <limits>
+
+#include "accelerate/gradient/clip.hpp"
+#include "accelerate/gradient/non_finite.hpp"
+#include "tests/gradient/support.hpp"
+
+using namespace accelerate::gradient;
+using namespace gradient_testing;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Rank 0 has one gradient in float64, rank 1 two in float32, rank 2 none.
+std::vector<at::Tensor> part_of(int64_t rank) {
+  if (rank == 0) return {numbers({7}, 1)};
+  if (rank == 1) return {numbers({3, 2}, 2, at::kFloat), numbers({5}, 3, at::kFloat)};
+  return {};
+}
+
+at::Tensor whole() {
+  std::vector<at::Tensor> flat;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    for (const at::Tensor& tensor : part_of(rank)) flat.push_back(tensor.to(at::kDouble).flatten());
+  }
+  return torch::cat(flat);
+}
+
+void on_three_ranks(const std::function<void(const Group&)>& test) { accelerate::comm::run_threads(3, test, kTimeout); }
+
+}  // namespace
+
+TEST_CASE("parts are clipped by the norm of all, on ranks without a part too") {
+  for (const double norm_type : {1.0, 2.0, 3.5, kInf}) {
+    const double expected = torch::linalg_vector_norm(whole(), norm_type).item<double>();
+    on_three_ranks([&](const Group& group) {
+      CAPTURE(norm_type);
+      const auto mine = part_of(group.rank());
+      const at::Tensor norm = clip_norm_of(mine, 0.5, norm_type, &group);
+      CHECK(norm.item<double>() == doctest::Approx(expected).epsilon(1e-6));
+      const auto before = part_of(group.rank());
+      for (size_t i = 0; i < mine.size(); ++i) CHECK(torch::allclose(mine[i], before[i] * 0.5 / expected, 1e-5));
+    });
+  }
+}
+
+TEST_CASE("where one rank's part is not finite, every rank knows") {
+  for (const double bad : {kInf, -kInf, std::nan("")}) {
+    on_three_ranks([&](const Group& group) {
+      auto mine = part_of(group.rank());
+      CHECK(non_finite_in(mine, &group).item<float>() == 0);
+      if (group.rank() == 1) mine[1][2] = bad;
+      const at::Tensor found = non_finite_in(mine, &group);
+      CHECK(found.item<float>() == 1);
+      CHECK(found.dim() == 0);
+      CHECK(non_finite_in(mine).item<float>() == (group.rank() == 1 ? 1 : 0));
+      CHECK_FALSE(std::isfinite(norm_of(mine, 2.0, &group).item<double>()));
+      CHECK_FALSE(std::isfinite(norm_of(mine, kInf, &group).item<double>()));
+    });
+  }
+}
+
+TEST_CASE("norm and flag are one all-reduce of one number each: a rank that makes just these stays in step") {
+  on_three_ranks([](const Group& group) {
+    const auto mine = part_of(group.rank());
+    if (group.rank() == 2) {
+      group.all_reduce(torch::zeros({}, at::kDouble));
+      group.all_reduce(torch::zeros({}), accelerate::comm::ReduceOp::max);
+    } else {
+      (void)clip_norm_of(mine, 1.0, 2.0, &group);
+      CHECK(non_finite_in(mine, &group).item<float>() == 0);
+    }
+    group.barrier();
+  });
+}
+
+TEST_CASE("pieces give their gradients, sparse ones coalesced") {
+  const at::Tensor table = torch::zeros({4, 2}, torch::requires_grad());
+  const at::Tensor plain = torch::zeros({3}, torch::requires_grad()), unused = torch::zeros({3});
+  const auto indices = torch::tensor({{1, 1}}), values = torch::ones({2, 2});
+  table.mutable_grad() = torch::sparse_coo_tensor(indices, values, {4, 2});
+  plain.mutable_grad() = torch::full({3}, 2.0);
+  std::vector<accelerate::state::Piece> pieces;
+  for (const at::Tensor& parameter : {table, plain, unused}) {
+    pieces.push_back(accelerate::state::whole_piece("p", parameter));
+  }
+  const auto gradients = dense_gradients(pieces);
+  REQUIRE(gradients.size() == 2);
+  CHECK(norm_of(gradients).item<double>() == doctest::Approx(std::sqrt(2 * 4.0 + 3 * 4.0)));
+  clip_value_of(gradients, 0.5);
+  CHECK(table.grad().to_dense()[1][0].item<double>() == 0.5);
+  CHECK(plain.grad()[0].item<double>() == 0.5);
+}
+
+TEST_CASE("a norm that is not finite is told with the parameter's name; a finite one passes") {
+  const at::Tensor first = torch::zeros({3}, torch::requires_grad()),
+                   second = torch::zeros({2, 2}, torch::requires_grad());
+  first.mutable_grad() = torch::ones({3});
+  second.mutable_grad() = torch::ones({2, 2});
+  std::vector<accelerate::state::Piece> pieces{accelerate::state::whole_piece("fc.weight", first),
+                                               accelerate::state::whole_piece("fc.bias", second)};
+  const auto norm = [&] { return norm_of(dense_gradients(pieces)); };
+  require_finite(norm(), pieces, {});
+  second.mutable_grad()[0][1] = std::nan("");
+  CHECK_THROWS_WITH(
+      require_finite(norm(), pieces, {}),
+      "clip_grad_norm_: the norm of the gradients is nan: 1 of 2 gradients are not finite, the first that "
+      "of fc.bias in 1 of its 4 elements; lower the learning rate, or switch error_if_nonfinite off to "
+      "clip by it anyway");
+  first.mutable_grad().fill_(kInf);
+  second.mutable_grad().fill_(1);
+  CHECK_THROWS_WITH(
+      require_finite(norm(), pieces, {}),
+      "clip_grad_norm_: the norm of the gradients is inf: 1 of 2 gradients are not finite, the first that "
+      "of fc.weight in 3 of its 3 elements; lower the learning rate, or switch error_if_nonfinite off to "
+      "clip by it anyway");
+  first.mutable_grad().fill_(3e38);
+  CHECK_THROWS_WITH(
+      require_finite(norm_of(dense_gradients(pieces), 1.0), pieces, {}),
+      "clip_grad_norm_: the norm of the gradients is inf, though each of the 2 is finite: it is above what "
+      "Float holds; lower the learning rate or the loss, or switch error_if_nonfinite off to clip by it "
+      "anyway");
+}
