@@ -53,9 +53,31 @@ int main() {
   HandWritten hand(own_net, input, target);
   const auto by_hand = [&hand] { hand.step(); };
 
+  // 100 parameters: what the optimizer costs where there are many small ones.
+  const std::vector<int64_t> fifty_layers(51, 16);
+  bench::Mlp deep(fifty_layers);
+  torch::optim::Adam adam(deep->parameters(), 1e-3);
+  auto [deep_model, deep_optimizer] = accelerator.prepare(deep, adam);
+  const auto fused_adam = [&accelerator, &input, &target, model = deep_model, optimizer = deep_optimizer] {
+    optimizer.zero_grad();
+    const auto loss = torch::cross_entropy_loss(model(input), target);
+    accelerator.backward(loss);
+    optimizer.step();
+  };
+  bench::Mlp plain(fifty_layers);
+  plain->to(accelerator.device());
+  torch::optim::Adam stock(plain->parameters(), 1e-3);
+  const auto stock_adam = [&] {
+    stock.zero_grad();
+    torch::cross_entropy_loss(plain(input), target).backward();
+    stock.step();
+  };
+
   return bench::serve(accelerator.process_index(), bench::about(accelerator),
                       {bench::timed("prepared", prepared, bench::finish(accelerator)),
                        bench::timed("hand-written", by_hand, bench::finish(accelerator)),
+                       bench::timed("adam-100", fused_adam, bench::finish(accelerator)),
+                       bench::timed("adam-100-stock", stock_adam, bench::finish(accelerator)),
                        bench::counted("prepared-allocations", prepared, bench::allocations),
                        bench::counted("hand-written-allocations", by_hand, bench::allocations)});
 }
