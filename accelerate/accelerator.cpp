@@ -22,15 +22,16 @@ env::GivenSettings given(const AcceleratorOptions& options) {
 
 prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int64_t num_processes) {
   const bool per_process = options.scheduler_unit == SchedulerUnit::processes && !options.split_batches;
-  return {.model = {.engine = {.buckets = options.buckets, .static_graph = options.static_graph},
-                    .broadcast_buffers = options.broadcast_buffers},
-          .loader = {.even_batches = options.even_batches,
-                     .split_batches = options.split_batches,
-                     .device_placement = options.device_placement,
-                     .dispatch_batches = options.dispatch_batches},
-          .scheduler = {.step_with_optimizer = options.step_scheduler_with_optimizer,
-                        .steps_per_optimizer_step = per_process ? num_processes : 1},
-          .device_placement = options.device_placement};
+  return {
+      .model = {.engine = {.buckets = options.buckets, .static_graph = options.static_graph, .hook = options.comm_hook},
+                .broadcast_buffers = options.broadcast_buffers},
+      .loader = {.even_batches = options.even_batches,
+                 .split_batches = options.split_batches,
+                 .device_placement = options.device_placement,
+                 .dispatch_batches = options.dispatch_batches},
+      .scheduler = {.step_with_optimizer = options.step_scheduler_with_optimizer,
+                    .steps_per_optimizer_step = per_process ? num_processes : 1},
+      .device_placement = options.device_placement};
 }
 
 }  // namespace

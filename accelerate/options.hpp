@@ -9,6 +9,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
+#include "accelerate/gradient/bucket_reducer.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"
 
 namespace accelerate {
@@ -57,6 +58,10 @@ struct AcceleratorOptions {
 
   AccumulationOptions accumulation{};
   gradient::BucketOptions buckets{};
+  /// How buckets of gradients are reduced: gradient::fp16_compress_hook(), bf16_compress_hook(), power_sgd_hook(),
+  /// batched_power_sgd_hook(), a wrapper of 16 bits round one of these, or one's own by gradient::comm_hook() or a
+  /// BucketReducer. Default: an all-reduce of what the gradients are.
+  gradient::CommHook comm_hook{};
   /// Rank 0's buffers go to all ranks at each synchronised training forward.
   bool broadcast_buffers = true;
   /// Every parameter is used in every backward: saves looking.

@@ -85,6 +85,7 @@ bool Engine::unreduced() const { return core_->unreduced() != nullptr; }
 void Engine::allow_local(bool allowed) { core_->local_allowed = allowed; }
 const BucketPlan& Engine::plan() const { return core_->plan; }
 const comm::Group& Engine::group() const { return core_->group; }
+int64_t Engine::bytes_given() const { return core_->reducer->bytes_given(); }
 
 void Engine::join_backward() {
   const auto lock = locked(*core_);

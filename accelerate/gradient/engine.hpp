@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
+#include "accelerate/gradient/bucket_reducer.hpp"
 #include "accelerate/gradient/named_tensor.hpp"
 #include "accelerate/state/piece.hpp"
 
@@ -22,6 +24,12 @@ struct EngineOptions {
   /// The same parameters are used in every backward, on every rank: what was unused in the first reduction stays so.
   /// Saves counting the uses; another set of used parameters is then an error.
   bool static_graph = false;
+  /// How buckets are reduced.
+  CommHook hook{};
+  /// Buckets are laid out like that at once, instead of in the order that the first reduction learns. Its indices count
+  /// the parameters that need a gradient, each once, those of a bucket of one dtype and device; keys and bytes are not
+  /// looked at. Sparse gradients become dense. Not with static_graph, which has to learn.
+  std::optional<BucketPlan> plan{};
   bool operator==(const EngineOptions&) const = default;
 };
 
@@ -104,9 +112,11 @@ class Engine {
   [[nodiscard]] std::vector<state::Piece> pieces();
 
   /// How the parameters lie in buckets; indices count the parameters that are reduced. Empty before the first
-  /// reduction.
+  /// reduction, unless the options gave it.
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const comm::Group& group() const;
+  /// What this rank gave to the collectives that reduced its buckets.
+  [[nodiscard]] int64_t bytes_given() const;
 
  private:
   friend void run_backward(std::span<Engine* const>, const comm::Group&, const std::function<void()>&);

@@ -14,10 +14,14 @@
 namespace accelerate::gradient {
 
 Engine::Core::Core(comm::Group the_group, std::vector<ParameterState> the_states, EngineOptions the_options)
-    : group(std::move(the_group)), options(the_options), states(std::move(the_states)) {
+    : group(std::move(the_group)),
+      options(std::move(the_options)),
+      states(std::move(the_states)),
+      reducer(options.hook.reducer(group)) {
   what_ = fmt::format("the gradients of the model ({}) are not averaged",
                       states.empty() ? "none" : first_and_more(states.front().name, states.size()));
   for (size_t i = 0; i < states.size(); ++i) index_of.emplace(states[i].parameter.unsafeGetTensorImpl(), i);
+  if (options.plan) lay_out_as_given();
 }
 
 Engine::Core::~Core() = default;
@@ -163,18 +167,16 @@ void Engine::Core::fill(FlatBucket& bucket) {
 void Engine::Core::launch_bucket(FlatBucket& bucket) {
   if (join_coordinator == nullptr) divide_by(group.size());
   fill(bucket);
-  if (&bucket == &buckets.back()) {
+  if (bucket.is_last) {
     for (ParameterState& state : states) {
       if (state.sparse_dim > 0) state.contributes = state.used();
     }
     if (bucket.counts.defined()) write_counts(bucket.counts);
   }
   // run_backward() waits for the last one at once, and for all engines in one order.
-  const bool waits_at_once = &bucket == &buckets.back() && deferral != nullptr;
-  for_backward([&] {
-    bucket.work = group.all_reduce_async(bucket.flat, comm::ReduceOp::sum,
-                                         waits_at_once ? comm::Execution::deferred : comm::Execution::eager);
-  });
+  const bool waits_at_once = bucket.is_last && deferral != nullptr;
+  bucket.share = 1.0 / static_cast<double>(divisor_);
+  for_backward([&] { reducer->start(bucket, waits_at_once ? comm::Execution::deferred : comm::Execution::eager); });
 }
 
 void Engine::Core::finish() {
@@ -185,16 +187,14 @@ void Engine::Core::finish() {
     if (buckets.empty()) for_backward([&] { learn_layout(); });
     while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
     for_backward([&] {
-      for (FlatBucket& bucket : buckets) {
-        bucket.work.wait();
-        bucket.work = {};
-      }
+      for (const FlatBucket& bucket : buckets) reducer->finish(bucket);
     });
     settle_unused();
     for_backward([&] { settle_sparse(1.0 / static_cast<double>(divisor_)); });
     if (options.static_graph) check_static_graph();
   } catch (...) {
     broken_off = true;
+    reducer->forget();
     reset();
     throw;
   }

@@ -65,7 +65,8 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   std::vector<ParameterState> states;
   std::unordered_map<const void*, size_t> index_of;  ///< by TensorImpl
   BucketPlan plan;
-  std::vector<FlatBucket> buckets;  ///< empty before the first reduction
+  std::vector<FlatBucket> buckets;  ///< empty before the first reduction, unless the options gave a plan
+  std::unique_ptr<BucketReducer> reducer;
 
   SyncRule rule;
   bool in_window = false;
@@ -93,7 +94,9 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void write_counts(const at::Tensor& counts);
   void read_counts();
   void learn_layout();
+  void lay_out_as_given();
   void forget_layout();
+  void expect_gradients();
   void settle_sparse(double factor);
   void settle_unused();
   void check_static_graph() const;

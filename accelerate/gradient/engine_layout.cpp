@@ -2,13 +2,47 @@
 // What the first reduction learns from the other ranks: how the gradients lie in buckets.
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <string>
+
 #include "accelerate/gradient/engine_core.hpp"
 
 namespace accelerate::gradient {
+namespace {
+
+void check_given(const BucketPlan& plan, const std::vector<ParameterState>& states, const Place& place) {
+  std::vector<int64_t> listed(states.size());
+  for (const Bucket& bucket : plan.buckets) {
+    for (const int64_t i : bucket.items) {
+      if (i < 0 || i >= static_cast<int64_t>(states.size())) {
+        base::fail(ErrorKind::usage, place, "prepare",
+                   "the bucket plan lists parameter {}, there are {} that need a gradient: indices go from 0 to {}", i,
+                   states.size(), static_cast<int64_t>(states.size()) - 1);
+      }
+      const auto& state = states[static_cast<size_t>(i)];
+      const auto& first = states[static_cast<size_t>(bucket.items.front())];
+      ++listed[static_cast<size_t>(i)];
+      if (bucket_key(state.parameter) != bucket_key(first.parameter)) {
+        base::fail(ErrorKind::usage, place, "prepare",
+                   "the bucket plan puts parameter {} ({}) into the bucket of {} ({}); a bucket is of one dtype and "
+                   "device",
+                   state.name, bucket_key(state.parameter), first.name, bucket_key(first.parameter));
+      }
+    }
+  }
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (listed[i] == 1) continue;
+    base::fail(ErrorKind::usage, place, "prepare", "the bucket plan lists parameter {} ({}) {} times; list it once", i,
+               states[i].name, listed[i]);
+  }
+}
+
+}  // namespace
 
 // One exchange says what the first reduction needs: per state how many ranks have a dense and how many a sparse
 // gradient, the axes of the sparse ones, and rank 0's order of arrival.
 void Engine::Core::learn_layout() {
+  if (options.plan) return lay_out_as_given();
   const auto n = static_cast<int64_t>(states.size());
   const at::Tensor report = at::zeros({4, n}, at::kLong);
   auto facts = report.accessor<int64_t, 2>();
@@ -42,10 +76,24 @@ void Engine::Core::learn_layout() {
     if (states[static_cast<size_t>(facts[3][at])].sparse_dim == 0) dense.push_back(facts[3][at]);
   }
   plan = plan_buckets(items, dense, options.buckets, group.place());
-  buckets = lay_out(states, plan, options.static_graph ? 0 : n);
+  buckets = lay_out(states, plan, options.static_graph ? 0 : n, group.size());
+}
+
+void Engine::Core::lay_out_as_given() {
+  if (options.static_graph) {
+    base::fail(ErrorKind::usage, group.place(), "prepare",
+               "static_graph learns from the first reduction which parameters are used, but a bucket plan is given, "
+               "with which there is nothing to learn; leave one of them out");
+  }
+  check_given(*options.plan, states, group.place());
+  plan = *options.plan;
+  std::erase_if(plan.buckets, [](const Bucket& bucket) { return bucket.items.empty(); });
+  buckets = lay_out(states, plan, static_cast<int64_t>(states.size()), group.size());
+  expect_gradients();
 }
 
 void Engine::Core::forget_layout() {
+  reducer->forget();
   for (ParameterState& state : states) state.leave_bucket();
   buckets.clear();
   plan = {};

@@ -15,10 +15,16 @@ void Engine::Core::reset() {
   graph_task_ = -1;
   next_ = 0;
   order_.clear();
-  for (FlatBucket& bucket : buckets) bucket.pending = static_cast<int64_t>(bucket.members.size());
   for (ParameterState& state : states) {
     state.arrived = false;
     state.contributes = false;
+  }
+  expect_gradients();
+}
+
+void Engine::Core::expect_gradients() {
+  for (FlatBucket& bucket : buckets) bucket.pending = static_cast<int64_t>(bucket.members.size());
+  for (const ParameterState& state : states) {
     if (state.sparse_dim > 0) ++buckets.back().pending;
   }
 }

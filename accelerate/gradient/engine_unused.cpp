@@ -38,6 +38,7 @@ void Engine::Core::settle_unused() {
       state.blank = false;
     } else {
       state.gradient().reset();
+      if (options.hook != CommHook()) state.blank = false;  // what lossy hooks owe from earlier reductions may be there
     }
   }
 }

@@ -12,9 +12,9 @@ namespace accelerate::gradient {
 namespace {
 
 // Kernels like aligned starts: 64 bytes are a cache line and more than any vector register wants on a GPU.
-int64_t padded(const at::Tensor& tensor) {
-  const auto step = static_cast<int64_t>(64 / tensor.element_size());
-  return (tensor.numel() + step - 1) / step * step;
+int64_t padded(int64_t elements, const at::Tensor& like, int64_t parts = 1) {
+  const int64_t step = parts * static_cast<int64_t>(64 / like.element_size());
+  return (elements + step - 1) / step * step;
 }
 
 // Made below autograd's view tracking: stock zero_grad() detaches gradients in place, which tracked views refuse.
@@ -82,16 +82,21 @@ std::string bucket_key(const at::Tensor& tensor) {
   return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.device().str());
 }
 
-std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts) {
+std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts,
+                                int64_t ranks) {
   const at::AutoDispatchBelowADInplaceOrView untracked;
   std::vector<FlatBucket> buckets(std::max<size_t>(plan.buckets.size(), 1));
   for (size_t b = 0; b < buckets.size(); ++b) {
     FlatBucket& bucket = buckets[b];
     if (b < plan.buckets.size()) bucket.members = plan.buckets[b].items;
     const ParameterState& any = states[static_cast<size_t>(bucket.members.empty() ? 0 : bucket.members.front())];
+    bucket.index = static_cast<int64_t>(b);
+    bucket.is_last = b + 1 == buckets.size();
     int64_t total = 0;
-    for (const int64_t i : bucket.members) total += padded(states[static_cast<size_t>(i)].parameter);
-    const int64_t counts = b + 1 == buckets.size() ? n_counts : 0;
+    for (const int64_t i : bucket.members)
+      total += padded(states[static_cast<size_t>(i)].parameter.numel(), any.parameter);
+    total = padded(total, any.parameter, ranks);
+    const int64_t counts = bucket.is_last ? n_counts : 0;
     bucket.flat = at::zeros({total + counts}, any.parameter.options().requires_grad(false));
     bucket.gradients = bucket.flat.narrow(0, 0, total);
     if (counts > 0) bucket.counts = bucket.flat.narrow(0, total, counts);
@@ -99,9 +104,10 @@ std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const Bucke
     for (const int64_t i : bucket.members) {
       ParameterState& state = states[static_cast<size_t>(i)];
       state.view = view_into(bucket.flat, offset, state.parameter);
-      state.bucket = static_cast<int64_t>(b);
+      bucket.views.push_back(state.view);
+      state.bucket = bucket.index;
       state.blank = true;
-      offset += padded(state.parameter);
+      offset += padded(state.parameter.numel(), any.parameter);
     }
   }
   return buckets;

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
+#include "accelerate/gradient/bucket_reducer.hpp"
 #include "accelerate/gradient/imprint.hpp"
 
 namespace accelerate::gradient {
@@ -60,13 +60,9 @@ struct ParameterState {
 };
 
 /// One flat tensor and the states that lie in it.
-struct FlatBucket {
-  at::Tensor flat{};       ///< what is reduced: gradients, in the last bucket also the counts of use
-  at::Tensor gradients{};  ///< the gradients' part of flat
-  at::Tensor counts{};     ///< [states] in the last bucket, else undefined
+struct FlatBucket : GradientBucket {
   std::vector<int64_t> members{};
   int64_t pending = 0;  ///< members whose gradient has not arrived
-  comm::Pending work{};
 };
 
 /// A factor for ParameterState::attach(); like a literal it does not widen the dtype of what it multiplies.
@@ -76,7 +72,9 @@ at::Tensor number(double value);
 std::string bucket_key(const at::Tensor& tensor);
 
 /// Makes zeroed buckets for the dense states by plan and gives each state its view, unattached. The last bucket gets
-/// n_counts more elements. Without a dense state there is one bucket that holds only the counts.
-std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts);
+/// n_counts more elements. Without a dense state there is one bucket that holds only the counts. The gradients of each
+/// can be cut into as many equal, aligned parts as there are ranks.
+std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts,
+                                int64_t ranks);
 
 }  // namespace accelerate::gradient

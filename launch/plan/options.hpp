@@ -15,7 +15,8 @@ namespace accelerate::launch {
 /// What the user asked for; unset means "not given".
 struct LaunchOptions {
   env::GivenSettings settings{};           ///< what the ranks are told
-  std::optional<int64_t> num_processes{};  ///< 1 to 4096; unset: one per visible GPU, one on the CPU or without GPUs
+  std::optional<int64_t> num_processes{};  ///< 1 to 4096; unset: one per visible GPU, one on the CPU, without GPUs or
+                                           ///< on a device by number
   std::optional<int64_t> main_process_port{};
   std::vector<std::string> command{};  ///< program and its arguments
 

@@ -66,6 +66,24 @@ TEST_CASE("a group of parameters added after prepare is stepped on the mean as w
   });
 }
 
+TEST_CASE("a communication hook reduces the gradients of every prepared model") {
+  accelerate::simulate(2, [] {
+    int64_t calls = 0;
+    Accelerator accelerator(
+        {.comm_hook = accelerate::gradient::comm_hook([&](const auto& bucket, const accelerate::comm::Group& group) {
+           ++calls;
+           group.all_reduce(bucket.gradients);
+           return bucket.gradients * 10;
+         })});
+    OneWeight net, other;
+    auto [model, second] = accelerator.prepare(net, other);
+    accelerator.backward((model(ones()) + second(ones())).sum() * static_cast<double>(1 + accelerator.process_index()));
+    CHECK(net->w.grad().item<double>() == 15);
+    CHECK(other->w.grad().item<double>() == 15);
+    CHECK(calls == 2);
+  });
+}
+
 TEST_CASE("an Accelerator that was moved goes on with what it prepared") {
   on_ranks(2, [](Accelerator& accelerator) {
     Accelerator first({.cpu = true});

@@ -230,6 +230,22 @@ TEST_CASE("reduce_scatter gives each rank its rows of the reduction") {
   });
 }
 
+TEST_CASE("reduce_scatter and all_gather are the halves of an all-reduce, also where they go in several slices") {
+  on_every_rank([](const Group& group) {
+    for (const int64_t share : {1, 100, 1'500'000}) {  // a float's worth, the handshake's, more than a slice of 4 MiB
+      const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat);
+      const auto whole = input.clone();
+      const auto halves = input.clone();
+      const auto own = halves.narrow(0, group.rank() * share, share);
+      group.all_reduce(whole);
+      group.reduce_scatter_async(own, input).wait();
+      group.all_gather_async(halves, own).wait();  // its own part lies there already
+      CHECK(at::equal(halves, whole));
+      CHECK(at::equal(input, input_of(group.rank(), {group.size() * share}, at::kFloat)));
+    }
+  });
+}
+
 TEST_CASE("all_to_all sends tensor r to rank r; shapes and dtypes may differ") {
   on_every_rank([](const Group& group) {
     const auto letter = [](int64_t from, int64_t to) {

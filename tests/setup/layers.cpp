@@ -22,7 +22,7 @@ bool is_plain(const std::string& place) {
 }
 
 // Rooms so large that their folders are places of their own; a file directly in one of them is its face.
-const Names with_wings{"comm", "data", "launch"};
+const Names with_wings{"comm", "data", "gradient", "launch"};
 
 bool is_libtorch(const std::string& header) {
   static const std::regex folders("(torch|ATen|c10|caffe2)/.*");
@@ -80,7 +80,8 @@ const std::map<std::string, Names>& table() {
         {"precision", doors},
         {"tree", doors},
         {"prepared", values + rooms},
-        {"facade", values + rooms + data_wings + Names{"prepared"}},
+        {"gradient/hooks", values + Names{"gradient"}},
+        {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared"}},
         {"trainer", {"facade"}}};
     for (const auto& room : rooms) rows[room] = values;
     for (const auto& backend : accelerate::env::backends()) {

@@ -10,7 +10,7 @@
 namespace accelerate::comm {
 namespace {
 
-/// The ring goes in slices that stay in the cache between its two rounds.
+// The ring goes in slices that stay in the cache between its two rounds.
 constexpr int64_t kSliceBytes = 4 << 20;
 
 }  // namespace
@@ -32,8 +32,45 @@ void MpiAllReduce::run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCal
   }
   handshake_->run(call, {}, turn);
   for (int64_t begin = 0; begin < bytes; begin += kSliceBytes) {
-    run_ring({own.data + begin, std::min(kSliceBytes, bytes - begin)}, turn);
+    const Parts parts = shared_out({own.data + begin, std::min(kSliceBytes, bytes - begin)});
+    sum_parts(parts, turn);
+    copy_parts(parts, turn);
   }
+}
+
+void MpiAllReduce::reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn) {
+  dtype_ = tensor.scalar_type();
+  op_ = op;
+  handshake_->run(call, {}, turn);
+  in_slices(tensor, [&](const Parts& parts) { sum_parts(parts, turn); });
+}
+
+void MpiAllReduce::all_gather(const at::Tensor& tensor, const AnnouncedCall& call, const Turn& turn) {
+  handshake_->run(call, {}, turn);
+  in_slices(tensor, [&](const Parts& parts) { copy_parts(parts, turn); });
+}
+
+template <typename Each>
+void MpiAllReduce::in_slices(const at::Tensor& tensor, const Each& each) const {
+  const int64_t share = byte_count(tensor) / size_;
+  for (int64_t begin = 0; begin < share; begin += kSliceBytes) {
+    Parts parts;
+    for (int rank = 0; rank < size_; ++rank) {
+      parts.push_back({at_byte(tensor, rank * share + begin), std::min(kSliceBytes, share - begin)});
+    }
+    each(parts);
+  }
+}
+
+MpiAllReduce::Parts MpiAllReduce::shared_out(Part whole) const {
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype_));
+  const int64_t share = (whole.bytes / element + size_ - 1) / size_ * element;
+  Parts parts;
+  for (int rank = 0; rank < size_; ++rank) {
+    const int64_t begin = std::min(rank * share, whole.bytes);
+    parts.push_back({whole.data + begin, std::min(share, whole.bytes - begin)});
+  }
+  return parts;
 }
 
 void MpiAllReduce::add_up(Part own) {
@@ -42,28 +79,25 @@ void MpiAllReduce::add_up(Part own) {
   std::memcpy(own.data, sum, static_cast<size_t>(own.bytes));
 }
 
-void MpiAllReduce::run_ring(Part own, const Turn& turn) {
-  const int64_t element = static_cast<int64_t>(c10::elementSize(dtype_));
-  const int64_t share = (own.bytes / element + size_ - 1) / size_ * element;
-  const auto part = [&](int index) {
-    const int64_t begin = std::min((index % size_) * share, own.bytes);
-    return Part{own.data + begin, std::min(share, own.bytes - begin)};
-  };
-  const auto send = [&](Part data, int to) { requests_.send(data.data, data.bytes, to); };
-  const auto receive = [&](Part data, int from) { requests_.receive(data.data, data.bytes, from); };
-  scratch_.resize(static_cast<size_t>(share));
-  const int next = (rank_ + 1) % size_;
-  const int previous = (rank_ + size_ - 1) % size_;
-  for (int step = 0; step < size_ - 1; ++step) {  // part r ends, whole, at rank r - 1
-    const Part into = part(rank_ - step - 1 + size_);
-    receive({scratch_.data(), into.bytes}, previous);
-    send(part(rank_ - step + size_), next);
+// What arrives is added to this rank's and sent on, until the last that arrives is the sum of all others.
+void MpiAllReduce::sum_parts(const Parts& parts, const Turn& turn) {
+  for (int step = 0; step < size_ - 1; ++step) {
+    const Part into = parts[index(rank_ - step - 2)];
+    const Part out = parts[index(rank_ - step - 1)];
+    if (static_cast<int64_t>(scratch_.size()) < into.bytes) scratch_.resize(static_cast<size_t>(into.bytes));
+    requests_.receive(scratch_.data(), into.bytes, static_cast<int>(index(rank_ - 1)));
+    requests_.send(out.data, out.bytes, static_cast<int>(index(rank_ + 1)));
     requests_.wait(turn);
     reduce_into(into.data, scratch_.data(), into.bytes);
   }
+}
+
+void MpiAllReduce::copy_parts(const Parts& parts, const Turn& turn) {
   for (int step = 0; step < size_ - 1; ++step) {
-    receive(part(rank_ - step + size_), previous);
-    send(part(rank_ - step + 1 + size_), next);
+    const Part into = parts[index(rank_ - step - 1)];
+    const Part out = parts[index(rank_ - step)];
+    requests_.receive(into.data, into.bytes, static_cast<int>(index(rank_ - 1)));
+    requests_.send(out.data, out.bytes, static_cast<int>(index(rank_ + 1)));
     requests_.wait(turn);
   }
 }

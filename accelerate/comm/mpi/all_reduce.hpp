@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce made of messages, which its caller can leave when its deadline passes; MPI_Allreduce cannot be left.
-// Private to the mpi backend.
+// Reductions made of messages, which their caller can leave when its deadline passes; MPI's own cannot be left. Private
+// to the mpi backend.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,21 @@
 
 namespace accelerate::comm {
 
-/// Between few ranks: a small tensor goes from every rank to every other with the handshake.
+/// The ring: a reduce-scatter, after which each rank has a part that is whole, and an all-gather of the parts; together
+/// they are the all-reduce. Between few ranks a small tensor goes from every rank to every other with the handshake.
+///
+/// tensor: contiguous, on the CPU, changed in place, of a dtype that plan_reduction gives; op is not mean. Throws as
+/// MpiHandshake and MpiRequests do; MPI may then still write to this object and to the tensor, which both must stay.
 class MpiAllReduce {
  public:
   MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake);
 
-  /// Every rank gets the same bits. tensor: contiguous, on the CPU, of a dtype that plan_reduction gives; op is not
-  /// mean. Throws as MpiHandshake and MpiRequests do; MPI may then still write to this object and to the tensor, which
-  /// both must stay.
+  /// Every rank gets the same bits.
   void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
+  /// tensor   of P equal parts, one behind the other: this rank's becomes the reduction, the others are used up
+  void reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
+  /// tensor   of P equal parts, one behind the other: each becomes that of its rank
+  void all_gather(const at::Tensor& tensor, const AnnouncedCall& call, const Turn& turn);
 
  private:
   struct Part {
@@ -26,10 +32,19 @@ class MpiAllReduce {
     int64_t bytes;
   };
 
+  /// One Part for each rank, which ends whole on it.
+  using Parts = std::vector<Part>;
+
   /// Every rank has every other's, and adds them up in the order of the ranks.
   void add_up(Part own);
-  /// Round the ring twice: sums, then copies of them.
-  void run_ring(Part own, const Turn& turn);
+  /// Once round the ring each.
+  void sum_parts(const Parts& parts, const Turn& turn);
+  void copy_parts(const Parts& parts, const Turn& turn);
+  /// each(parts) for slices of the parts that stay in the cache.
+  template <typename Each>
+  void in_slices(const at::Tensor& tensor, const Each& each) const;
+  [[nodiscard]] Parts shared_out(Part whole) const;
+  [[nodiscard]] size_t index(int rank) const { return static_cast<size_t>((rank % size_ + size_) % size_); }
   void reduce_into(char* into, const char* from, int64_t bytes) const;
 
   std::shared_ptr<MpiHandshake> handshake_;

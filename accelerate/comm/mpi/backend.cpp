@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "accelerate/comm/core/backend_table.hpp"
+#include "accelerate/comm/core/bytes.hpp"
 #include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/group_core.hpp"
@@ -38,8 +39,27 @@ struct MpiShared {
     }
   }
 
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn) {
+    if (!channel.has_few_ranks()) return channel.reduce_scatter(output, input, op, turn);
+    channel.runtime().reduction(input.scalar_type(), op);  // refuses what cannot be reduced
+    input_copy = input.clone();  // the ring uses its parts up; a member, because MPI may still write to it
+    by_messages.reduce_scatter(input_copy, op, turn.call, turn.turn);
+    output.reshape({-1}).copy_(input_copy.reshape({-1}).narrow(0, channel.rank() * output.numel(), output.numel()));
+    input_copy.reset();
+  }
+
+  void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn) {
+    if (!channel.has_few_ranks() || channel.handshake()->carries(byte_count(input))) {
+      return channel.all_gather(output, input, turn);
+    }
+    const at::Tensor own = output.reshape({-1}).narrow(0, channel.rank() * input.numel(), input.numel());
+    if (own.const_data_ptr() != input.const_data_ptr()) own.copy_(input.reshape({-1}));
+    by_messages.all_gather(output, turn.call, turn.turn);
+  }
+
   MpiChannel channel;
   MpiAllReduce by_messages;
+  at::Tensor input_copy{};
   /// Why no operation can be carried out any more. Only the thread that carries one out looks at it.
   std::exception_ptr failure{};
 };
@@ -98,9 +118,8 @@ class MpiBackend : public c10d::Backend {
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    return submit(
-        OpType::_ALLGATHER_BASE, {output, input}, call_of(Operation::all_gather, input), always(options),
-        [](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.channel.all_gather(all[0], all[1], turn); });
+    return submit(OpType::_ALLGATHER_BASE, {output, input}, call_of(Operation::all_gather, input), always(options),
+                  [](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.all_gather(all[0], all[1], turn); });
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
@@ -136,8 +155,8 @@ class MpiBackend : public c10d::Backend {
                                const c10d::ReduceScatterOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     return submit(OpType::_REDUCE_SCATTER_BASE, {output, input}, call_of(Operation::reduce_scatter, input, op),
-                  By::thread, [op](auto& mpi, const Tensors& all, const MpiTurn& turn) {
-                    mpi.channel.reduce_scatter(all[0], all[1], op, turn);
+                  by_waiter(options), [op](auto& mpi, const Tensors& all, const MpiTurn& turn) {
+                    mpi.reduce_scatter(all[0], all[1], op, turn);
                   });
   }
 

@@ -28,8 +28,8 @@ class MpiChannel {
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel();
 
-  /// All-reduce, broadcast, all-gather, all-to-all and barrier are made of messages, and can be left when the turn is
-  /// over. The others, and all between many ranks, are MPI's own calls, which cannot once the handshake is done.
+  /// All but reduce and split are made of messages then, and can be left when the turn is over. These two, and all
+  /// between many ranks, are MPI's own calls, which cannot once the handshake is done.
   [[nodiscard]] bool has_few_ranks() const { return size_ <= MpiHandshake::kFewRanks; }
 
   /// MPI's own, between many ranks.
@@ -42,7 +42,7 @@ class MpiChannel {
                   const std::vector<int64_t>& input_rows, const MpiTurn& turn);
   void barrier(const MpiTurn& turn);
   void reduce(const at::Tensor& tensor, ReduceOp op, int root, const MpiTurn& turn);
-  /// input [P * n], output [n] elements
+  /// MPI's own, between many ranks. input [P * n], output [n] elements
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn);
   [[nodiscard]] MPI_Comm split(int color, int key, const MpiTurn& turn);
 

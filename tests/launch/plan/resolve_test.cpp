@@ -11,6 +11,7 @@ using accelerate::env::Config;
 using accelerate::env::Variables;
 using accelerate::launch::LaunchOptions;
 using accelerate::launch::Machine;
+using accelerate::launch::number_of_processes;
 using accelerate::launch::on_cpu;
 using accelerate::launch::resolve;
 using accelerate::launch::wants_mpi;
@@ -55,6 +56,15 @@ TEST_CASE("the CPU and the backend count the same from an option, a variable and
   CHECK_FALSE(resolved({}, {{"ACCELERATE_BACKEND", "nccl"}}).settings.backend.has_value());
   CHECK(resolved({.settings = {.backend = "gloo"}}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi"))
             .settings.backend == "gloo");
+}
+
+TEST_CASE("one GPU by its number is for one rank, unless the number of ranks is given") {
+  for (const auto& options : {LaunchOptions{.settings = {.device = "cuda:1"}}, LaunchOptions{}}) {
+    const Variables variables{{"ACCELERATE_TORCH_DEVICE", "cuda:1"}};
+    CHECK(number_of_processes(resolved(options, variables), two_gpus) == 1);
+  }
+  CHECK(number_of_processes(resolved({.settings = {.device = "cuda:1"}, .num_processes = 2}, {}), two_gpus) == 2);
+  CHECK(number_of_processes(resolved({.settings = {.device = "cuda"}}, {}), two_gpus) == 2);
 }
 
 TEST_CASE("MPI is served for what the environment or the config file asks, as for the options") {

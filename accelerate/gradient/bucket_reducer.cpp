@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/bucket_reducer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace accelerate::gradient {
+
+void AllReduce::start(const GradientBucket& bucket, comm::Execution execution) {
+  const auto at = static_cast<size_t>(bucket.index);
+  under_way_.resize(std::max(under_way_.size(), at + 1));
+  under_way_[at] = group_.all_reduce_async(bucket.flat, comm::ReduceOp::sum, execution);
+  bytes_given_ += static_cast<int64_t>(bucket.flat.nbytes());
+}
+
+void AllReduce::finish(const GradientBucket& bucket) {
+  std::exchange(under_way_[static_cast<size_t>(bucket.index)], {}).wait();
+}
+
+std::unique_ptr<BucketReducer> CommHook::reducer(const comm::Group& group) const {
+  return make_ == nullptr ? std::make_unique<AllReduce>(group) : (*make_)(group);
+}
+
+}  // namespace accelerate::gradient

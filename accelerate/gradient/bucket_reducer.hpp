@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the gradients of a bucket become their mean over the ranks: by an all-reduce, or as a communication hook says.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+
+namespace accelerate::gradient {
+
+/// The gradients of some parameters, in one flat tensor.
+struct GradientBucket {
+  int64_t index = 0;  ///< buckets are reduced in this order, which is the same on all ranks
+  bool is_last = false;
+  /// [n] of one dtype and device. Before the reduction this rank's gradients, each times share, and zeros where it has
+  /// none; after it the sums over the ranks, which therefore are means. A multiple of 64 bytes times the ranks long;
+  /// what no view covers is zero and stays so.
+  at::Tensor gradients{};
+  /// Of each parameter's shape and strides, into gradients.
+  std::vector<at::Tensor> views{};
+  /// [parameters of the model] in the last bucket, else undefined: to be summed over the ranks too.
+  at::Tensor counts{};
+  /// Gradients and counts, one behind the other in memory.
+  at::Tensor flat{};
+  /// 1 / ranks; where ranks have run out of batches, as join_uneven_inputs divides.
+  double share = 1.0;
+};
+
+/// Of one engine, whose group is its own. Every rank makes the same calls in the same order: start for some or all
+/// buckets while backward runs, for the others after it, then finish for all, each time in the order of index.
+class BucketReducer {
+ public:
+  virtual ~BucketReducer() = default;
+  /// Begins; does not wait. execution: deferred where finish follows at once.
+  virtual void start(const GradientBucket& bucket, comm::Execution execution) = 0;
+  /// Ends with the sums in gradients and counts, the same bits on every rank. Throws what peers do.
+  virtual void finish(const GradientBucket& bucket) = 0;
+  /// The buckets are laid out anew, or a reduction broke off: what was kept of them counts no more.
+  virtual void forget() = 0;
+  /// Of this rank's data given to collectives since it was made.
+  [[nodiscard]] virtual int64_t bytes_given() const = 0;
+};
+
+/// One all-reduce for each bucket.
+class AllReduce final : public BucketReducer {
+ public:
+  explicit AllReduce(comm::Group group) : group_(std::move(group)) {}
+
+  void start(const GradientBucket& bucket, comm::Execution execution) override;
+  void finish(const GradientBucket& bucket) override;
+  void forget() override { under_way_.clear(); }
+  [[nodiscard]] int64_t bytes_given() const override { return bytes_given_; }
+
+ private:
+  comm::Group group_;
+  std::vector<comm::Pending> under_way_;  ///< by index
+  int64_t bytes_given_ = 0;
+};
+
+/// What an Accelerator is told: how each model that it prepares has its buckets reduced. Two are equal when one is a
+/// copy of the other. Default: AllReduce.
+class CommHook {
+ public:
+  using Make = std::function<std::unique_ptr<BucketReducer>(const comm::Group&)>;
+
+  CommHook() = default;
+  /// make   called once for each model, on every rank, with a group that the reducer has for itself
+  explicit CommHook(Make make) : make_(std::make_shared<const Make>(std::move(make))) {}
+
+  [[nodiscard]] std::unique_ptr<BucketReducer> reducer(const comm::Group& group) const;
+  bool operator==(const CommHook&) const = default;
+
+ private:
+  std::shared_ptr<const Make> make_{};
+};
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that travel as half-precision numbers: half the bytes of float32.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include "accelerate/gradient/bucket_reducer.hpp"
+
+namespace accelerate::gradient {
+
+/// Float16 between the ranks: 11 bits of each gradient; beyond 65504 it overflows to infinity. PyTorch's
+/// fp16_compress_hook.
+[[nodiscard]] CommHook fp16_compress_hook();
+/// Bfloat16 between the ranks: 8 bits of each gradient, float32's range. PyTorch's bf16_compress_hook.
+[[nodiscard]] CommHook bf16_compress_hook();
+
+/// What hook sends, as numbers of 16 bits: fp16_compress_wrapper(power_sgd_hook()). Buckets whose gradients have 16
+/// bits or less already, or are complex, go to hook as they are.
+[[nodiscard]] CommHook fp16_compress_wrapper(CommHook hook);
+[[nodiscard]] CommHook bf16_compress_wrapper(CommHook hook);
+
+}  // namespace accelerate::gradient

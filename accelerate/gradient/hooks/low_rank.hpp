@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: a matrix of gradients and its two factors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace accelerate::gradient {
+
+/// m [rows, columns] of gradients, approximated by p [rows, r] times q [columns, r] transposed.
+struct LowRankMatrix {
+  at::Tensor m{};
+  /// Gradients and the places that they have in m; none where m is the gradients' own memory.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies{};
+  at::Tensor p{}, q{};
+  at::Tensor error{};  ///< like m: what the approximation lost; undefined without error feedback
+
+  void load() const;
+  void store() const;
+};
+
+/// The factors' columns, at most as many as the matrix has rows and columns.
+[[nodiscard]] int64_t columns_of_factors(int64_t rows, int64_t columns, int64_t rank);
+
+/// matrix   [n, r] with r <= n; its columns become orthonormal, whatever they were (zeros, too)
+void orthogonalise(const at::Tensor& matrix);
+
+/// Fills with numbers from N(0, 1), the same on every rank, orthonormal columns afterwards.
+void fill_at_random(const at::Tensor& matrix, uint64_t seed);
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/gradient/hooks/power_sgd.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "accelerate/gradient/hooks/low_rank.hpp"
+
+namespace accelerate::gradient {
+namespace {
+
+void check(const PowerSgdOptions& options, std::string_view hook) {
+  if (options.matrix_approximation_rank < 1) {
+    base::fail(ErrorKind::usage, {}, hook, "matrix_approximation_rank is {}, must be at least 1",
+               options.matrix_approximation_rank);
+  }
+  if (options.start_step < 0) {
+    base::fail(ErrorKind::usage, {}, hook, "start_step is {}, must be at least 0", options.start_step);
+  }
+  if (!(options.min_compression_rate > 0)) {
+    base::fail(ErrorKind::usage, {}, hook, "min_compression_rate is {}, must be more than 0",
+               options.min_compression_rate);
+  }
+}
+
+int64_t numbers_of_factors(int64_t rows, int64_t columns, int64_t rank) {
+  return (rows + columns) * columns_of_factors(rows, columns, rank);
+}
+
+// Of a parameter's shape: whether it goes as factors.
+bool is_compressed(at::IntArrayRef shape, const PowerSgdOptions& options) {
+  const int64_t all = c10::multiply_integers(shape);
+  if (shape.size() < 2 || all == 0) return false;
+  const auto factors =
+      static_cast<double>(numbers_of_factors(shape[0], all / shape[0], options.matrix_approximation_rank));
+  return factors * options.min_compression_rate < static_cast<double>(all);
+}
+
+// What a reduction of one bucket works on.
+struct BucketFactors {
+  std::vector<LowRankMatrix> matrices;
+  at::Tensor all_p, all_q;                                // every factor, one behind the other
+  at::Tensor rest;                                        // what goes as it is, counts included
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // of what goes as it is, into rest
+  comm::Pending p_under_way, rest_under_way;
+  bool warm = false;  // the q of a reduction before are there
+};
+
+// The view itself where it is a matrix in memory, else a copy of its form.
+LowRankMatrix matrix_of(const at::Tensor& view) {
+  const int64_t rows = view.size(0);
+  if (view.is_contiguous()) return {.m = view.view({rows, -1})};
+  const at::Tensor own = at::empty({rows, view.numel() / rows}, view.options());
+  return {.m = own, .copies = {{view, own.view(view.sizes())}}};
+}
+
+LowRankMatrix square_of(const GradientBucket& bucket) {
+  const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(bucket.gradients.numel()))));
+  LowRankMatrix matrix{.m = at::zeros({side, side}, bucket.gradients.options())};
+  for (const at::Tensor& view : bucket.views) {
+    const int64_t offset = view.storage_offset() - bucket.gradients.storage_offset();
+    matrix.copies.emplace_back(view, matrix.m.as_strided(view.sizes(), view.strides(), offset));
+  }
+  return matrix;
+}
+
+// Parts of a flat tensor, one after another.
+class Cutter {
+ public:
+  explicit Cutter(at::Tensor flat) : flat_(std::move(flat)) {}
+  at::Tensor next(at::IntArrayRef shape) {
+    const int64_t length = c10::multiply_integers(shape);
+    at_ += length;
+    return flat_.narrow(0, at_ - length, length).view(shape);
+  }
+
+ private:
+  at::Tensor flat_;
+  int64_t at_ = 0;
+};
+
+class PowerSgd final : public BucketReducer {
+ public:
+  PowerSgd(const PowerSgdOptions& options, bool batched, const comm::Group& group)
+      : options_(options), batched_(batched), group_(group), plain_(group) {}
+
+  void start(const GradientBucket& bucket, comm::Execution execution) override {
+    if (!compresses(bucket)) return plain_.start(bucket, execution);
+    BucketFactors& factors = factors_of(bucket);
+    for (const auto& [outside, inside] : factors.copies) inside.copy_(outside, /*non_blocking=*/true);
+    factors.rest_under_way = send(factors.rest);
+    for (size_t i = 0; i < factors.matrices.size(); ++i) {
+      LowRankMatrix& matrix = factors.matrices[i];
+      matrix.load();
+      if (matrix.error.defined()) {
+        matrix.m.add_(matrix.error);
+        matrix.error.copy_(matrix.m, /*non_blocking=*/true);
+      }
+      factors.warm ? orthogonalise(matrix.q) : fill_at_random(matrix.q, seed_of(bucket.index, i));
+      at::mm_out(matrix.p, matrix.m, matrix.q);
+    }
+    factors.warm = options_.warm_start;
+    factors.p_under_way = send(factors.all_p);
+  }
+
+  void finish(const GradientBucket& bucket) override {
+    compresses(bucket) ? finish_factors(bucket) : plain_.finish(bucket);
+    if (bucket.is_last) ++step_;
+  }
+
+  void forget() override {
+    plain_.forget();
+    factors_.clear();
+  }
+
+  [[nodiscard]] int64_t bytes_given() const override { return plain_.bytes_given() + bytes_given_; }
+
+ private:
+  [[nodiscard]] bool compresses(const GradientBucket& bucket) const {
+    return step_ >= options_.start_step && bucket.gradients.is_floating_point() && !bucket.views.empty();
+  }
+
+  [[nodiscard]] uint64_t seed_of(int64_t bucket, size_t matrix) const {
+    uint64_t seed = options_.random_seed;
+    for (const uint64_t part : {static_cast<uint64_t>(step_), static_cast<uint64_t>(bucket), uint64_t{matrix}}) {
+      seed = (seed ^ part) * 0x9E3779B97F4A7C15U + 1;  // Fibonacci hashing: unlike parts, unlike seeds
+    }
+    return seed;
+  }
+
+  comm::Pending send(const at::Tensor& tensor) {
+    bytes_given_ += static_cast<int64_t>(tensor.nbytes());
+    return group_.all_reduce_async(tensor);
+  }
+
+  BucketFactors& factors_of(const GradientBucket& bucket) {
+    const auto at = static_cast<size_t>(bucket.index);
+    if (at >= factors_.size()) factors_.resize(at + 1);
+    if (!factors_[at]) factors_[at] = lay_out_factors(bucket);
+    return *factors_[at];
+  }
+
+  [[nodiscard]] BucketFactors lay_out_factors(const GradientBucket& bucket) const {
+    BucketFactors factors;
+    std::vector<at::Tensor> as_it_is;
+    if (batched_) factors.matrices.push_back(square_of(bucket));
+    for (const at::Tensor& view : bucket.views) {
+      if (batched_) break;
+      if (is_compressed(view.sizes(), options_)) {
+        factors.matrices.push_back(matrix_of(view));
+      } else {
+        as_it_is.push_back(view);
+      }
+    }
+    if (bucket.counts.defined()) as_it_is.push_back(bucket.counts);
+    int64_t rest = 0, p = 0, q = 0;
+    for (const at::Tensor& tensor : as_it_is) rest += tensor.numel();
+    for (const LowRankMatrix& matrix : factors.matrices) {
+      p += matrix.m.size(0) * columns(matrix);
+      q += matrix.m.size(1) * columns(matrix);
+    }
+    const auto options = bucket.gradients.options();
+    factors.rest = at::empty({rest}, options);
+    factors.all_p = at::empty({p}, options);
+    factors.all_q = at::empty({q}, options);
+    Cutter of_rest(factors.rest), of_p(factors.all_p), of_q(factors.all_q);
+    for (const at::Tensor& tensor : as_it_is) factors.copies.emplace_back(tensor, of_rest.next(tensor.sizes()));
+    for (LowRankMatrix& matrix : factors.matrices) {
+      matrix.p = of_p.next({matrix.m.size(0), columns(matrix)});
+      matrix.q = of_q.next({matrix.m.size(1), columns(matrix)});
+      if (options_.use_error_feedback) matrix.error = at::zeros_like(matrix.m);
+    }
+    return factors;
+  }
+
+  [[nodiscard]] int64_t columns(const LowRankMatrix& matrix) const {
+    return columns_of_factors(matrix.m.size(0), matrix.m.size(1), options_.matrix_approximation_rank);
+  }
+
+  void finish_factors(const GradientBucket& bucket) {
+    BucketFactors& factors = factors_of(bucket);
+    factors.rest_under_way.wait();
+    for (const auto& [outside, inside] : factors.copies) outside.copy_(inside, /*non_blocking=*/true);
+    factors.p_under_way.wait();
+    for (LowRankMatrix& matrix : factors.matrices) {
+      orthogonalise(matrix.p);
+      at::mm_out(matrix.q, matrix.m.t(), matrix.p);
+    }
+    send(factors.all_q).wait();
+    for (LowRankMatrix& matrix : factors.matrices) {
+      at::mm_out(matrix.m, matrix.p, matrix.q.t());
+      if (matrix.error.defined()) matrix.error.sub_(matrix.m, bucket.share);
+      matrix.store();
+      // An overflow is seen in the gradients, once; here it would stay for ever.
+      matrix.q.nan_to_num_(0, 0, 0);
+      if (matrix.error.defined()) matrix.error.nan_to_num_(0, 0, 0);
+    }
+  }
+
+  PowerSgdOptions options_;
+  bool batched_;
+  comm::Group group_;
+  AllReduce plain_;
+  std::vector<std::optional<BucketFactors>> factors_;  // by index of the bucket
+  int64_t step_ = 0;
+  int64_t bytes_given_ = 0;
+};
+
+CommHook make_hook(const PowerSgdOptions& options, bool batched) {
+  check(options, batched ? "batched_power_sgd_hook" : "power_sgd_hook");
+  return CommHook([options, batched](const comm::Group& group) -> std::unique_ptr<BucketReducer> {
+    return std::make_unique<PowerSgd>(options, batched, group);
+  });
+}
+
+}  // namespace
+
+CommHook power_sgd_hook(const PowerSgdOptions& options) { return make_hook(options, false); }
+CommHook batched_power_sgd_hook(const PowerSgdOptions& options) { return make_hook(options, true); }
+
+int64_t power_sgd_numbers(at::ArrayRef<at::IntArrayRef> shapes, const PowerSgdOptions& options) {
+  int64_t numbers = 0;
+  for (const at::IntArrayRef shape : shapes) {
+    const int64_t all = c10::multiply_integers(shape);
+    numbers += is_compressed(shape, options)
+                   ? numbers_of_factors(shape[0], all / shape[0], options.matrix_approximation_rank)
+                   : all;
+  }
+  return numbers;
+}
+
+}  // namespace accelerate::gradient

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support.hpp"
+
+using namespace gradient_testing;
+
+namespace {
+
+std::string refusal_of(const ReduceFunction& reduce) {
+  std::string said;
+  run_threads(1, [&](const Group& group) {
+    Hooked hooked(group, {{3}}, comm_hook(reduce));
+    try {
+      hooked.reduced({torch::ones({3}, torch::kDouble)});
+    } catch (const accelerate::Error& error) {
+      said = error.what();
+    }
+  });
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("a function reduces each bucket, and what it returns are the gradients") {
+  run_threads(2, [](const Group& group) {
+    int64_t calls = 0;
+    Hooked hooked(group, {{2, 3}, {4}}, comm_hook([&](const GradientBucket& bucket, const Group& own) {
+                    ++calls;
+                    const at::Tensor twice = bucket.gradients * 2;
+                    own.all_reduce(twice);
+                    return twice;
+                  }));
+    for (int round = 1; round < 4; ++round) {
+      const auto mine = torch::full({2, 3}, static_cast<double>(group.rank() + 1));
+      const auto seen = hooked.reduced({mine, torch::ones({4}, torch::kDouble)});
+      CHECK(torch::equal(seen[0], torch::full({2, 3}, 3.0, torch::kDouble)));
+      CHECK(torch::equal(seen[1], torch::full({4}, 2.0, torch::kDouble)));
+      CHECK(calls == round * static_cast<int64_t>(hooked.engine.plan().buckets.size()));
+    }
+  });
+}
+
+TEST_CASE("what a function writes between the parameters stays out of gradients and norms") {
+  run_threads(2, [](const Group& group) {
+    Hooked hooked(group, {{3}, {3}}, comm_hook([](const GradientBucket& bucket, const Group& own) {
+                    own.all_reduce(bucket.gradients);
+                    return bucket.gradients + 1;
+                  }));
+    hooked.reduced({torch::ones({3}, torch::kDouble), torch::ones({3}, torch::kDouble)});
+    double sum = 0;
+    for (const at::Tensor& flat : hooked.engine.gradients()) sum += flat.sum().item<double>();
+    CHECK(sum == 12);
+  });
+}
+
+TEST_CASE("a function that returns another shape, dtype or nothing, or that is empty, is told so") {
+  const std::string told = "; return a tensor like bucket.gradients";
+  const std::string bucket = " for bucket 0, which is [8] Double on cpu";
+  const std::string who =
+      "[rank 0 of 1, " + accelerate::base::host_name() + "] backward: the communication hook returned ";
+  const auto seen = refusal_of([](const GradientBucket& b, const Group&) { return b.gradients.narrow(0, 0, 3); });
+  CHECK(seen == who + "[3] Double on cpu" + bucket + told);
+  CHECK(refusal_of([](const GradientBucket& b, const Group&) { return b.gradients.to(at::kFloat); }) ==
+        who + "[8] Float on cpu" + bucket + told);
+  CHECK(refusal_of([](const GradientBucket&, const Group&) { return at::Tensor(); }) ==
+        who + "an undefined tensor" + bucket + told);
+  CHECK_THROWS_WITH(comm_hook({}), "comm_hook: the function is empty, must reduce a bucket");
+}
+
+TEST_CASE("an exception of the function comes out of backward, and the next backward is right") {
+  run_threads(2, [](const Group& group) {
+    bool fails = true;
+    Hooked hooked(group, {{3}}, comm_hook([&](const GradientBucket& bucket, const Group& own) {
+                    if (std::exchange(fails, false)) throw std::runtime_error("mine");
+                    own.all_reduce(bucket.gradients);
+                    return bucket.gradients;
+                  }));
+    const auto ones = torch::ones({3}, torch::kDouble);
+    CHECK_THROWS_WITH(hooked.reduced({ones}), "mine");
+    CHECK(torch::equal(hooked.reduced({ones})[0], ones));
+  });
+}

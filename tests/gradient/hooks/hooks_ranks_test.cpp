@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hooks between processes, on every CPU backend.
+#include "support.hpp"
+//
+#include "tests/world.hpp"
+
+using namespace gradient_testing;
+
+TEST_CASE("hooks give the mean within their precision, with the same bits on every rank, step after step") {
+  const Group& group = testing::world();
+  const PowerSgdOptions exact{.matrix_approximation_rank = group.size(), .start_step = 2};
+  // Of one direction, where a warm start of 16 bits is as exact as they are.
+  const auto gradient = [](int64_t rank, int64_t step) {
+    return (low_rank(40, 20, 1, 3 * rank) * static_cast<double>(step + 1)).to(at::kFloat);
+  };
+  const std::vector<std::pair<CommHook, double>> hooks{
+      {fp16_compress_hook(), 0.001},
+      {bf16_compress_hook(), 0.01},
+      {power_sgd_hook(exact), 1e-5},
+      {bf16_compress_wrapper(power_sgd_hook(exact)), 0.06},  // all of its arithmetic is in 8 bits, as in PyTorch
+      {fp16_compress_wrapper({}), 0.001}};
+  for (const auto& [hook, tolerance] : hooks) {
+    Hooked hooked(group, {{40, 20}, {40, 20}, {5}}, hook, at::kFloat);
+    for (int64_t step = 0; step < 4; ++step) {
+      at::Tensor mean = torch::zeros({40, 20});
+      for (int64_t rank = 0; rank < group.size(); ++rank) mean += gradient(rank, step) / group.size();
+      const at::Tensor mine = gradient(group.rank(), step);
+      const auto seen = hooked.reduced({mine, group.rank() == 0 ? mine : at::Tensor(), {}});
+      CHECK((seen[0] - mean).norm().item<double>() < tolerance * mean.norm().item<double>());
+      CHECK(seen[1].defined());
+      CHECK_FALSE(seen[2].defined());
+      CHECK(bit_equal(group, {seen[0], seen[1]}));
+    }
+  }
+}

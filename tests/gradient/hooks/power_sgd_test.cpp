@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support.hpp"
+//
+#include <limits>
+
+using namespace gradient_testing;
+
+namespace {
+
+PowerSgdOptions from_step(int64_t start, int64_t rank = 1) {
+  return {.matrix_approximation_rank = rank, .start_step = start};
+}
+
+// 300 steps of gradient descent on |W - target_of_this_rank|^2, whose mean target has many singular values.
+double distance_after_training(const CommHook& hook) {
+  double left = 0;
+  run_threads(2, [&](const Group& group) {
+    const auto target = [](int64_t rank) { return numbers({24, 16}, 50 + rank); };
+    Hooked hooked(group, {{24, 16}}, hook);
+    const at::Tensor& weight = hooked.parameters[0];
+    for (int step = 0; step < 300; ++step) {
+      const auto gradient = hooked.reduced({weight.detach() - target(group.rank())})[0];
+      weight.detach().sub_(gradient, 0.05);
+    }
+    if (group.rank() == 0) left = (weight.detach() - (target(0) + target(1)) / 2).norm().item<double>();
+  });
+  return left;
+}
+
+}  // namespace
+
+TEST_CASE("reductions before the start step are plain, bit for bit; from it on a gradient of that rank is exact") {
+  run_threads(2, [](const Group& group) {
+    const auto gradient = [&](int64_t step) { return low_rank(40, 20, 1, 10 * step + group.rank()); };
+    Hooked plain(group, {{40, 20}, {7}}, {});
+    Hooked hooked(group, {{40, 20}, {7}}, power_sgd_hook(from_step(2, 2)));  // the mean of two of rank 1 is of rank 2
+    for (int64_t step = 0; step < 5; ++step) {
+      CAPTURE(step);
+      const auto vector = numbers({7}, step + group.rank());
+      const auto expected = plain.reduced({gradient(step), vector});
+      const auto seen = hooked.reduced({gradient(step), vector});
+      CHECK(torch::equal(seen[0], expected[0]) == (step < 2));
+      CHECK(near(seen[0], expected[0], 1e-10));
+      CHECK(torch::equal(seen[1], expected[1]));
+      CHECK(bit_equal(group, seen));
+    }
+  });
+}
+
+TEST_CASE("convolutions, also in channels-last memory, are matrices of their output channels") {
+  run_threads(2, [](const Group& group) {
+    const auto gradient = low_rank(8, 36, 1, 3).view({8, 4, 3, 3});
+    Hooked hooked(group, {{8, 4, 3, 3}}, power_sgd_hook(from_step(0)));
+    CHECK(near(hooked.reduced({gradient})[0], gradient, 1e-12));
+    auto parameter = torch::zeros({8, 4, 3, 3}, torch::kDouble).contiguous(at::MemoryFormat::ChannelsLast);
+    parameter.requires_grad_();
+    Engine engine(group.duplicate(), {{"p", parameter}}, {.hook = power_sgd_hook(from_step(0))});
+    (parameter * gradient).sum().backward();
+    CHECK(near(parameter.grad(), gradient, 1e-12));
+  });
+}
+
+TEST_CASE("bytes are those of the formula: factors where they save enough, the rest as it is, and the counts") {
+  const std::vector<std::vector<int64_t>> shapes{{40, 20}, {7}, {3, 3}, {8, 4, 3, 3}};
+  const std::vector<at::IntArrayRef> refs(shapes.begin(), shapes.end());
+  CHECK(power_sgd_numbers(refs, {.matrix_approximation_rank = 2}) == 2 * (40 + 20) + 7 + 9 + 2 * (8 + 36));
+  CHECK(power_sgd_numbers(refs, {.min_compression_rate = 12}) == (40 + 20) + 7 + 9 + 8 * 36);
+  run_threads(2, [&](const Group& group) {
+    Hooked hooked(group, shapes, power_sgd_hook(from_step(0, 2)), at::kFloat);
+    std::vector<at::Tensor> ones;
+    for (const auto& shape : shapes) ones.push_back(torch::ones(shape));
+    hooked.reduced(ones);
+    const auto counts = static_cast<int64_t>(shapes.size());
+    CHECK(hooked.engine.bytes_given() == 4 * (power_sgd_numbers(refs, from_step(0, 2)) + counts));
+  });
+}
+
+TEST_CASE("with error feedback training arrives, without it stays far away in the same steps") {
+  const double exact = distance_after_training({});
+  const double with_feedback = distance_after_training(power_sgd_hook(from_step(0)));
+  PowerSgdOptions without = from_step(0);
+  without.use_error_feedback = false;
+  const double without_feedback = distance_after_training(power_sgd_hook(without));
+  CHECK(exact < 1e-4);
+  CHECK(with_feedback < 1e-4);
+  CHECK(without_feedback > 1);
+}
+
+TEST_CASE("a warm start makes each step of a constant gradient better than the one before") {
+  run_threads(1, [](const Group& group) {
+    PowerSgdOptions options = from_step(0);
+    options.use_error_feedback = false;
+    const auto gradient = numbers({30, 30}, 4);
+    const auto error_of_last = [&](bool warm) {
+      options.warm_start = warm;
+      Hooked hooked(group, {{30, 30}}, power_sgd_hook(options));
+      at::Tensor last;
+      for (int step = 0; step < 20; ++step) last = hooked.reduced({gradient})[0];
+      return (last - gradient).norm().item<double>();
+    };
+    const auto singular = std::get<1>(torch::linalg_svd(gradient));
+    const double best = singular.slice(0, 1).norm().item<double>();
+    CHECK(error_of_last(true) < best * 1.01);
+    CHECK(error_of_last(false) > error_of_last(true));
+  });
+}
+
+TEST_CASE("a gradient of zeros, or none on any rank, does no harm; an infinite one is seen once") {
+  run_threads(2, [](const Group& group) {
+    for (const auto& hook : {power_sgd_hook(from_step(0)), batched_power_sgd_hook(from_step(0)),
+                             bf16_compress_wrapper(power_sgd_hook(from_step(0)))}) {
+      Hooked hooked(group, {{40, 20}, {40, 20}}, hook, at::kFloat);
+      const auto ones = torch::ones({40, 20});
+      CHECK(torch::equal(hooked.reduced({torch::zeros({40, 20}), torch::zeros({40, 20})})[0], torch::zeros({40, 20})));
+      CHECK_FALSE(hooked.reduced({torch::zeros({40, 20}), {}})[1].defined());
+      auto infinite = torch::ones({40, 20});
+      infinite[3][4] = std::numeric_limits<float>::infinity();
+      CHECK_FALSE(hooked.reduced({infinite, ones})[0].isfinite().all().item<bool>());
+      at::Tensor last;
+      for (int step = 0; step < 8; ++step) last = hooked.reduced({ones, ones})[0];
+      CHECK(near(last, ones, 0.05));
+    }
+  });
+}
+
+TEST_CASE("every hook is within 1e-2 of the plain mean for a parameter of 40 x 20, as Accelerate's test asks") {
+  const PowerSgdOptions rank_2 = from_step(1000, 2);
+  for (const auto& hook :
+       {fp16_compress_hook(), bf16_compress_hook(), power_sgd_hook(), fp16_compress_wrapper(power_sgd_hook()),
+        bf16_compress_wrapper(power_sgd_hook()), power_sgd_hook(rank_2), batched_power_sgd_hook(rank_2),
+        fp16_compress_wrapper(batched_power_sgd_hook(rank_2)), bf16_compress_wrapper(batched_power_sgd_hook(rank_2))}) {
+    run_threads(2, [&](const Group& group) {
+      const auto gradient = numbers({40, 20}, group.rank(), at::kFloat);
+      Hooked plain(group, {{40, 20}}, {}, at::kFloat), hooked(group, {{40, 20}}, hook, at::kFloat);
+      CHECK(near(hooked.reduced({gradient})[0], plain.reduced({gradient})[0], 1e-2));
+    });
+  }
+}
+
+TEST_CASE("options out of range are refused with their values") {
+  CHECK_THROWS_WITH(power_sgd_hook({.matrix_approximation_rank = 0}),
+                    "power_sgd_hook: matrix_approximation_rank is 0, must be at least 1");
+  CHECK_THROWS_WITH(batched_power_sgd_hook({.start_step = -1}),
+                    "batched_power_sgd_hook: start_step is -1, must be at least 0");
+  CHECK_THROWS_WITH(power_sgd_hook({.min_compression_rate = 0}),
+                    "power_sgd_hook: min_compression_rate is 0, must be more than 0");
+}
