@@ -41,7 +41,7 @@ struct MpiShared {
 
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn) {
     if (!channel.has_few_ranks()) return channel.reduce_scatter(output, input, op, turn);
-    channel.runtime().reduction(input.scalar_type(), op);  // refuses what cannot be reduced
+    static_cast<void>(channel.runtime().reduction(input.scalar_type(), op));  // refuses what cannot be reduced
     input_copy = input.clone();  // the ring uses its parts up; a member, because MPI may still write to it
     by_messages.reduce_scatter(input_copy, op, turn.call, turn.turn);
     output.reshape({-1}).copy_(input_copy.reshape({-1}).narrow(0, channel.rank() * output.numel(), output.numel()));
