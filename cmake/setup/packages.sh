@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Which Debian packages are needed, how to see that they are there, how they are installed.
 packages_build="g++ cmake ninja-build ccache python3 libopenmpi-dev libpmix-dev libgloo-dev libcli11-dev
-  nlohmann-json3-dev zlib1g-dev libyaml-cpp-dev libjpeg-dev libpng-dev"
+  nlohmann-json3-dev zlib1g-dev libxxhash-dev libyaml-cpp-dev libjpeg-dev libpng-dev"
 packages_test="doctest-dev"
 packages_style="clang-format clang-tidy"
 packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client munge"
@@ -13,6 +13,7 @@ declare -A package_gives=(
   [python3]="command python3" [python3-venv]="python ensurepip" [ca-certificates]="file /etc/ssl/certs/ca-certificates.crt"
   [libopenmpi-dev]="command mpicc" [libpmix-dev]="pkgfile pmix2/include/pmix.h" [libgloo-dev]="header gloo/rendezvous/store.h"
   [libcli11-dev]="header CLI/CLI.hpp" [nlohmann-json3-dev]="header nlohmann/json.hpp" [zlib1g-dev]="header zlib.h"
+  [libxxhash-dev]="header xxhash.h"
   [libyaml-cpp-dev]="header yaml-cpp/yaml.h" [libjpeg-dev]="header jpeglib.h" [libpng-dev]="header png.h"
   [doctest-dev]="header doctest/doctest.h"
   [clang-format]="command clang-format" [clang-tidy]="command clang-tidy"

@@ -18,7 +18,7 @@ Names operator+(Names left, const Names& right) {
 
 // Plain C++: nothing of LibTorch may be included.
 bool is_plain(const std::string& place) {
-  return place == "base" || place == "env" || place == "launch" || place.starts_with("launch/");
+  return place == "archive" || place == "base" || place == "env" || place == "launch" || place.starts_with("launch/");
 }
 
 // Rooms so large that their folders are places of their own; a file directly in one of them is its face.
@@ -56,13 +56,14 @@ void check_file(const fs::path& repository, const fs::path& file, std::vector<st
 
 const std::map<std::string, Names>& table() {
   static const auto made = [] {
-    const Names ground{"base", "env"};
+    const Names ground{"archive", "base", "env"};
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree"};
     const Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile", "job"};
     const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},
+        {"archive", {"base"}},
         {"env", {"base"}},
         {"comm", ground + Names{"comm/core", "comm/operations", "comm/rendezvous", "comm/threads"}},
         {"comm/core", ground},

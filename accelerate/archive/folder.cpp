@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "accelerate/archive/mapped_file.hpp"
+#include "accelerate/archive/sink.hpp"
+
+namespace accelerate::archive {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view mark_of_making = ".saving-";
+constexpr std::string_view checkpoint_prefix = "checkpoint_";
+
+[[noreturn]] void fail(std::string_view operation, const fs::path& path, std::string_view what) {
+  base::fail(ErrorKind::io, {}, operation, "{} {}: {}", path.string(), what, std::strerror(errno));
+}
+
+base::FileDescriptor open_folder(const fs::path& path) {
+  return base::FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+void bring_to_disk(const fs::path& folder, std::string_view operation) {
+  const auto open = open_folder(folder);
+  if (!open || ::fsync(open.get()) != 0) fail(operation, folder, "cannot be brought to the disk");
+}
+
+fs::path parent_of(const fs::path& place) { return place.has_parent_path() ? place.parent_path() : fs::path("."); }
+
+std::optional<int64_t> number_of(const std::string& name) {
+  if (!name.starts_with(checkpoint_prefix)) return std::nullopt;
+  int64_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + checkpoint_prefix.size(), end, number);
+  return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
+}
+
+// Where nothing is held: what was left by a process that is gone.
+bool is_leftover(const fs::path& path) {
+  if (path.filename().string().find(mark_of_making) == std::string::npos) return false;
+  const auto folder = open_folder(path);
+  return folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+}  // namespace
+
+NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::move(place)), operation_(operation) {
+  const fs::path parent = parent_of(place_);
+  std::error_code error;
+  fs::create_directories(parent, error);
+  const std::string mine = place_.filename().string() + std::string(mark_of_making);
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    if (!entry.path().filename().string().starts_with(mine)) continue;
+    if (is_leftover(entry.path())) {
+      fs::remove_all(entry.path(), error);
+    } else {
+      base::fail(ErrorKind::usage, {}, operation_, "{} is being saved to by another process ({} is in the making)",
+                 place_.string(), entry.path().string());
+    }
+  }
+  std::string name = (parent / (mine + "XXXXXX")).string();
+  if (::mkdtemp(name.data()) == nullptr) fail(operation_, parent, "takes no new folder");
+  path_ = name;
+  ::chmod(
+      name.c_str(), 0777 & ~[] {
+        const mode_t mask = ::umask(0);
+        ::umask(mask);
+        return mask;
+      }());
+  lock_ = open_folder(path_);
+  if (!lock_ || ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) fail(operation_, path_, "cannot be held");
+}
+
+NewFolder::~NewFolder() {
+  if (path_.empty()) return;
+  std::error_code error;
+  fs::remove_all(path_, error);
+}
+
+void NewFolder::commit(const Manifest& manifest, bool durable) {
+  FileSink sink(path_ / manifest_name, operation_);
+  sink.write(write_manifest(manifest));
+  sink.finish(durable);
+  if (durable) bring_to_disk(path_, operation_);
+  // Two names exchanged are never both gone; then the old one is removed under its new name.
+  const bool replaces = fs::exists(place_);
+  const int done = replaces ? ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE)
+                            : ::rename(path_.c_str(), place_.c_str());
+  if (done != 0) fail(operation_, path_, fmt::format("cannot be renamed to {}", place_.string()));
+  const fs::path old = std::exchange(path_, {});
+  if (durable) bring_to_disk(parent_of(place_), operation_);
+  std::error_code error;
+  if (replaces) fs::remove_all(old, error);
+}
+
+void remove_leftovers(const fs::path& parent) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    if (is_leftover(entry.path())) fs::remove_all(entry.path(), error);
+  }
+}
+
+Manifest manifest_of(const fs::path& folder, std::string_view operation) {
+  const fs::path path = folder / manifest_name;
+  const MappedFile file(path, operation);
+  return read_manifest(file.text(), {.path = path.string(), .operation = std::string(operation)});
+}
+
+std::optional<std::string> what_is_wrong(const fs::path& folder, bool verify) {
+  try {
+    for (const ManifestFile& listed : manifest_of(folder, "load").files) {
+      std::error_code error;
+      const auto bytes = fs::file_size(folder / listed.name, error);
+      if (error) return fmt::format("{} is missing", listed.name);
+      if (bytes != listed.bytes) return fmt::format("{} has {} bytes, expected {}", listed.name, bytes, listed.bytes);
+      if (!verify) continue;
+      const std::string now = checksum_of(MappedFile(folder / listed.name, "load").text());
+      if (now != listed.checksum) {
+        return fmt::format("{} has checksum {}, expected {}: its bytes were changed", listed.name, now,
+                           listed.checksum);
+      }
+    }
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::vector<fs::path> numbered_checkpoints(const fs::path& parent) {
+  std::vector<std::pair<int64_t, fs::path>> numbered;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    const auto number = number_of(entry.path().filename().string());
+    if (number && entry.is_directory(error)) numbered.emplace_back(*number, entry.path());
+  }
+  std::sort(numbered.begin(), numbered.end(), std::greater<>());
+  std::vector<fs::path> folders;
+  for (auto& [number, path] : numbered) folders.push_back(std::move(path));
+  return folders;
+}
+
+NewestWhole newest_whole(const fs::path& parent, std::string_view operation, bool verify) {
+  NewestWhole newest;
+  for (const fs::path& folder : numbered_checkpoints(parent)) {
+    const auto wrong = what_is_wrong(folder, verify);
+    if (!wrong) {
+      newest.folder = folder;
+      return newest;
+    }
+    newest.passed_over.push_back(fmt::format("{}: {}", folder.filename().string(), *wrong));
+  }
+  base::fail(
+      ErrorKind::io, {}, operation, "there is no whole checkpoint in {} ({})", parent.string(),
+      newest.passed_over.empty() ? "no folder checkpoint_N" : fmt::format("{}", fmt::join(newest.passed_over, "; ")));
+}
+
+}  // namespace accelerate::archive

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folders that are there as a whole or not at all.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/archive/manifest.hpp"
+#include "accelerate/base/file_descriptor.hpp"
+
+namespace accelerate::archive {
+
+/// A folder in the making, beside the place where it will be. Until commit() nobody who looks for checkpoints sees it,
+/// and whatever ends the program before leaves the place as it was.
+///
+/// Throws Error (io) where the system refuses; Error (usage) where another process is saving to the same place.
+class NewFolder {
+ public:
+  /// place       of the whole folder, without a slash at its end; its parent is made
+  /// operation   what the user called, for errors
+  NewFolder(std::filesystem::path place, std::string_view operation);
+  /// Without commit(): removed, with all in it.
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  /// Where files are written to.
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+  /// Writes the manifest and puts the folder into its place, instead of what was there. durable: it is there after a
+  /// loss of power, too; files must have been brought to the disk by then.
+  void commit(const Manifest& manifest, bool durable = true);
+
+ private:
+  std::filesystem::path place_, path_;
+  std::string operation_;
+  base::FileDescriptor lock_;
+};
+
+/// Takes away what processes that were killed left beside a place: folders in the making that nobody holds.
+void remove_leftovers(const std::filesystem::path& parent);
+
+/// What is wrong with a checkpoint's folder, in a sentence; none: it is whole.
+/// verify   checksums too, which reads all of it
+[[nodiscard]] std::optional<std::string> what_is_wrong(const std::filesystem::path& folder, bool verify);
+
+/// Its manifest. Throws Error (io) where there is none.
+[[nodiscard]] Manifest manifest_of(const std::filesystem::path& folder, std::string_view operation);
+
+/// Folders "checkpoint_7" in parent, by their number, the highest first.
+[[nodiscard]] std::vector<std::filesystem::path> numbered_checkpoints(const std::filesystem::path& parent);
+
+struct NewestWhole {
+  std::filesystem::path folder{};
+  std::vector<std::string> passed_over{};  ///< "checkpoint_9: model.safetensors is missing"
+};
+
+/// The highest numbered checkpoint that is whole. Throws Error (io) with all that is wrong where none is.
+[[nodiscard]] NewestWhole newest_whole(const std::filesystem::path& parent, std::string_view operation, bool verify);
+
+}  // namespace accelerate::archive

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint's folder holds: written last, so that a folder with one is whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/archive/origin.hpp"
+
+namespace accelerate::archive {
+
+struct ManifestFile {
+  std::string name{};  ///< in the folder
+  uint64_t bytes = 0;
+  std::string checksum{};  ///< checksum_of() its bytes
+  bool operator==(const ManifestFile&) const = default;
+};
+
+/// What is saved: the first model, the second optimizer, rank 3's random states.
+struct ManifestPart {
+  std::string kind{};  ///< "model", "optimizer", "scheduler", "random_states", ...
+  int64_t index = 0;   ///< in order of preparation, or the rank
+  std::vector<std::string> files{};
+  bool operator==(const ManifestPart&) const = default;
+};
+
+/// Elements begin to end of a tensor, in row-major order, lie in a file under a name. Whole tensors have one range,
+/// 0 to their number of elements; a shard would be another range of the same tensor.
+struct ManifestRange {
+  std::string tensor{};  ///< "model.0/first.weight"
+  uint64_t begin = 0, end = 0;
+  std::string file{};
+  std::string key{};  ///< its name in the file
+  bool operator==(const ManifestRange&) const = default;
+};
+
+struct Manifest {
+  static constexpr int64_t current_version = 1;
+  int64_t version = current_version;  ///< of the format
+  std::string library{};              ///< that wrote it
+  int64_t world_size = 1, step = 0, epoch = 0;
+  std::vector<ManifestFile> files{};
+  std::vector<ManifestPart> parts{};
+  std::vector<ManifestRange> ranges{};
+  bool operator==(const Manifest&) const = default;
+};
+
+inline constexpr std::string_view manifest_name = "manifest.json";
+
+[[nodiscard]] std::string write_manifest(const Manifest& manifest);
+
+/// Throws Error (data) with the path and the member for what is no manifest, is of a newer version, lacks a member, or
+/// names a file outside its folder, twice, or one that it does not list.
+[[nodiscard]] Manifest read_manifest(std::string_view text, const Origin& origin);
+
+/// Whether it can be a file of a checkpoint's folder: no path, no ".", "..", no control character.
+[[nodiscard]] bool is_file_name(std::string_view name);
+
+}  // namespace accelerate::archive

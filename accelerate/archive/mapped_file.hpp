@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+namespace accelerate::archive {
+
+/// A file as memory that is read when it is touched. All processes of a machine that map it share one copy, the
+/// system's page cache. What a process writes into that memory stays its own and never reaches the file. The file must
+/// not be cut while it is mapped.
+class MappedFile {
+ public:
+  /// operation   what the user called, for errors
+  /// Throws Error (io) where it cannot be opened, or is no regular file.
+  MappedFile(std::filesystem::path path, std::string_view operation);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] uint64_t size() const { return size_; }
+  [[nodiscard]] std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
+  /// Null: an empty file.
+  [[nodiscard]] char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  std::filesystem::path path_;
+  void* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+}  // namespace accelerate::archive

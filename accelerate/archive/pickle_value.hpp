@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pickle holds, as values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace accelerate::archive {
+
+class PickleValue;
+using PickleItems = std::vector<PickleValue>;
+using PickleEntries = std::vector<std::pair<PickleValue, PickleValue>>;
+
+/// None.
+struct PickleNone {
+  bool operator==(const PickleNone&) const = default;
+};
+/// An integer beyond 64 bits: two's complement, lowest byte first, as short as it goes.
+struct PickleBigInteger {
+  std::string bytes{};
+  bool operator==(const PickleBigInteger&) const = default;
+};
+struct PickleBytes {
+  std::string bytes{};
+  bool operator==(const PickleBytes&) const = default;
+};
+struct PickleList {
+  std::shared_ptr<PickleItems> items = std::make_shared<PickleItems>();
+};
+struct PickleTuple {
+  std::shared_ptr<PickleItems> items = std::make_shared<PickleItems>();
+};
+/// A dict, in its order.
+struct PickleDict {
+  std::shared_ptr<PickleEntries> entries = std::make_shared<PickleEntries>();
+};
+/// A function, class or constant of a Python module by its name; nothing of it is ever looked up or run.
+struct PickleGlobal {
+  std::string module{}, name{};
+  bool operator==(const PickleGlobal&) const = default;
+  [[nodiscard]] std::string str() const { return module + "." + name; }
+};
+/// What Python would make by calling a global, and then fill.
+struct PickleObject {
+  struct Parts;
+  std::shared_ptr<Parts> parts;
+};
+/// What stands elsewhere in the file, by its name: torch's storages.
+struct PicklePersistent {
+  std::shared_ptr<PickleItems> id = std::make_shared<PickleItems>();
+};
+
+/// Containers are shared: two copies are the same list, as in Python.
+class PickleValue
+    : public std::variant<PickleNone, bool, int64_t, PickleBigInteger, double, std::string, PickleBytes, PickleList,
+                          PickleTuple, PickleDict, PickleGlobal, PickleObject, PicklePersistent> {
+ public:
+  using variant::variant;
+
+  template <typename T>
+  [[nodiscard]] const T* as() const {
+    return std::get_if<T>(this);
+  }
+  /// "a list", "an integer", ...: for errors.
+  [[nodiscard]] std::string_view kind() const;
+};
+
+struct PickleObject::Parts {
+  PickleGlobal global{};
+  PickleItems arguments{};
+  PickleEntries entries{};  ///< of a dict-like object
+  PickleItems items{};      ///< of a list-like object
+  PickleValue state{};      ///< what it was filled with; None: nothing
+};
+
+/// A value under a text, in a dict or an object that is like one; null where it is none, or has none such.
+[[nodiscard]] const PickleValue* find(const PickleValue& dict, std::string_view key);
+
+/// The entries of a dict, or of an object that is like one (collections.OrderedDict); null for others.
+[[nodiscard]] const PickleEntries* entries_of(const PickleValue& value);
+
+}  // namespace accelerate::archive

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instructions are those of Python's Lib/pickletools.py.
+#include "accelerate/archive/unpickle.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+
+namespace accelerate::archive {
+namespace {
+
+// How deep a value is nested and how many values it means; what is in something else is frozen, so both stay true and
+// nothing contains itself.
+struct Extent {
+  int64_t depth = 1;
+  int64_t values = 1;
+};
+
+constexpr int64_t most_depth = 100, most_values = 10'000'000;
+constexpr uint64_t most_copied = uint64_t{1} << 28;
+
+class Machine {
+ public:
+  Machine(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin)
+      : pickle_(pickle), allowed_(allowed), origin_(origin) {}
+
+  PickleValue run() {
+    while (!ended_) {
+      instruction_ = at_;
+      step(take(1)[0]);
+    }
+    if (stack_.size() != 1 || !marks_.empty()) fail("ends with {} values, expected 1", stack_.size());
+    return std::move(stack_.back().value);
+  }
+
+ private:
+  struct Slot {
+    PickleValue value;
+    Extent extent{};
+  };
+
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    origin_.broken("the pickle at byte {}: {}", instruction_, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  std::string_view take(uint64_t bytes) {
+    if (bytes > pickle_.size() - at_)
+      fail("{} bytes are expected, {} are left; it was cut", bytes, pickle_.size() - at_);
+    at_ += bytes;
+    return pickle_.substr(at_ - bytes, bytes);
+  }
+  template <typename Number>
+  Number number() {
+    Number number{};
+    std::memcpy(&number, take(sizeof(number)).data(), sizeof(number));
+    return number;
+  }
+  std::string_view line() {
+    const auto end = pickle_.find('\n', at_);
+    if (end == std::string_view::npos) fail("a line does not end; it was cut");
+    const auto text = take(end - at_);
+    ++at_;
+    return text;
+  }
+
+  void push(PickleValue value, Extent extent = {}) { stack_.push_back({std::move(value), extent}); }
+  Slot pop() {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is expected, there is none");
+    Slot slot = std::move(stack_.back());
+    stack_.pop_back();
+    return slot;
+  }
+  Slot& top() {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is expected, there is none");
+    return stack_.back();
+  }
+  std::vector<Slot> pop_to_mark() {
+    if (marks_.empty()) fail("a mark is expected, there is none");
+    const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
+    std::vector<Slot> slots(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
+    stack_.erase(from, stack_.end());
+    marks_.pop_back();
+    return slots;
+  }
+
+  // What is put into something is not changed any more.
+  PickleValue put_into(Slot& slot, Extent& whole, const void* container = nullptr) {
+    if (container != nullptr && identity(slot.value) == container) fail("{} is put into itself", slot.value.kind());
+    whole.depth = std::max(whole.depth, slot.extent.depth + 1);
+    whole.values = std::min(whole.values + slot.extent.values, most_values + 1);
+    if (whole.depth > most_depth) fail("values are nested more than {} deep", most_depth);
+    if (whole.values > most_values) fail("the values are more than {}", most_values);
+    freeze(slot.value);
+    return slot.value;
+  }
+  static const void* identity(const PickleValue& value) {
+    if (const auto* list = value.as<PickleList>()) return list->items.get();
+    if (const auto* dict = value.as<PickleDict>()) return dict->entries.get();
+    if (const auto* object = value.as<PickleObject>()) return object->parts.get();
+    return nullptr;
+  }
+  void freeze(const PickleValue& value) {
+    if (const void* who = identity(value)) frozen_.emplace(who, value);
+  }
+  // The container on top of the stack, to be filled.
+  Slot& open_container() {
+    Slot& slot = top();
+    if (frozen_.contains(identity(slot.value)))
+      fail("{} is changed after it was used in another value", slot.value.kind());
+    return slot;
+  }
+
+  PickleValue tuple_of(std::vector<Slot> slots, Extent& extent) {
+    PickleTuple tuple;
+    for (Slot& slot : slots) tuple.items->push_back(put_into(slot, extent));
+    return tuple;
+  }
+  void push_tuple(std::vector<Slot> slots) {
+    Extent extent;
+    PickleValue tuple = tuple_of(std::move(slots), extent);
+    push(std::move(tuple), extent);
+  }
+  void push_last_as_tuple(size_t count) {
+    std::vector<Slot> slots;
+    for (size_t i = 0; i < count; ++i) slots.push_back(pop());
+    std::reverse(slots.begin(), slots.end());
+    push_tuple(std::move(slots));
+  }
+
+  void append(std::vector<Slot> slots) {
+    Slot& container = open_container();
+    PickleItems* items = nullptr;
+    if (const auto* list = container.value.as<PickleList>()) items = list->items.get();
+    if (const auto* object = container.value.as<PickleObject>()) items = &object->parts->items;
+    if (items == nullptr) fail("a list is expected, there is {}", container.value.kind());
+    for (Slot& slot : slots) items->push_back(put_into(slot, container.extent, identity(container.value)));
+    refresh(container);
+  }
+  void set_items(std::vector<Slot> slots) {
+    Slot& container = open_container();
+    PickleEntries* entries = nullptr;
+    if (const auto* dict = container.value.as<PickleDict>()) entries = dict->entries.get();
+    if (const auto* object = container.value.as<PickleObject>()) entries = &object->parts->entries;
+    if (entries == nullptr) fail("a dict is expected, there is {}", container.value.kind());
+    if (slots.size() % 2 != 0) fail("a dict is given {} keys and values, expected pairs", slots.size());
+    for (size_t i = 0; i < slots.size(); i += 2) {
+      PickleValue key = put_into(slots[i], container.extent, identity(container.value));
+      entries->emplace_back(std::move(key), put_into(slots[i + 1], container.extent, identity(container.value)));
+    }
+    refresh(container);
+  }
+  // Copies in the memo have the extent of when they were made.
+  void refresh(const Slot& container) { extents_[identity(container.value)] = container.extent; }
+
+  // Texts are copied: a few instructions could ask for all memory.
+  void count_copy(const PickleValue& value) {
+    if (const auto* text = value.as<std::string>()) copied_ += text->size();
+    if (const auto* bytes = value.as<PickleBytes>()) copied_ += bytes->bytes.size();
+    if (copied_ > most_copied) fail("texts are repeated to more than {} bytes", most_copied);
+  }
+  void remember(uint32_t index) {
+    count_copy(top().value);
+    memo_[index] = top();
+  }
+  void recall(uint32_t index) {
+    const auto found = memo_.find(index);
+    if (found == memo_.end()) fail("value {} of the memo is not there", index);
+    count_copy(found->second.value);
+    Slot slot = found->second;
+    const auto extent = extents_.find(identity(slot.value));
+    if (extent != extents_.end()) slot.extent = extent->second;
+    stack_.push_back(std::move(slot));
+  }
+
+  void push_global(PickleGlobal global) {
+    if (!allowed_.contains(global.str())) {
+      fail(
+          "it names {}, which is not read: only numbers, texts, containers and tensors are; a program that is in a "
+          "checkpoint is not run",
+          in_quotes(global.str()));
+    }
+    push(std::move(global));
+  }
+  void reduce() {
+    Slot arguments = pop();
+    const Slot callee = pop();
+    const auto* global = callee.value.as<PickleGlobal>();
+    const auto* tuple = arguments.value.as<PickleTuple>();
+    if (global == nullptr || tuple == nullptr) {
+      fail("a call is of {} with {}, expected a name and a tuple", callee.value.kind(), arguments.value.kind());
+    }
+    auto parts = std::make_shared<PickleObject::Parts>();
+    parts->global = *global;
+    parts->arguments = *tuple->items;
+    push(PickleObject{std::move(parts)}, arguments.extent);
+  }
+  void build() {
+    Slot state = pop();
+    Slot& container = open_container();
+    const auto* object = container.value.as<PickleObject>();
+    if (object == nullptr) fail("an object is expected, there is {}", container.value.kind());
+    object->parts->state = put_into(state, container.extent, identity(container.value));
+    refresh(container);
+  }
+  void push_persistent() {
+    Slot id = pop();
+    const auto* tuple = id.value.as<PickleTuple>();
+    if (tuple == nullptr) fail("a storage is named by {}, expected a tuple", id.value.kind());
+    push(PicklePersistent{tuple->items}, id.extent);
+  }
+  void push_integer(std::string_view bytes) {
+    if (bytes.size() > 8) return push(PickleBigInteger{std::string(bytes)});
+    int64_t value = 0;
+    std::memcpy(&value, bytes.data(), bytes.size());
+    const auto unused = static_cast<int>(64 - 8 * bytes.size());
+    if (!bytes.empty()) value = static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused;  // its sign
+    push(value);
+  }
+
+  void step(char instruction);
+  bool step_of_numbers(char instruction);
+  bool step_of_texts(char instruction);
+  bool step_of_containers(char instruction);
+  bool step_of_memo(char instruction);
+  bool step_of_objects(char instruction);
+
+  std::string_view pickle_;
+  const AllowedGlobals& allowed_;
+  const Origin& origin_;
+  uint64_t at_ = 0, instruction_ = 0, copied_ = 0;
+  bool ended_ = false;
+  std::vector<Slot> stack_;
+  std::vector<size_t> marks_;  // heights of the stack
+  std::unordered_map<uint32_t, Slot> memo_;
+  std::unordered_map<const void*, PickleValue> frozen_;  // alive, so that nothing else takes their place
+  std::unordered_map<const void*, Extent> extents_;
+};
+
+void Machine::step(char instruction) {
+  if (instruction == '.') {  // STOP
+    ended_ = true;
+  } else if (instruction == '\x80') {  // PROTO
+    const auto protocol = number<uint8_t>();
+    if (protocol < 2 || protocol > 5) fail("protocol {} is not read, 2 to 5 are", protocol);
+  } else if (instruction == '\x95') {  // FRAME: a hint for reading ahead
+    number<uint64_t>();
+  } else if (!step_of_numbers(instruction) && !step_of_texts(instruction) && !step_of_containers(instruction) &&
+             !step_of_memo(instruction) && !step_of_objects(instruction)) {
+    fail("instruction 0x{:02x} is not read", static_cast<uint8_t>(instruction));
+  }
+}
+
+bool Machine::step_of_numbers(char instruction) {
+  switch (instruction) {
+    case 'N':
+      push(PickleNone{});
+      return true;
+    case '\x88':
+      push(true);
+      return true;
+    case '\x89':
+      push(false);
+      return true;
+    case 'K':
+      push(int64_t{number<uint8_t>()});
+      return true;
+    case 'M':
+      push(int64_t{number<uint16_t>()});
+      return true;
+    case 'J':
+      push(int64_t{number<int32_t>()});
+      return true;
+    case '\x8a':
+      push_integer(take(number<uint8_t>()));
+      return true;
+    case '\x8b':
+      push_integer(take(number<uint32_t>()));
+      return true;
+    case 'G': {  // big-endian
+      auto bytes = std::string(take(8));
+      std::reverse(bytes.begin(), bytes.end());
+      double value = 0;
+      std::memcpy(&value, bytes.data(), sizeof(value));
+      push(value);
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+bool Machine::step_of_texts(char instruction) {
+  switch (instruction) {
+    case 'X':
+      push(std::string(take(number<uint32_t>())));
+      return true;
+    case '\x8c':
+      push(std::string(take(number<uint8_t>())));
+      return true;
+    case '\x8d':
+      push(std::string(take(number<uint64_t>())));
+      return true;
+    case 'T':
+      push(std::string(take(number<uint32_t>())));
+      return true;
+    case 'U':
+      push(std::string(take(number<uint8_t>())));
+      return true;
+    case 'B':
+      push(PickleBytes{std::string(take(number<uint32_t>()))});
+      return true;
+    case 'C':
+      push(PickleBytes{std::string(take(number<uint8_t>()))});
+      return true;
+    case '\x8e':
+      push(PickleBytes{std::string(take(number<uint64_t>()))});
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Machine::step_of_containers(char instruction) {
+  switch (instruction) {
+    case '(':
+      marks_.push_back(stack_.size());
+      return true;
+    case '0':
+      static_cast<void>(pop());
+      return true;
+    case '1':
+      static_cast<void>(pop_to_mark());
+      return true;
+    case ']':
+      push(PickleList{});
+      return true;
+    case '}':
+      push(PickleDict{});
+      return true;
+    case ')':
+      push(PickleTuple{});
+      return true;
+    case 't':
+      push_tuple(pop_to_mark());
+      return true;
+    case '\x85':
+      push_last_as_tuple(1);
+      return true;
+    case '\x86':
+      push_last_as_tuple(2);
+      return true;
+    case '\x87':
+      push_last_as_tuple(3);
+      return true;
+    case 'a': {
+      std::vector<Slot> one;
+      one.push_back(pop());
+      append(std::move(one));
+      return true;
+    }
+    case 'e':
+      append(pop_to_mark());
+      return true;
+    case 's': {
+      std::vector<Slot> pair;
+      pair.push_back(pop());
+      pair.insert(pair.begin(), pop());
+      set_items(std::move(pair));
+      return true;
+    }
+    case 'u':
+      set_items(pop_to_mark());
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Machine::step_of_memo(char instruction) {
+  switch (instruction) {
+    case 'q':
+      remember(number<uint8_t>());
+      return true;
+    case 'r':
+      remember(number<uint32_t>());
+      return true;
+    case '\x94':
+      remember(static_cast<uint32_t>(memo_.size()));
+      return true;
+    case 'h':
+      recall(number<uint8_t>());
+      return true;
+    case 'j':
+      recall(number<uint32_t>());
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Machine::step_of_objects(char instruction) {
+  switch (instruction) {
+    case 'c': {
+      std::string module(line());
+      push_global({std::move(module), std::string(line())});
+      return true;
+    }
+    case '\x93': {  // STACK_GLOBAL
+      const Slot name = pop();
+      const Slot module = pop();
+      const auto* name_text = name.value.as<std::string>();
+      const auto* module_text = module.value.as<std::string>();
+      if (name_text == nullptr || module_text == nullptr) fail("a name is of no texts");
+      push_global({*module_text, *name_text});
+      return true;
+    }
+    case 'R':
+    case '\x81':
+      reduce();
+      return true;  // NEWOBJ: the same to those who run nothing
+    case 'b':
+      build();
+      return true;
+    case 'Q':
+      push_persistent();
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+PickleValue unpickle(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin) {
+  return Machine(pickle, allowed, origin).run();
+}
+
+}  // namespace accelerate::archive

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads Python's pickles without Python: values are made, nothing is run.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "accelerate/archive/origin.hpp"
+#include "accelerate/archive/pickle_value.hpp"
+
+namespace accelerate::archive {
+
+/// Which names a pickle may hold ("torch._utils._rebuild_tensor_v2"); any other is an error, before it is used.
+using AllowedGlobals = std::set<std::string, std::less<>>;
+
+/// Pickles of protocol 2 to 5, of torch.save, as PyTorch's weights_only=True takes them: numbers, texts, bytes, lists,
+/// tuples, dicts, calls of allowed names, and storages.
+///
+/// Throws Error (data) with the place in the pickle where it was cut, holds an instruction or a name that is not read,
+/// refers to what is not there, contains itself, is nested more than 100 deep, or means more than 10 million values (a
+/// few bytes can mean billions).
+[[nodiscard]] PickleValue unpickle(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin);
+
+}  // namespace accelerate::archive

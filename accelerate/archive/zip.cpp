@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layout: PKWARE's APPNOTE.TXT 6.3.9, sections 4.3 and 4.5.3.
+#include "accelerate/archive/zip.hpp"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <set>
+
+namespace accelerate::archive {
+namespace {
+
+constexpr uint32_t local_signature = 0x04034b50;
+constexpr uint32_t directory_signature = 0x02014b50;
+constexpr uint32_t end_signature = 0x06054b50;
+constexpr uint32_t end64_signature = 0x06064b50;
+constexpr uint32_t locator64_signature = 0x07064b50;
+constexpr uint64_t local_bytes = 30, directory_bytes = 46, end_bytes = 22, end64_bytes = 56, locator64_bytes = 20;
+constexpr uint32_t elsewhere32 = 0xffffffff;
+constexpr uint16_t elsewhere16 = 0xffff;
+constexpr uint16_t zip64_field = 1;
+constexpr uint16_t padding_field = 0x4246;  // "FB", as PyTorch's writer calls it
+
+uint32_t crc_of(std::string_view bytes) {
+  return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+// Numbers of a record, one after another.
+class Fields {
+ public:
+  explicit Fields(std::string_view bytes) : bytes_(bytes) {}
+  template <typename Number>
+  Number next() {
+    Number number{};
+    std::memcpy(&number, bytes_.data(), sizeof(number));
+    bytes_.remove_prefix(sizeof(number));
+    return number;
+  }
+  void skip(size_t bytes) { bytes_.remove_prefix(bytes); }
+  [[nodiscard]] size_t left() const { return bytes_.size(); }
+
+ private:
+  std::string_view bytes_;
+};
+
+struct Directory {
+  uint64_t begin = 0, size = 0, entries = 0;
+};
+
+class Reader {
+ public:
+  Reader(std::string_view file, const Origin& origin) : file_(file), origin_(origin) {}
+
+  std::vector<ZipMember> members() {
+    const Directory directory = find_directory();
+    std::vector<ZipMember> members;
+    std::set<std::string> names;
+    uint64_t at = directory.begin;
+    for (uint64_t i = 0; i < directory.entries; ++i) {
+      at = read_entry(at, members);
+      if (!names.insert(members.back().name).second) {
+        origin_.broken("the member {} comes twice", in_quotes(members.back().name));
+      }
+    }
+    if (at != directory.begin + directory.size) {
+      origin_.broken("the {} entries of the directory end at byte {}, expected {}", directory.entries, at,
+                     directory.begin + directory.size);
+    }
+    check_apart(members);
+    return members;
+  }
+
+ private:
+  // bytes at a place, or the error that they are not there
+  [[nodiscard]] std::string_view at(uint64_t begin, uint64_t size, std::string_view what) const {
+    if (begin > file_.size() || size > file_.size() - begin) {
+      origin_.broken("{} at byte {} has {} bytes, the file {}; it was cut", what, begin, size, file_.size());
+    }
+    return file_.substr(begin, size);
+  }
+
+  [[nodiscard]] uint64_t find_end() const {
+    const std::string signature = "PK\x05\x06";
+    const uint64_t from = file_.size() > end_bytes + elsewhere16 ? file_.size() - end_bytes - elsewhere16 : 0;
+    const auto found = file_.rfind(signature);
+    if (file_.size() >= end_bytes && found != std::string_view::npos && found >= from &&
+        found <= file_.size() - end_bytes) {
+      return found;
+    }
+    if (file_.starts_with("\x80\x02\x8a\x0a")) {
+      origin_.broken(
+          "the file is of PyTorch's format before 1.6; load it in Python and save it again, with "
+          "torch.save(torch.load(path), path)");
+    }
+    origin_.broken("{}", file_.starts_with("PK\x03\x04") ? "the file was cut: a ZIP file ends with its directory"
+                                                         : "the file is no ZIP file, as torch.save writes them");
+  }
+
+  [[nodiscard]] Directory find_directory() const {
+    const uint64_t end = find_end();
+    Fields fields(at(end, end_bytes, "the end of the directory"));
+    fields.skip(8);
+    fields.next<uint16_t>();
+    Directory directory{.entries = fields.next<uint16_t>()};
+    directory.size = fields.next<uint32_t>();
+    directory.begin = fields.next<uint32_t>();
+    const bool is_64 =
+        directory.entries == elsewhere16 || directory.size == elsewhere32 || directory.begin == elsewhere32;
+    if (is_64) directory = find_directory_64(end);
+    if (directory.entries > directory.size / directory_bytes) {
+      origin_.broken("the directory has {} entries in {} bytes", directory.entries, directory.size);
+    }
+    static_cast<void>(at(directory.begin, directory.size, "the directory"));
+    return directory;
+  }
+
+  [[nodiscard]] Directory find_directory_64(uint64_t end) const {
+    if (end < locator64_bytes) origin_.broken("the ZIP64 end of the directory is missing");
+    Fields locator(at(end - locator64_bytes, locator64_bytes, "the ZIP64 locator"));
+    if (locator.next<uint32_t>() != locator64_signature) {
+      origin_.broken("the ZIP64 end of the directory is missing");
+    }
+    locator.skip(4);
+    Fields fields(at(locator.next<uint64_t>(), end64_bytes, "the ZIP64 end of the directory"));
+    if (fields.next<uint32_t>() != end64_signature) origin_.broken("the ZIP64 end of the directory is missing");
+    fields.skip(28);
+    Directory directory{.entries = fields.next<uint64_t>()};
+    directory.size = fields.next<uint64_t>();
+    directory.begin = fields.next<uint64_t>();
+    return directory;
+  }
+
+  // Returns where the next entry is.
+  uint64_t read_entry(uint64_t place, std::vector<ZipMember>& members) const {
+    Fields fields(at(place, directory_bytes, "an entry of the directory"));
+    if (fields.next<uint32_t>() != directory_signature) {
+      origin_.broken("the directory has something else than an entry at byte {}", place);
+    }
+    fields.skip(4);
+    const auto flags = fields.next<uint16_t>();
+    const auto method = fields.next<uint16_t>();
+    fields.skip(4);
+    ZipMember member{.crc32 = fields.next<uint32_t>()};
+    uint64_t packed = fields.next<uint32_t>();
+    member.size = fields.next<uint32_t>();
+    const auto name_bytes = fields.next<uint16_t>();
+    const auto extra_bytes = fields.next<uint16_t>();
+    const auto comment_bytes = fields.next<uint16_t>();
+    fields.skip(8);
+    uint64_t header = fields.next<uint32_t>();
+    member.name = at(place + directory_bytes, name_bytes, "a member's name");
+    const auto extra = at(place + directory_bytes + name_bytes, extra_bytes, "a member's extra fields");
+    take_zip64(extra, member, packed, header);
+    if ((flags & 1) != 0) origin_.broken("the member {} is encrypted", in_quotes(member.name));
+    if (method != 0 || packed != member.size) {
+      origin_.broken("the member {} is compressed; torch.save stores members as they are", in_quotes(member.name));
+    }
+    member.begin = begin_of(header, member);
+    static_cast<void>(at(member.begin, member.size, fmt::format("the member {}", in_quotes(member.name))));
+    members.push_back(std::move(member));
+    return place + directory_bytes + name_bytes + extra_bytes + comment_bytes;
+  }
+
+  // What is too large for 32 bits stands there, in this order.
+  void take_zip64(std::string_view extra, ZipMember& member, uint64_t& packed, uint64_t& header) const {
+    while (extra.size() >= 4) {
+      Fields head(extra);
+      const auto id = head.next<uint16_t>();
+      const auto size = head.next<uint16_t>();
+      if (size > extra.size() - 4) origin_.broken("the extra fields of {} are broken", in_quotes(member.name));
+      Fields fields(extra.substr(4, size));
+      if (id == zip64_field) {
+        for (uint64_t* number : {&member.size, &packed, &header}) {
+          if (*number == elsewhere32 && fields.left() >= sizeof(uint64_t)) *number = fields.next<uint64_t>();
+        }
+      }
+      extra.remove_prefix(4 + size);
+    }
+  }
+
+  [[nodiscard]] uint64_t begin_of(uint64_t header, const ZipMember& member) const {
+    Fields fields(at(header, local_bytes, fmt::format("the header of {}", in_quotes(member.name))));
+    if (fields.next<uint32_t>() != local_signature) {
+      origin_.broken("the member {} has no header at byte {}", in_quotes(member.name), header);
+    }
+    fields.skip(22);
+    const auto name_bytes = fields.next<uint16_t>();
+    const auto extra_bytes = fields.next<uint16_t>();
+    if (at(header + local_bytes, name_bytes, "a member's name") != member.name) {
+      origin_.broken("the directory and the header at byte {} call a member differently", header);
+    }
+    return header + local_bytes + name_bytes + extra_bytes;
+  }
+
+  void check_apart(std::vector<ZipMember> members) const {
+    std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    for (size_t i = 1; i < members.size(); ++i) {
+      if (members[i - 1].begin + members[i - 1].size > members[i].begin) {
+        origin_.broken("the members {} and {} overlap", in_quotes(members[i - 1].name), in_quotes(members[i].name));
+      }
+    }
+  }
+
+  std::string_view file_;
+  const Origin& origin_;
+};
+
+template <typename... Numbers>
+std::string record(Numbers... numbers) {
+  std::string bytes;
+  (bytes.append(reinterpret_cast<const char*>(&numbers), sizeof(numbers)), ...);
+  return bytes;
+}
+
+uint32_t in_32(uint64_t number) { return number < elsewhere32 ? static_cast<uint32_t>(number) : elsewhere32; }
+uint16_t in_16(uint64_t number) { return number < elsewhere16 ? static_cast<uint16_t>(number) : elsewhere16; }
+
+// "2.0", or "4.5" where ZIP64 is used; 1 January 1980, so that equal members make equal files.
+constexpr uint16_t plain_version = 20, zip64_version = 45, no_time = 0, first_day = 0x21, utf8_names = 0x800,
+                   stored = 0;
+
+}  // namespace
+
+std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin) { return Reader(file, origin).members(); }
+
+void check_member(std::string_view file, const ZipMember& member, const Origin& origin) {
+  const uint32_t now = crc_of(bytes_of(file, member));
+  if (now == member.crc32) return;
+  origin.broken("the member {} has checksum {:08x}, expected {:08x}: its bytes were changed", in_quotes(member.name),
+                now, member.crc32);
+}
+
+void ZipWriter::add(const std::string& name, std::string_view bytes) {
+  const uint64_t header = sink_.written();
+  const bool is_64 = bytes.size() >= elsewhere32;
+  const std::string sizes_64 =
+      is_64 ? record(zip64_field, uint16_t{16}, uint64_t{bytes.size()}, uint64_t{bytes.size()}) : "";
+  const uint64_t before = header + local_bytes + name.size() + sizes_64.size() + 4;
+  const auto padding = static_cast<uint16_t>((alignment_ - before % alignment_) % alignment_);
+  const std::string extra = sizes_64 + record(padding_field, padding) + std::string(padding, 'Z');
+  const uint32_t crc = crc_of(bytes);
+  const uint32_t size = is_64 ? elsewhere32 : static_cast<uint32_t>(bytes.size());
+  sink_.write(record(local_signature, is_64 ? zip64_version : plain_version, utf8_names, stored, no_time, first_day,
+                     crc, size, size, static_cast<uint16_t>(name.size()), static_cast<uint16_t>(extra.size())) +
+              name + extra);
+  entries_.push_back({{.name = name, .begin = sink_.written(), .size = bytes.size(), .crc32 = crc}, header});
+  sink_.write(bytes);
+}
+
+void ZipWriter::finish() {
+  const uint64_t begin = sink_.written();
+  for (const auto& [member, header] : entries_) {
+    std::string numbers;
+    if (member.size >= elsewhere32) numbers += record(uint64_t{member.size}, uint64_t{member.size});
+    if (header >= elsewhere32) numbers += record(uint64_t{header});
+    const bool is_64 = !numbers.empty();
+    const std::string extra = is_64 ? record(zip64_field, static_cast<uint16_t>(numbers.size())) + numbers : "";
+    const uint16_t version = is_64 ? zip64_version : plain_version;
+    sink_.write(record(directory_signature, version, version, utf8_names, stored, no_time, first_day, member.crc32,
+                       in_32(member.size), in_32(member.size), static_cast<uint16_t>(member.name.size()),
+                       static_cast<uint16_t>(extra.size()), uint16_t{0}, uint16_t{0}, uint16_t{0}, uint32_t{0},
+                       in_32(header)) +
+                member.name + extra);
+  }
+  const uint64_t size = sink_.written() - begin;
+  const uint64_t count = entries_.size();
+  if (in_16(count) == elsewhere16 || in_32(size) == elsewhere32 || in_32(begin) == elsewhere32) {
+    const uint64_t end_64 = sink_.written();
+    sink_.write(record(end64_signature, uint64_t{end64_bytes - 12}, zip64_version, zip64_version, uint32_t{0},
+                       uint32_t{0}, count, count, size, begin));
+    sink_.write(record(locator64_signature, uint32_t{0}, end_64, uint32_t{1}));
+  }
+  sink_.write(record(end_signature, uint16_t{0}, uint16_t{0}, in_16(count), in_16(count), in_32(size), in_32(begin),
+                     uint16_t{0}));
+}
+
+}  // namespace accelerate::archive

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/folder.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <set>
+
+#include "accelerate/archive/sink.hpp"
+#include "accelerate/base/error.hpp"
+
+using namespace accelerate::archive;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  fs::path path = fs::path(TEST_BINARY_DIR) / "tmp_folder";
+};
+
+// A checkpoint of one file.
+void save(const fs::path& place, const std::string& content) {
+  NewFolder folder(place, "save_state");
+  FileSink sink(folder.path() / "model.safetensors", "save_state");
+  sink.write(content);
+  sink.finish();
+  folder.commit({.library = "test", .files = {{"model.safetensors", sink.written(), sink.checksum()}}});
+}
+
+std::string content_of(const fs::path& place) {
+  std::ifstream in(place / "model.safetensors");
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("a folder is in its place when it is committed, and nothing of its making is left") {
+  const Folder at;
+  save(at.path / "checkpoints" / "checkpoint_0", "zero");
+  CHECK(names_in(at.path / "checkpoints") == std::set<std::string>{"checkpoint_0"});
+  CHECK(names_in(at.path / "checkpoints" / "checkpoint_0") ==
+        std::set<std::string>{"manifest.json", "model.safetensors"});
+  CHECK_FALSE(what_is_wrong(at.path / "checkpoints" / "checkpoint_0", true));
+}
+
+TEST_CASE("what was in its place is there until it is exchanged, and gone then") {
+  const Folder at;
+  save(at.path / "last", "old");
+  {
+    const NewFolder given_up(at.path / "last", "save_state");
+    std::ofstream(given_up.path() / "model.safetensors") << "half";
+  }
+  CHECK(content_of(at.path / "last") == "old");
+  save(at.path / "last", "new");
+  CHECK(content_of(at.path / "last") == "new");
+  CHECK(names_in(at.path) == std::set<std::string>{"last"});
+}
+
+TEST_CASE("two that save to one place: the second is told; what a killed one left is cleared away") {
+  const Folder at;
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    const NewFolder folder(at.path / "last", "save_state");
+    std::ofstream(folder.path() / "model.safetensors") << "half";
+    ::raise(SIGKILL);
+  }
+  ::waitpid(killed, nullptr, 0);
+  CHECK(names_in(at.path).size() == 1);
+  {
+    const NewFolder first(at.path / "last", "save_state");
+    CHECK(names_in(at.path) == std::set<std::string>{first.path().filename().string()});
+    CHECK_THROWS_WITH(NewFolder(at.path / "last", "save_state"),
+                      ("save_state: " + (at.path / "last").string() + " is being saved to by another process (" +
+                       first.path().string() + " is in the making)")
+                          .c_str());
+    remove_leftovers(at.path);
+    CHECK(fs::exists(first.path()));
+  }
+  CHECK(names_in(at.path).empty());
+}
+
+TEST_CASE("a folder that cannot be made is said with the reason") {
+  CHECK_THROWS_WITH(NewFolder("/proc/here/last", "save_state"),
+                    "save_state: /proc/here takes no new folder: No such file or directory");
+}
+
+TEST_CASE("what is missing, cut, flipped or has no manifest is not whole, and what is wrong is said") {
+  const Folder at;
+  const auto place = at.path / "checkpoint_1";
+  const auto model = place / "model.safetensors";
+  save(place, "0123456789");
+  std::ofstream(model) << "0123x56789";
+  CHECK_FALSE(what_is_wrong(place, false));
+  CHECK(what_is_wrong(place, true) == "model.safetensors has checksum " + checksum_of("0123x56789") + ", expected " +
+                                          checksum_of("0123456789") + ": its bytes were changed");
+  fs::resize_file(model, 9);
+  CHECK(what_is_wrong(place, false) == "model.safetensors has 9 bytes, expected 10");
+  fs::remove(model);
+  CHECK(what_is_wrong(place, false) == "model.safetensors is missing");
+  fs::remove(place / "manifest.json");
+  CHECK(what_is_wrong(place, false) ==
+        "load: " + (place / "manifest.json").string() + " cannot be opened: No such file or directory");
+}
+
+TEST_CASE("the newest whole checkpoint is found by number, not by name, past those that are not whole") {
+  const Folder at;
+  CHECK_THROWS_WITH(
+      newest_whole(at.path, "load_state", true),
+      ("load_state: there is no whole checkpoint in " + at.path.string() + " (no folder checkpoint_N)").c_str());
+  for (const int n : {2, 9, 10, 11}) save(at.path / ("checkpoint_" + std::to_string(n)), "x");
+  fs::create_directory(at.path / "checkpoint_99_old");
+  std::ofstream(at.path / "checkpoint_100") << "a file";
+  fs::remove(at.path / "checkpoint_11" / "model.safetensors");
+  std::ofstream(at.path / "checkpoint_10" / "model.safetensors") << "y";
+  const auto newest = newest_whole(at.path, "load_state", true);
+  CHECK(newest.folder == at.path / "checkpoint_9");
+  REQUIRE(newest.passed_over.size() == 2);
+  CHECK(newest.passed_over[0] == "checkpoint_11: model.safetensors is missing");
+  CHECK(newest.passed_over[1].starts_with("checkpoint_10: model.safetensors has checksum "));
+  CHECK(newest_whole(at.path, "load_state", false).folder == at.path / "checkpoint_10");
+}

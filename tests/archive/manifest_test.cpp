@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/manifest.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace accelerate::archive;
+
+namespace {
+
+const Origin origin{.path = "manifest.json", .operation = "load_state"};
+
+Manifest example() {
+  return {.library = "accelerate-cpp 0.1",
+          .world_size = 2,
+          .step = 400,
+          .epoch = 3,
+          .files = {{"model.safetensors", 1000, "d447b1ea40e6988b"}, {"random_states_1.pkl", 7, "0123456789abcdef"}},
+          .parts = {{"model", 0, {"model.safetensors"}}, {"random_states", 1, {"random_states_1.pkl"}}},
+          .ranges = {{"model.0/first.weight", 0, 128, "model.safetensors", "first.weight"}}};
+}
+
+// The example, with one text in place of another.
+std::string refusal(const std::string& from, const std::string& to) {
+  std::string text = write_manifest(example());
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  try {
+    static_cast<void>(read_manifest(text.replace(at, from.size(), to), origin));
+  } catch (const accelerate::Error& error) {
+    CHECK(error.kind() == accelerate::ErrorKind::data);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("what is written is read") {
+  CHECK(read_manifest(write_manifest(example()), origin) == example());
+  CHECK(read_manifest(write_manifest({}), origin) == Manifest{});
+}
+
+TEST_CASE("a manifest of a newer version is refused with both versions and the remedy") {
+  CHECK(
+      refusal("\"version\": 1", "\"version\": 2") ==
+      "load_state: manifest.json: the manifest is of version 2, versions up to 1 are read; use a newer version of this "
+      "library");
+}
+
+TEST_CASE(
+    "files outside of the folder, twice or not listed, and members that are missing or of other types, are refused") {
+  const std::string told = "load_state: manifest.json: ";
+  for (const char* name : {"../model.safetensors", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b"}) {
+    CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"" + std::string(name) + "\"")
+              .ends_with(", expected a name without folders"));
+  }
+  CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"../m\"") ==
+        told + "files[0] names the file '../m', expected a name without folders");
+  CHECK(refusal("random_states_1.pkl", "model.safetensors") ==
+        told + "the manifest lists the file 'model.safetensors' twice");
+  CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"m\"") ==
+        told + "the manifest uses the file 'model.safetensors', which it does not list");
+  CHECK(refusal("\"bytes\": 1000", "\"bytes\": -1") == told + "files[0].bytes is -1, expected an integer from 0");
+  CHECK(refusal("\"bytes\": 1000", "\"bytes\": \"x\"") == told + "files[0].bytes is \"x\", expected an integer from 0");
+  CHECK(refusal("\"epoch\"", "\"epochs\"") == told + "the manifest lacks 'epoch'");
+  CHECK(refusal("\"kind\": \"model\"", "\"kind\": 3") == told + "parts[0].kind is 3, expected a text");
+  CHECK(refusal("\"end\": 128", "\"end\": 128, \"begin\": 129") ==
+        told + "the manifest has elements 129 to 128 of 'model.0/first.weight'");
+  CHECK(refusal("{", "").starts_with(told + "the manifest is no JSON: "));
+  CHECK_THROWS_WITH(static_cast<void>(read_manifest("[]", origin)),
+                    "load_state: manifest.json: the manifest is array, expected an object");
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/sink.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "accelerate/archive/mapped_file.hpp"
+#include "accelerate/base/error.hpp"
+
+using namespace accelerate::archive;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  fs::path path = fs::path(TEST_BINARY_DIR) / "tmp_sink";
+};
+
+}  // namespace
+
+TEST_CASE("a file takes bytes in pieces, counts them and knows their checksum, which is XXH3's") {
+  const Folder folder;
+  FileSink sink(folder.path / "f", "save");
+  sink.write("hello ");
+  sink.write("");
+  sink.write("world");
+  sink.finish();
+  CHECK(sink.written() == 11);
+  CHECK(sink.checksum() == checksum_of("hello world"));
+  CHECK(checksum_of("hello world") == "d447b1ea40e6988b");
+  CHECK(MappedFile(folder.path / "f", "load").text() == "hello world");
+}
+
+TEST_CASE("a file that is there already, or cannot be made, is not written to") {
+  const Folder folder;
+  const auto path = (folder.path / "f").string();
+  std::ofstream(path) << "old";
+  CHECK_THROWS_WITH(FileSink(path, "save_state"),
+                    ("save_state: " + path + " cannot be made: File exists (0 bytes were written)").c_str());
+  CHECK(MappedFile(path, "load").text() == "old");
+  CHECK_THROWS_WITH(FileSink("/proc/f", "save_state"),
+                    "save_state: /proc/f cannot be made: No such file or directory (0 bytes were written)");
+}
+
+TEST_CASE("a disk that takes no more is said with the bytes that it took") {
+  const Folder folder;
+  const auto path = (folder.path / "f").string();
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{.rlim_cur = 1000, .rlim_max = old.rlim_max};
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  std::string said;
+  try {
+    FileSink sink(path, "save_state");
+    sink.write(std::string(3000, 'x'));
+  } catch (const accelerate::Error& error) {
+    said = error.what();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, before);
+  CHECK(said == "save_state: " + path + " cannot be written: File too large (1000 bytes were written)");
+}
+
+TEST_CASE("what is no file is not mapped, an empty one is") {
+  const Folder folder;
+  std::ofstream(folder.path / "empty").close();
+  CHECK(MappedFile(folder.path / "empty", "load").text().empty());
+  const auto missing = (folder.path / "missing").string();
+  CHECK_THROWS_WITH(MappedFile(missing, "load"),
+                    ("load: " + missing + " cannot be opened: No such file or directory").c_str());
+  CHECK_THROWS_WITH(MappedFile(folder.path, "load"),
+                    ("load: " + folder.path.string() + " is a folder: expected a file").c_str());
+}

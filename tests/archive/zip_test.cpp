@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/zip.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+using namespace accelerate::archive;
+
+namespace {
+
+const Origin origin{.path = "f", .operation = "load"};
+
+std::string two_members() {
+  StringSink sink;
+  ZipWriter zip(sink);
+  zip.add("top/data.pkl", "pickle");
+  zip.add("top/data/0", std::string(100, 'x'));
+  zip.finish();
+  return sink.text();
+}
+
+std::string refusal(const std::string& file) {
+  try {
+    for (const auto& member : read_zip(file, origin)) check_member(file, member, origin);
+  } catch (const accelerate::Error& error) {
+    CHECK(error.kind() == accelerate::ErrorKind::data);
+    return error.what();
+  }
+  return "";
+}
+
+// With a number written over what stands at a place.
+template <typename Number>
+std::string changed(std::string file, size_t at, Number number) {
+  std::memcpy(file.data() + at, &number, sizeof(number));
+  return file;
+}
+
+}  // namespace
+
+TEST_CASE("what is written is read, in order, each member at a multiple of 64 bytes") {
+  const std::string file = two_members();
+  const auto members = read_zip(file, origin);
+  REQUIRE(members.size() == 2);
+  CHECK(members[0].name == "top/data.pkl");
+  CHECK(bytes_of(file, members[0]) == "pickle");
+  CHECK(members[1].name == "top/data/0");
+  CHECK(bytes_of(file, members[1]) == std::string(100, 'x'));
+  for (const auto& member : members) CHECK(member.begin % 64 == 0);
+  CHECK(refusal(file).empty());
+  StringSink none;
+  ZipWriter(none).finish();
+  CHECK(read_zip(none.text(), origin).empty());
+}
+
+TEST_CASE("more members than 16 bits count are written and read by ZIP64") {
+  StringSink sink;
+  ZipWriter zip(sink, 1);
+  for (int i = 0; i < 70'000; ++i) zip.add(std::to_string(i), "x");
+  zip.finish();
+  const auto members = read_zip(sink.text(), origin);
+  CHECK(members.size() == 70'000);
+  CHECK(members.back().name == "69999");
+}
+
+TEST_CASE("a file cut anywhere, or with any byte of its directory changed, is refused or reads as it was") {
+  const std::string file = two_members();
+  const auto whole = read_zip(file, origin);
+  for (size_t size = 0; size < file.size(); ++size) CHECK_FALSE(refusal(file.substr(0, size)).empty());
+  for (size_t at = file.find("PK\x01\x02"); at < file.size(); ++at) {
+    for (const int bit : {1, 2, 4, 8, 16, 32, 64, 128}) {
+      std::string flipped = file;
+      flipped[at] = static_cast<char>(flipped[at] ^ bit);
+      if (refusal(flipped).empty()) CHECK(read_zip(flipped, origin) == whole);
+    }
+  }
+}
+
+TEST_CASE("what is no ZIP file, is too old, was cut or changed is told apart") {
+  const std::string file = two_members();
+  CHECK(refusal("") == "load: f: the file is no ZIP file, as torch.save writes them");
+  CHECK(refusal(file.substr(0, 200)) == "load: f: the file was cut: a ZIP file ends with its directory");
+  CHECK(refusal("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9") ==
+        "load: f: the file is of PyTorch's format before 1.6; load it in Python and save it again, with "
+        "torch.save(torch.load(path), path)");
+  std::string flipped = file;
+  flipped[read_zip(file, origin)[1].begin + 5] = 'y';
+  CHECK(refusal(flipped).starts_with("load: f: the member 'top/data/0' has checksum "));
+}
+
+TEST_CASE("directories that lie are refused: compressed, encrypted, outside, over one another, twice") {
+  const std::string file = two_members();
+  const size_t first = file.find("PK\x01\x02");
+  const size_t second = file.find("PK\x01\x02", first + 4);
+  CHECK(refusal(changed(file, first + 8, uint16_t{1})) == "load: f: the member 'top/data.pkl' is encrypted");
+  CHECK(refusal(changed(file, first + 10, uint16_t{8})) ==
+        "load: f: the member 'top/data.pkl' is compressed; torch.save stores members as they are");
+  CHECK(refusal(changed(file, second + 42, uint32_t{0})) ==
+        "load: f: the directory and the header at byte 0 call a member differently");
+  CHECK(refusal(changed(file, second + 42, uint32_t{7})) == "load: f: the member 'top/data/0' has no header at byte 7");
+  const auto large = changed(changed(file, second + 20, uint32_t{9999}), second + 24, uint32_t{9999});
+  CHECK(refusal(large) == "load: f: the member 'top/data/0' at byte 128 has 9999 bytes, the file 364; it was cut");
+  StringSink twice;
+  ZipWriter zip(twice);
+  zip.add("a", "1");
+  zip.add("a", "2");
+  zip.finish();
+  CHECK(refusal(twice.text()) == "load: f: the member 'a' comes twice");
+}
