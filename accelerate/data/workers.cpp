@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/what_failed.hpp"
 #include "accelerate/data/prefetch.hpp"
 
 namespace accelerate::data {
@@ -24,17 +25,6 @@ std::string listed(const at::Tensor& indices) {
   auto text = fmt::format("{}", fmt::join(first, first + std::min(indices.numel(), kShown), ", "));
   if (indices.numel() > kShown) text += fmt::format(" ... ({} samples)", indices.numel());
   return text;
-}
-
-std::string first_line(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return text.substr(0, text.find('\n'));
-  } catch (...) {
-    return "something that is no std::exception";
-  }
 }
 
 }  // namespace
@@ -199,7 +189,7 @@ std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const Rea
 
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure) {
   base::log(base::LogLevel::error, {}, "loader: batch {} (samples {}) could not be read: {}", batch, listed(indices),
-            first_line(failure));
+            base::what_failed(failure));
 }
 
 }  // namespace accelerate::data

@@ -7,17 +7,6 @@ at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>
   return group.scatter(bytes, /*root=*/0);
 }
 
-std::string what_failed(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return text.substr(0, text.find('\n'));
-  } catch (...) {
-    return "something that is no std::exception";
-  }
-}
-
 void fail_as_reader(const Place& place, const std::string& failure) {
   base::fail(ErrorKind::data, place, "loader", "rank 0, which reads for all ranks (dispatch_batches), failed: {}",
              failure);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/base/what_failed.hpp"
 #include "accelerate/data/dispatch.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
@@ -34,9 +35,6 @@ namespace accelerate::prepared {
 
 /// What rank 0 threw while it read, on the ranks that wait for it. Throws Error (data).
 [[noreturn]] void fail_as_reader(const Place& place, const std::string& failure);
-
-/// One line about what was thrown.
-[[nodiscard]] std::string what_failed(const std::exception_ptr& failure);
 
 /// Throws Error (usage): a batch holds something that is not tree::packable.
 [[noreturn]] void refuse_to_dispatch(const Place& place);
@@ -143,7 +141,7 @@ class DispatchPass {
     if (round) {
       common = {.last = !next_round_ && !failure_, .samples = round->samples, .state = state_after(round->read)};
     } else if (failure_) {
-      common.failure = what_failed(failure_);
+      common.failure = base::what_failed(failure_);
     }
     for (size_t rank = 0; rank < messages.size(); ++rank) {
       messages[rank] = common;

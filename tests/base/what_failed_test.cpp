@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/base/what_failed.hpp"
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+
+using accelerate::base::what_failed;
+
+TEST_CASE("an exception is the first line of its text") {
+  CHECK(what_failed(std::make_exception_ptr(std::runtime_error("disk is gone\nat line 3"))) == "disk is gone");
+  CHECK(what_failed(std::make_exception_ptr(std::runtime_error(""))).empty());
+  CHECK(what_failed(std::make_exception_ptr(3)) == "something that is no std::exception");
+}
