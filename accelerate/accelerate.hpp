@@ -21,6 +21,7 @@
 #include "accelerate/data/combinators/shuffle_buffer.hpp"
 #include "accelerate/data/combinators/subset.hpp"
 #include "accelerate/data/combinators/take.hpp"
+#include "accelerate/data/combinators/with_classes.hpp"
 #include "accelerate/data/combinators/zip.hpp"
 #include "accelerate/data/dataset.hpp"
 #include "accelerate/data/memory.hpp"

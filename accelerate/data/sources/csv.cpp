@@ -8,6 +8,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/memory.hpp"
+#include "accelerate/data/sources/csv_classes.hpp"
 #include "accelerate/data/sources/csv_numbers.hpp"
 #include "accelerate/data/sources/csv_records.hpp"
 #include "accelerate/data/sources/files.hpp"
@@ -23,6 +24,20 @@ void check_dtype(at::ScalarType dtype, std::string_view name) {
                dtype_name(dtype));
 }
 
+void check_class_names(const CsvOptions& csv) {
+  if (!csv.text_classes && !csv.class_names.empty())
+    base::fail(ErrorKind::usage, {}, csv_operation, "class_names are given, but text_classes is off");
+  if (csv.text_classes && (csv.target.empty() || csv.target_dtype != at::kLong))
+    base::fail(ErrorKind::usage, {}, csv_operation, "text_classes is on, but {}",
+               csv.target.empty() ? "there is no target" : "target_dtype is not int64");
+  for (auto name = csv.class_names.begin(); name != csv.class_names.end(); ++name)
+    if (std::find(name + 1, csv.class_names.end(), *name) != csv.class_names.end())
+      base::fail(ErrorKind::usage, {}, csv_operation, "class_names has {} more than once", in_quotes(*name));
+  if (csv.classes && !csv.class_names.empty() && *csv.classes != static_cast<int64_t>(csv.class_names.size()))
+    base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, but class_names has {}", *csv.classes,
+               csv.class_names.size());
+}
+
 void check_csv_options(const CsvOptions& csv) {
   check_dtype(csv.dtype, "dtype");
   check_dtype(csv.target_dtype, "target_dtype");
@@ -31,12 +46,21 @@ void check_csv_options(const CsvOptions& csv) {
                "delimiter is {}, must be another character than quotes and line ends", in_quotes({&csv.delimiter, 1}));
   if (csv.fill && csv.dtype == at::kLong && !(std::nearbyint(*csv.fill) == *csv.fill && std::abs(*csv.fill) < 0x1p63))
     base::fail(ErrorKind::usage, {}, csv_operation, "fill is {}, must be an int64, as dtype is one", *csv.fill);
+  check_class_names(csv);
   if (!csv.classes) return;
   if (*csv.classes < 1)
     base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, must be at least 1", *csv.classes);
   if (csv.target.empty() || csv.target_dtype != at::kLong)
     base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, but {}", *csv.classes,
                csv.target.empty() ? "there is no target" : "target_dtype is not int64");
+}
+
+/// 'a', 'b', 'c' ...
+std::string listed_names(const std::vector<std::string>& names) {
+  constexpr size_t most = 20;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(names.size(), most); ++i) shown.push_back(in_quotes(names[i]));
+  return fmt::format("{}{}", fmt::join(shown, ", "), names.size() > most ? " ..." : "");
 }
 
 /// One file on its way into tensors.
@@ -47,7 +71,8 @@ class CsvReader {
         file_(path, csv_operation),
         records_(file_.text(), csv.delimiter),
         data_(csv.dtype, csv.fill),
-        target_(csv.target_dtype, std::nullopt) {}
+        target_(csv.target_dtype, std::nullopt),
+        classes_(csv.class_names) {}
 
   CsvData read() {
     bool more = records_.next();
@@ -63,8 +88,9 @@ class CsvReader {
     finish();
     const auto features = static_cast<int64_t>(columns_.size());
     return {.data = data_.tensor({kept_, features}),
-            .target = target_column_ ? target_.tensor({kept_}) : at::Tensor(),
-            .skipped = lines_ - kept_};
+            .target = target_tensor(),
+            .skipped = lines_ - kept_,
+            .classes = classes_.names()};
   }
 
  private:
@@ -94,12 +120,8 @@ class CsvReader {
   [[nodiscard]] size_t find_column(const std::string& name) const {
     const auto found = std::find(names_.begin(), names_.end(), name);
     if (found == names_.end()) {
-      std::vector<std::string> there;
-      for (const auto& known : names_) there.push_back(in_quotes(known));
-      const bool many = there.size() > 20;
-      if (many) there.resize(20);
-      base::fail(ErrorKind::data, {}, csv_operation, "{} line {} has no column {}: found {}{}", path(), records_.line(),
-                 in_quotes(name), fmt::join(there, ", "), many ? " ..." : "");
+      base::fail(ErrorKind::data, {}, csv_operation, "{} line {} has no column {}: found {}", path(), records_.line(),
+                 in_quotes(name), listed_names(names_));
     }
     if (std::find(found + 1, names_.end(), name) != names_.end())
       base::fail(ErrorKind::data, {}, csv_operation, "{} line {} has the column {} more than once: expected it once",
@@ -120,14 +142,31 @@ class CsvReader {
         return no_number(column, outcome, options_.dtype, "; CsvOptions::fill is for these");
     }
     if (target_column_) {
-      const auto outcome = target_.take(fields[*target_column_]);
-      if (outcome != CsvNumbers::Outcome::taken) return no_number(*target_column_, outcome, options_.target_dtype, "");
-      if (options_.classes && (target_.last() < 0 || target_.last() >= *options_.classes))
-        return fmt::format("{} expected a label from 0 to {}, found {}", place(*target_column_), *options_.classes - 1,
-                           target_.last());
+      auto problem = options_.text_classes ? take_name(fields[*target_column_]) : take_target(fields[*target_column_]);
+      if (!problem.empty()) return problem;
     }
     ++kept_;
     return {};
+  }
+
+  std::string take_target(std::string_view field) {
+    const auto outcome = target_.take(field);
+    if (outcome != CsvNumbers::Outcome::taken) return no_number(*target_column_, outcome, options_.target_dtype, "");
+    if (!options_.classes || (target_.last() >= 0 && target_.last() < *options_.classes)) return {};
+    return fmt::format("{} expected a label from 0 to {}, found {}", place(*target_column_), *options_.classes - 1,
+                       target_.last());
+  }
+
+  std::string take_name(std::string_view field) {
+    if (field.empty()) return fmt::format("{} expected the name of a class, found nothing", place(*target_column_));
+    if (classes_.take(unescaped(field))) return {};
+    return fmt::format("{} expected one of {}, found {}", place(*target_column_), listed_names(classes_.names()),
+                       in_quotes(field));
+  }
+
+  [[nodiscard]] at::Tensor target_tensor() {
+    if (!target_column_) return {};
+    return options_.text_classes ? classes_.tensor() : target_.tensor({kept_});
   }
 
   [[nodiscard]] std::string place(size_t column) const {
@@ -145,7 +184,7 @@ class CsvReader {
   void leave_out(const std::string& problem) {
     if (options_.on_error == OnError::fail) throw base::Error(ErrorKind::data, {}, csv_operation, problem);
     data_.cut(static_cast<size_t>(kept_) * columns_.size());
-    target_.cut(target_column_ ? static_cast<size_t>(kept_) : 0);
+    target_.cut(target_column_ && !options_.text_classes ? static_cast<size_t>(kept_) : 0);
     if (first_problem_.empty()) first_problem_ = problem;
   }
 
@@ -155,6 +194,10 @@ class CsvReader {
                  path());
     if (kept_ == 0)
       base::fail(ErrorKind::data, {}, csv_operation, "all {} lines are broken; the first: {}", lines_, first_problem_);
+    const auto names = classes_.names();
+    if (options_.text_classes && options_.classes && *options_.classes != static_cast<int64_t>(names.size()))
+      base::fail(ErrorKind::data, {}, csv_operation, "{} names {} classes: expected {}, found {}", path(), names.size(),
+                 *options_.classes, listed_names(names));
     if (kept_ != lines_)
       base::log_once(base::LogLevel::warning, {}, "csv: {} of {} lines are left out; the first: {}", lines_ - kept_,
                      lines_, first_problem_);
@@ -165,6 +208,7 @@ class CsvReader {
   CsvRecords records_;
   CsvNumbers data_;
   CsvNumbers target_;
+  CsvClasses classes_;  // in the stead of targets
   std::vector<std::string> names_;
   std::vector<size_t> columns_;  // of data
   std::optional<size_t> target_column_;

@@ -33,18 +33,27 @@ struct CsvOptions {
   OnError on_error = OnError::fail;
   /// Targets are 0 to classes-1. Unset: any number will do.
   std::optional<int64_t> classes{};
+  /// Targets are text, names of classes, and become their places in CsvData::classes: all names of the file, sorted by
+  /// their bytes.
+  bool text_classes = false;
+  /// Of text_classes: these names in this order, for files that may lack one, as a test set. Another one breaks its
+  /// line.
+  std::vector<std::string> class_names{};
 };
 
 struct CsvData {
   at::Tensor data;    ///< [N, F]
   at::Tensor target;  ///< [N]; undefined without a target
   int64_t skipped;    ///< broken lines that were left out
+  /// With text_classes: name of each class; target is a place in it.
+  std::vector<std::string> classes{};
 };
 
 /// Reads a CSV file (RFC 4180: quoted fields, LF or CRLF; empty lines are passed over).
 ///
 /// Throws Error (io) where the file cannot be opened, Error (data), with path, line, column, expected and found, for a
-/// broken line (as on_error says), for a column that is not there and for a file without samples.
+/// broken line (as on_error says), for a column that is not there, for a file without samples and for another number
+/// of class names than `classes`.
 [[nodiscard]] CsvData read_csv(const std::filesystem::path& path, const CsvOptions& csv = {});
 
 /// The same as a loader: csv("iris.csv", {.target = "species"}, {.batch_size = 32}).

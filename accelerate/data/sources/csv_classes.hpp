@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of classes, one after another, as numbers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace accelerate::data {
+
+class CsvClasses {
+ public:
+  /// names   in the order of their numbers; empty: those that are taken, sorted by their bytes
+  explicit CsvClasses(const std::vector<std::string>& names);
+
+  /// returns   false: it is none of the given names
+  bool take(std::string_view name);
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// [N] int64, each a place in names().
+  [[nodiscard]] at::Tensor tensor() const;
+
+ private:
+  [[nodiscard]] std::vector<int64_t> numbers() const;
+
+  bool given_;
+  std::map<std::string, int64_t, std::less<>> keys_;  // of the names, in the order of their coming
+  std::vector<int64_t> taken_;                        // keys
+};
+
+}  // namespace accelerate::data
