@@ -16,18 +16,28 @@
 #include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/example.hpp"
 #include "accelerate/data/loader.hpp"
+#include "accelerate/data/sample_generator.hpp"
 #include "accelerate/tree/walk.hpp"
 
 namespace accelerate::data {
 
 namespace detail {
 
+// What depends on the pass takes it as one argument more.
 template <typename Dataset>
-concept GetsSamples = requires(Dataset& dataset) {
+concept GetsSamplesInPass = requires(Dataset& dataset, const ReadContext& pass) {
+  dataset.get(int64_t{}, pass);
+};
+template <typename Dataset>
+concept GetsSamples = GetsSamplesInPass<Dataset> || requires(Dataset& dataset) {
   dataset.get(int64_t{});
 };
 template <typename Dataset, typename Indices>
-concept GetsBatchBy = requires(Dataset& dataset, const Indices& indices) {
+concept GetsBatchInPassBy = requires(Dataset& dataset, const Indices& indices, const ReadContext& pass) {
+  dataset.get_batch(indices, pass);
+};
+template <typename Dataset, typename Indices>
+concept GetsBatchBy = GetsBatchInPassBy<Dataset, Indices> || requires(Dataset& dataset, const Indices& indices) {
   dataset.get_batch(indices);
 };
 template <typename Dataset>
@@ -42,22 +52,40 @@ inline std::span<const int64_t> numbers_of(const at::Tensor& indices) {
   return {indices.const_data_ptr<int64_t>(), static_cast<size_t>(indices.size(0))};
 }
 
+template <typename Dataset, typename Indices>
+auto get_batch_by(Dataset& dataset, const Indices& indices, const ReadContext& pass) {
+  if constexpr (GetsBatchInPassBy<Dataset, Indices>) {
+    return dataset.get_batch(indices, pass);
+  } else {
+    return dataset.get_batch(indices);
+  }
+}
+
 template <GetsBatches Dataset>
-auto get_batch(Dataset& dataset, const at::Tensor& indices) {
+auto get_batch(Dataset& dataset, const at::Tensor& indices, const ReadContext& pass) {
   const auto numbers = numbers_of(indices);
   if constexpr (GetsBatchBy<Dataset, at::Tensor>) {
-    return dataset.get_batch(indices);
+    return get_batch_by(dataset, indices, pass);
   } else if constexpr (GetsBatchBy<Dataset, std::span<const int64_t>>) {
-    return dataset.get_batch(numbers);
+    return get_batch_by(dataset, numbers, pass);
   } else if constexpr (GetsBatchBy<Dataset, std::vector<int64_t>>) {
-    return dataset.get_batch(std::vector<int64_t>(numbers.begin(), numbers.end()));
+    return get_batch_by(dataset, std::vector<int64_t>(numbers.begin(), numbers.end()), pass);
   } else {
-    return dataset.get_batch(std::vector<size_t>(numbers.begin(), numbers.end()));
+    return get_batch_by(dataset, std::vector<size_t>(numbers.begin(), numbers.end()), pass);
   }
 }
 
 template <GetsSamples Dataset>
-using sample_of_dataset = std::remove_cvref_t<decltype(std::declval<Dataset&>().get(int64_t{}))>;
+auto get_sample(Dataset& dataset, int64_t number, const ReadContext& pass) {
+  if constexpr (GetsSamplesInPass<Dataset>) {
+    return dataset.get(number, pass);
+  } else {
+    return dataset.get(number);
+  }
+}
+
+template <GetsSamples Dataset>
+using sample_of_dataset = decltype(get_sample(std::declval<Dataset&>(), int64_t{}, std::declval<ReadContext>()));
 
 template <typename T>
 struct ItemOf {
@@ -95,9 +123,9 @@ void check_count(int64_t samples, int64_t indices);
 [[noreturn]] void fail_without_size();
 
 template <typename Dataset, typename Collate>
-auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& indices) {
+auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& indices, const ReadContext& pass) {
   if constexpr (GetsBatches<Dataset>) {
-    auto read = get_batch(dataset, indices);
+    auto read = get_batch(dataset, indices, pass);
     if constexpr (gives_samples<Dataset, decltype(read)>()) {
       check_count(static_cast<int64_t>(read.size()), indices.size(0));
       return collate_with(collate, read, indices);
@@ -110,14 +138,14 @@ auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& in
   } else {
     std::vector<sample_of_dataset<Dataset>> samples;
     samples.reserve(static_cast<size_t>(indices.size(0)));
-    for (const int64_t number : numbers_of(indices)) samples.push_back(dataset.get(number));
+    for (const int64_t number : numbers_of(indices)) samples.push_back(get_sample(dataset, number, pass));
     return collate_with(collate, samples, indices);
   }
 }
 
 template <typename Dataset, typename Collate>
-using dataset_batch =
-    decltype(read_dataset(std::declval<Dataset&>(), std::declval<const Collate&>(), std::declval<at::Tensor>()));
+using dataset_batch = decltype(read_dataset(std::declval<Dataset&>(), std::declval<const Collate&>(),
+                                            std::declval<at::Tensor>(), std::declval<ReadContext>()));
 
 template <typename Dataset>
 int64_t size_of(Dataset& dataset) {
@@ -138,19 +166,31 @@ bool may_be_shared(const Dataset& dataset) {
   }
 }
 
+template <typename Dataset>
+constexpr bool depends_on_pass() {
+  if constexpr (GetsBatches<Dataset>) {
+    return GetsBatchInPassBy<Dataset, at::Tensor> || GetsBatchInPassBy<Dataset, std::span<const int64_t>> ||
+           GetsBatchInPassBy<Dataset, std::vector<int64_t>> || GetsBatchInPassBy<Dataset, std::vector<size_t>>;
+  } else {
+    return GetsSamplesInPass<Dataset>;
+  }
+}
+
 template <typename Dataset, typename Collate>
 class DatasetSource final : public DerivedSource<dataset_batch<Dataset, Collate>> {
  public:
   using BatchType = dataset_batch<Dataset, Collate>;
 
   DatasetSource(std::shared_ptr<Dataset> dataset, Collate collate)
-      : DerivedSource<BatchType>("dataset", size_of(*dataset), SourceTraits{.thread_safe = may_be_shared(*dataset)}),
+      : DerivedSource<BatchType>(
+            "dataset", size_of(*dataset),
+            SourceTraits{.seeded = depends_on_pass<Dataset>(), .thread_safe = may_be_shared(*dataset)}),
         dataset_(std::move(dataset)),
         collate_(std::move(collate)) {}
 
  private:
-  [[nodiscard]] BatchType make(const at::Tensor& indices, const ReadContext&) const override {
-    return read_dataset(*dataset_, collate_, indices);
+  [[nodiscard]] BatchType make(const at::Tensor& indices, const ReadContext& pass) const override {
+    return read_dataset(*dataset_, collate_, indices, pass);
   }
 
   std::shared_ptr<Dataset> dataset_;
@@ -178,7 +218,8 @@ std::shared_ptr<Dataset> held(std::reference_wrapper<Dataset> dataset) {
 /// dataset   kept; std::ref(dataset): referenced, must live as long; a std::shared_ptr: shared. It has size() and one
 ///           of get(i), which returns a sample, and get_batch(indices), which returns a batch, or the samples as a
 ///           std::vector of structs, pairs, tuples or maps, or of what get(i) returns; indices are a tensor [B] int64,
-///           a std::span<const int64_t>, or a vector of int64_t or size_t.
+///           a std::span<const int64_t>, or a vector of int64_t or size_t. Both may take the pass (const ReadContext&)
+///           as one argument more, for random numbers: sample_generator(pass, i).
 /// collate   makes a batch of samples: collate(std::vector<Sample>) or, with the samples' numbers for its errors,
 ///           collate(std::vector<Sample>, std::span<const int64_t>)
 /// A batch is what get_batch or collate returns. A loader's workers read several at a time where get, or get_batch, is

@@ -19,7 +19,8 @@
 
 namespace accelerate::data {
 
-/// The thread that reads, as torch.utils.data.get_worker_info tells.
+/// The thread that reads, as torch.utils.data.get_worker_info tells. There is no seed of the worker's, for numbers from
+/// it would change with the number of workers: see sample_generator.
 struct WorkerInfo {
   int64_t id = 0;
   int64_t num_workers = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/support.hpp"
 //
+#include <map>
+
 #include "accelerate/data/dataset.hpp"
 
 using namespace accelerate::data;
@@ -110,6 +112,63 @@ TEST_CASE("get_batch takes its indices as a tensor, a span, or a vector") {
   check(dataset_source(Batches<std::span<const int64_t>>()));
   check(dataset_source(Batches<std::vector<int64_t>>()));
   check(dataset_source(Batches<std::vector<size_t>>()));
+}
+
+TEST_CASE("what draws random numbers takes the pass, and draws the same at any number of workers and ranks") {
+  struct Noisy {
+    [[nodiscard]] int64_t size() const { return 24; }
+    [[nodiscard]] at::Tensor get(int64_t i, const ReadContext& pass) const {
+      return torch::cat({torch::tensor({static_cast<double>(i)}),
+                         torch::rand({3}, sample_generator(pass, i), torch::dtype(torch::kDouble))});
+    }
+  };
+  const auto drawn = [](int64_t workers, int64_t ranks, int64_t epoch, uint64_t seed) {
+    std::map<double, at::Tensor> rows;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      auto loader = from_dataset(Noisy(), {.batch_size = 2, .shuffle = true, .seed = seed, .num_workers = workers});
+      loader.shard({.rank = rank, .world_size = ranks});
+      loader.set_epoch(epoch);
+      for (auto& batch : loader) {
+        for (int64_t i = 0; i < 2; ++i) rows[batch[i][0].item<double>()] = batch[i].clone();
+      }
+    }
+    std::vector<at::Tensor> sorted;
+    for (const auto& [i, row] : rows) sorted.push_back(row);
+    return torch::stack(sorted);
+  };
+  const auto alone = drawn(0, 1, 3, 5);
+  CHECK(alone.size(0) == 24);
+  for (const int64_t workers : {0, 1, 3}) {
+    for (const int64_t ranks : {1, 2}) CHECK(drawn(workers, ranks, 3, 5).equal(alone));
+  }
+  CHECK_FALSE(drawn(2, 1, 4, 5).equal(alone));
+  CHECK_FALSE(drawn(2, 1, 3, 6).equal(alone));
+  CHECK(std::get<0>(torch::_unique(alone.slice(1, 1))).numel() == 72);  // each of its own
+  CHECK(dataset_source(Noisy())->seeded());
+  CHECK(dataset_source(Noisy())->thread_safe());
+}
+
+TEST_CASE("get_batch may take the pass too") {
+  struct Told {
+    [[nodiscard]] int64_t size() const { return 3; }
+    [[nodiscard]] at::Tensor get_batch(std::span<const int64_t> indices, const ReadContext& pass) const {
+      return torch::tensor({static_cast<int64_t>(pass.seed), pass.epoch, static_cast<int64_t>(indices.size())});
+    }
+  };
+  auto loader = from_dataset(Told(), {.batch_size = 3, .seed = 9});
+  loader.set_epoch(4);
+  for (auto& batch : loader) CHECK(list(batch) == Numbers{9, 4, 3});
+  CHECK(loader.shuffles());
+}
+
+TEST_CASE("a sample's generator takes nothing from the default one, and layers have numbers of their own") {
+  torch::manual_seed(1);
+  const auto expected = torch::rand(3);
+  torch::manual_seed(1);
+  const auto first = torch::rand({4}, sample_generator({.seed = 5}, 0));
+  CHECK(torch::rand(3).equal(expected));
+  CHECK(torch::rand({4}, sample_generator({.seed = 5}, 0)).equal(first));
+  CHECK_FALSE(torch::rand({4}, sample_generator({.seed = 5, .layer = 1}, 0)).equal(first));
 }
 
 TEST_CASE("samples that get_batch returns as a list are collated") {

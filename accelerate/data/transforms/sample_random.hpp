@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "accelerate/data/sample_generator.hpp"
 #include "accelerate/data/source.hpp"
 
 namespace accelerate::data {
@@ -33,6 +34,10 @@ struct TransformContext {
 
   /// row   0 .. B-1
   [[nodiscard]] SampleRandom random(int64_t row) const { return {pass, indices.const_data_ptr<int64_t>()[row]}; }
+  /// The same for LibTorch's functions that take a generator.
+  [[nodiscard]] at::Generator generator(int64_t row) const {
+    return sample_generator(pass, indices.const_data_ptr<int64_t>()[row]);
+  }
 };
 
 }  // namespace accelerate::data

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/sample_generator.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+
+namespace accelerate::data {
+
+// Its seed comes from Philox, for a Mersenne Twister's first numbers are alike for seeds that are. Of a layer's 256
+// steps (SampleRandom) it is the last.
+at::Generator sample_generator(const ReadContext& pass, int64_t sample) {
+  const uint64_t step = static_cast<uint64_t>(pass.epoch) << 32U | (pass.layer & 0xFFFFFFU) << 8U | 0xFFU;
+  at::Philox4_32 engine(pass.seed, static_cast<uint64_t>(sample), step);
+  const uint64_t high = engine();
+  return at::detail::createCPUGenerator(high << 32U | engine());
+}
+
+}  // namespace accelerate::data
