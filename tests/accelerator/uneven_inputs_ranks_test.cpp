@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// On real processes; the backend is the launcher's choice.
+#include "tests/testing.hpp"
+//
+#include "accelerate/accelerate.hpp"
+#include "tests/world.hpp"
+
+namespace {
+
+void with_ranks(const accelerate::AcceleratorOptions& options,
+                const std::function<void(accelerate::Accelerator&)>& check) {
+  accelerate::Accelerator accelerator(testing::world(), options);
+  check(accelerator);
+}
+
+}  // namespace
+
+#include "tests/accelerator/uneven_inputs_cases.hpp"
