@@ -82,7 +82,7 @@ int64_t EpochBatches::consumed(int64_t batches) const {
   if (batches == 0) return origin_;
   if (dealt_) return origin_ + rounds_[std::min(static_cast<size_t>(batches), rounds_.size()) - 1];
   const int64_t here = batches * round_;
-  const int64_t all = order_.size(0);
+  const int64_t all = plan_.positions();
   return here >= all || (drop_last_ && here + round_ > all) ? samples() : origin_ + here;
 }
 
@@ -132,10 +132,11 @@ at::Tensor EpochBatches::batch(int64_t number) const {
     return order_.narrow(0, slice.first, slice.count);
   }
   const BatchRange range = plan_.batch(number);
-  if (range.filling == 0) return order_.narrow(0, range.first, range.real);
+  if (range.filling == 0 && range.stride == 1) return order_.narrow(0, range.first, range.real);
   auto filled = at::empty({range.real + range.filling}, order_.options());
   const auto* from = order_.const_data_ptr<int64_t>();
-  auto* to = std::copy_n(from + range.first, range.real, filled.mutable_data_ptr<int64_t>());
+  auto* to = filled.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < range.real; ++i) *to++ = from[range.first + i * range.stride];
   for (int64_t i = 0; i < range.filling; ++i) *to++ = from[(range.fill_first + i) % range.pool];
   return filled;
 }

@@ -11,6 +11,9 @@ namespace accelerate::data {
 /// Counts epochs by passes that began: one that was left early counts as its epoch.
 class EpochCount {
  public:
+  /// Random numbers of samples (SampleRandom) have 32 bits for it.
+  static constexpr int64_t most = (int64_t{1} << 32) - 1;
+
   /// The epoch under way, or between passes the next one's.
   [[nodiscard]] int64_t epoch() const { return epoch_; }
   /// A pass of it began.
@@ -28,9 +31,10 @@ class EpochCount {
     begun_ = false;
     return true;
   }
-  /// Throws Error (usage) for a negative one.
+  /// Throws Error (usage) for a negative one, and one above `most`.
   void set(int64_t epoch) {
     if (epoch < 0) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at least 0", epoch);
+    if (epoch > most) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at most {}", epoch, most);
     epoch_ = epoch;
     begun_ = false;
   }

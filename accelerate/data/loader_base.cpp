@@ -51,7 +51,7 @@ LoaderBase::Pass::Pass(std::shared_ptr<Core> loader) {
                                          .first = pass.first,
                                          .number = pass.number,
                                          .context = context,
-                                         .info = {.remainder = remainder},
+                                         .info = {.remainder = remainder, .strided = loader->strided()},
                                          .report = {.num_workers = loader->options.num_workers}});
 }
 

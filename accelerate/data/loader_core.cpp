@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/loader_core.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/core_parts.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -43,18 +42,6 @@ void check_options(const LoaderOptions& options) {
   if (options.drop_last) refuse("drop_last", "a batch_sampler");
 }
 
-void check(const state::LoaderState& state) {
-  const auto refuse = [](std::string_view what, int64_t value, std::string_view rule, int64_t limit) {
-    base::fail(ErrorKind::usage, {}, "load_state", "{} is {}, must be {} {}", what, value, rule, limit);
-  };
-  if (state.epoch < 0) refuse("epoch", state.epoch, "at least", 0);
-  if (state.samples < 0) refuse("samples", state.samples, "at least", 0);
-  if (state.consumed < 0) refuse("consumed", state.consumed, "at least", 0);
-  if (state.consumed > state.samples) refuse("consumed", state.consumed, "at most the samples,", state.samples);
-  if (state.origin < 0) refuse("origin", state.origin, "at least", 0);
-  if (state.origin > state.consumed) refuse("origin", state.origin, "at most what was consumed,", state.consumed);
-}
-
 void check_same_length(const state::LoaderState& state, int64_t samples) {
   if (state.consumed == 0 || state.samples == samples) return;
   base::fail(
@@ -62,6 +49,15 @@ void check_same_length(const state::LoaderState& state, int64_t samples) {
       "the state is of an epoch of {} samples, of which {} were seen; this loader's has {}. Resume with the data "
       "and sampler that it was saved with, or begin a new epoch with set_epoch({})",
       state.samples, state.consumed, samples, state.epoch + 1);
+}
+
+/// A sampler that was told its rank is that rank's.
+void check_replica(const DistributedOptions& options, const Share& share, const Place& place) {
+  if (!options.rank || (*options.rank == share.rank && *options.num_replicas == share.world_size)) return;
+  base::fail(ErrorKind::usage, place, "loader",
+             "its distributed_sampler is for rank {} of {}, the loader reads for rank {} of {}; leave num_replicas and "
+             "rank out: the loader is told them",
+             *options.rank, *options.num_replicas, share.rank, share.world_size);
 }
 
 void say_shared_out_anew(const state::LoaderState& before, const EpochBatches& now, int64_t ranks) {
@@ -82,28 +78,28 @@ LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& asked, bool 
   if (!sampler && !options.batch_sampler) {
     sampler = options.shuffle ? random_sampler(samples) : sequential_sampler(samples);
   }
+  if (strided() && sampler->distributed()->rank) {
+    share.rank = *sampler->distributed()->rank;
+    share.world_size = *sampler->distributed()->num_replicas;
+  }
 }
 
 ShardOptions LoaderBase::Core::shard_options(const Share& whose) const {
-  return {.rank = whose.rank,
-          .world_size = whose.world_size,
-          .batch_size = options.batch_size,
-          .split_batches = whose.split_batches,
-          .drop_last = options.drop_last,
-          .even_batches = whose.even_batches && whose.world_size > 1};
+  auto shard = shard_options_of(options, whose);
+  shard.strided = strided();
+  shard.drop_uneven = strided() && sampler->distributed()->drop_last;
+  return shard;
 }
 
 void LoaderBase::Core::take(const Share& asked, const Place& place) {
   ShardOptions checked = shard_options(asked);
   if (!sampler) checked.split_batches = false;  // its batches tell, once they are made
   (void)ShardPlan(0, checked, place);
+  if (strided()) check_replica(*sampler->distributed(), asked, place);
   share = asked;
 }
 
-uint64_t LoaderBase::Core::seed() {
-  if (!options.seed) options.seed = at::detail::getDefaultCPUGenerator().current_seed();
-  return *options.seed;
-}
+uint64_t LoaderBase::Core::seed() { return fixed_seed(options.seed); }
 
 at::Tensor LoaderBase::Core::order() {
   const auto order = sampler->order(shuffles() ? seed() : 0, epochs.epoch());
@@ -138,10 +134,15 @@ int64_t LoaderBase::Core::batch_size() {
 
 LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
   epochs.next();
-  const bool anew = resumed && !resumed->shared_out_as(here());
+  bool anew = resumed && !resumed->shared_out_as(here());
   int64_t from = 0;
   if (resumed) from = anew ? resumed->consumed : resumed->origin;
   auto made = batches(from);  // a pass that cannot begin is none
+  if (resumed && made.consumed(made.batches_for(resumed->consumed)) != resumed->consumed) {  // within a step of ours
+    anew = true;
+    from = resumed->consumed;
+    made = batches(from);
+  }
   int64_t first = skipped;
   if (resumed) {
     check_same_length(*resumed, made.samples());
@@ -157,14 +158,8 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
 }
 
 state::LoaderState LoaderBase::Core::here() {
-  return {.epoch = epochs.epoch(),
-          .samples = sampler ? sampler->size() : samples_of_pass,
-          .seed = shuffles() ? std::optional(seed()) : std::nullopt,
-          .world_size = share.world_size,
-          .batch_size = options.batch_size,
-          .split_batches = share.split_batches,
-          .even_batches = share.even_batches,
-          .drop_last = options.drop_last};
+  return beginning_of(epochs.epoch(), sampler ? sampler->size() : samples_of_pass,
+                      shuffles() ? std::optional(seed()) : std::nullopt, options, share);
 }
 
 state::LoaderState LoaderBase::Core::state() {
@@ -181,7 +176,7 @@ state::LoaderState LoaderBase::Core::state() {
 }
 
 void LoaderBase::Core::load_state(const state::LoaderState& from) {
-  check(from);
+  check_state(from, 0);
   if (sampler) check_same_length(from, sampler->size());
   if (from.seed) options.seed = from.seed;
   epochs.set(from.epoch);

@@ -21,6 +21,8 @@ struct LoaderBase::Core {
 
   [[nodiscard]] bool shuffles() const { return seeded || !sampler || sampler->seeded(); }
   [[nodiscard]] uint64_t seed();
+  /// The sampler has its order dealt sample by sample.
+  [[nodiscard]] bool strided() const { return sampler && sampler->distributed() != nullptr; }
   [[nodiscard]] int64_t size();
   [[nodiscard]] int64_t batch_size();
 

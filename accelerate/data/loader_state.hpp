@@ -8,6 +8,7 @@
 #if __has_include(<nlohmann/json.hpp>)
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -46,14 +47,17 @@ Value member(const nlohmann::json& json, const char* key, bool right_type, const
                key);
   }
   if (!right_type) {
-    base::fail(ErrorKind::data, {}, "load_state", "\"{}\" of the saved state is {}, must be {}", key, json[key].dump(),
-               type);
+    base::fail(ErrorKind::data, {}, "load_state", "\"{}\" of the saved state is {}, must be {}", key,
+               json[key].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), type);
   }
   return json[key].template get<Value>();
 }
 
 inline int64_t integer(const nlohmann::json& json, const char* key) {
-  return member<int64_t>(json, key, json.contains(key) && json[key].is_number_integer(), "an integer");
+  constexpr auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const bool is_integer = json.contains(key) && json[key].is_number_integer() &&
+                          !(json[key].is_number_unsigned() && json[key].template get<uint64_t>() > most);
+  return member<int64_t>(json, key, is_integer, "an integer of 64 bits");
 }
 
 inline bool boolean(const nlohmann::json& json, const char* key) {

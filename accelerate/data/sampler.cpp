@@ -74,6 +74,22 @@ class Made : public Sampler {
   std::function<at::Tensor(uint64_t, int64_t)> order_;
 };
 
+class Distributed : public Sampler {
+ public:
+  Distributed(int64_t samples, const DistributedOptions& options) : samples_(samples), options_(options) {}
+  [[nodiscard]] int64_t size() const override { return samples_; }
+  [[nodiscard]] at::Tensor order(uint64_t seed, int64_t epoch) const override {
+    if (!options_.shuffle) return at::arange(samples_, kLongOptions);
+    return at::randperm(samples_, generator_of(options_.seed.value_or(seed), epoch), kLongOptions);
+  }
+  [[nodiscard]] bool seeded() const override { return options_.shuffle && !options_.seed; }
+  [[nodiscard]] const DistributedOptions* distributed() const override { return &options_; }
+
+ private:
+  int64_t samples_;
+  DistributedOptions options_;
+};
+
 void check_count(std::string_view sampler, std::string_view what, int64_t count) {
   if (count < 0) base::fail(ErrorKind::usage, {}, sampler, "{} is {}, must be at least 0", what, count);
 }
@@ -173,6 +189,17 @@ SamplerPtr length_grouped_sampler(const at::Tensor& lengths, int64_t batch_size)
                                  [=, own = std::vector(data, data + on_cpu.size(0))](const at::Generator& generator) {
                                    return grouped(own, batch_size, generator);
                                  });
+}
+
+SamplerPtr distributed_sampler(int64_t samples, const DistributedOptions& options) {
+  check_count("distributed_sampler", "samples", samples);
+  if (options.num_replicas.has_value() != options.rank.has_value())
+    base::fail(ErrorKind::usage, {}, "distributed_sampler",
+               "num_replicas and rank: one is given; give both or neither");
+  if (options.rank && (*options.rank < 0 || *options.rank >= *options.num_replicas))
+    base::fail(ErrorKind::usage, {}, "distributed_sampler", "rank is {}, must be 0 to {} with num_replicas {}",
+               *options.rank, *options.num_replicas - 1, *options.num_replicas);
+  return std::make_shared<Distributed>(samples, options);
 }
 
 SamplerPtr make_sampler(int64_t size, std::function<at::Tensor(uint64_t seed, int64_t epoch)> order) {

@@ -7,9 +7,21 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace accelerate::data {
+
+/// See distributed_sampler.
+struct DistributedOptions {
+  bool shuffle = true;
+  /// Unset: the loader's, which is rank 0's on all ranks. PyTorch's default is 0.
+  std::optional<uint64_t> seed{};
+  /// Leaves out the samples that do not go evenly over the ranks, instead of repeating the first ones.
+  bool drop_last = false;
+  /// Both or neither. Unset: the loader's share, which prepare() sets.
+  std::optional<int64_t> num_replicas{}, rank{};
+};
 
 /// An order depends on the seed and the epoch and nothing else, so every rank computes the same one. Our orders are
 /// PyTorch's, drawn from a CPU generator seeded seed + epoch.
@@ -26,6 +38,8 @@ class Sampler {
   [[nodiscard]] virtual at::Tensor order(uint64_t seed, int64_t epoch) const = 0;
   /// The order depends on the seed, which is then rank 0's on all ranks.
   [[nodiscard]] virtual bool seeded() const { return true; }
+  /// The order is dealt sample by sample (ShardOptions::strided); null: batch by batch.
+  [[nodiscard]] virtual const DistributedOptions* distributed() const { return nullptr; }
 };
 using SamplerPtr = std::shared_ptr<const Sampler>;
 
@@ -53,6 +67,11 @@ using SamplerPtr = std::shared_ptr<const Sampler>;
 /// lengths      [N] int64
 /// batch_size   samples that all ranks together take per step
 [[nodiscard]] SamplerPtr length_grouped_sampler(const at::Tensor& lengths, int64_t batch_size);
+
+/// torch.utils.data.DistributedSampler, equal for equal seed: rank r reads the order's samples r, r + num_replicas ...
+/// It is the order of all ranks that this sampler gives; the loader deals it, once, whether prepare() or shard() says
+/// whose share it reads, or num_replicas and rank. Throws Error (usage) for a rank that is none of num_replicas.
+[[nodiscard]] SamplerPtr distributed_sampler(int64_t samples, const DistributedOptions& options = {});
 
 /// A user's own: order(seed, epoch) returns [size] int64.
 [[nodiscard]] SamplerPtr make_sampler(int64_t size, std::function<at::Tensor(uint64_t seed, int64_t epoch)> order);

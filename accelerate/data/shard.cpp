@@ -29,20 +29,41 @@ ShardOptions checked(int64_t samples, ShardOptions options, const Place& place) 
   return options;
 }
 
+int64_t positions_of(int64_t samples, const ShardOptions& options) {
+  const int64_t uneven = samples % options.world_size;
+  if (!options.strided || uneven == 0) return samples;
+  if (options.drop_uneven) return samples - uneven;
+  return options.even_batches ? samples - uneven + options.world_size : samples;
+}
+
 }  // namespace
 
 ShardPlan::ShardPlan(int64_t samples, const ShardOptions& asked, const Place& place)
     : options_(checked(samples, asked, place)),
+      samples_(samples),
+      positions_(positions_of(samples, options_)),
       round_(options_.world_size * options_.batch_size),
-      full_rounds_(samples / round_),
-      tail_(samples % round_),
+      full_rounds_(positions_ / round_),
+      tail_(positions_ % round_),
       size_(full_rounds_) {
   if (tail_ == 0 || options_.drop_last) return;
-  const bool has_real = options_.rank * options_.batch_size < tail_;
-  if (options_.even_batches || has_real) ++size_;
+  const int64_t first = options_.strided ? options_.rank : options_.rank * options_.batch_size;
+  if (first < tail_ || (options_.even_batches && !options_.strided)) ++size_;
+}
+
+BatchRange ShardPlan::strided_batch(int64_t number) const {
+  const int64_t ranks = options_.world_size;
+  const int64_t first = number * round_ + options_.rank;
+  const auto until = [=](int64_t end) { return std::max<int64_t>((end - first + ranks - 1) / ranks, 0); };
+  const int64_t count = until(std::min((number + 1) * round_, positions_));
+  const int64_t real = std::min(count, until(samples_));
+  BatchRange range{.first = first, .real = real, .filling = count - real, .pool = samples_, .stride = ranks};
+  if (range.filling > 0) range.fill_first = (first + real * ranks) % samples_;
+  return range;
 }
 
 BatchRange ShardPlan::batch(int64_t number) const {
+  if (options_.strided) return strided_batch(number);
   const int64_t begin = options_.rank * options_.batch_size;  // within the round
   if (number < full_rounds_) return {.first = number * round_ + begin, .real = options_.batch_size};
   const int64_t real = std::clamp<int64_t>(tail_ - begin, 0, options_.batch_size);
@@ -56,7 +77,10 @@ BatchRange ShardPlan::batch(int64_t number) const {
 }
 
 int64_t ShardPlan::remainder() const {
+  const bool last_is_handed_out = !options_.drop_last || tail_ == 0;
+  if (positions_ > samples_ && last_is_handed_out) return samples_ - (positions_ - 1) / round_ * round_;
   if (options_.drop_last) return -1;
+  if (options_.strided) return 0;
   return options_.even_batches ? tail_ : 0;
 }
 
@@ -67,9 +91,8 @@ std::vector<std::vector<int64_t>> shard(std::span<const int64_t> samples, const 
   for (size_t number = 0; number < batches.size(); ++number) {
     const BatchRange range = plan.batch(static_cast<int64_t>(number));
     auto& batch = batches[number];
-    const auto real =
-        samples.subspan(static_cast<size_t>(range.real > 0 ? range.first : 0), static_cast<size_t>(range.real));
-    batch.assign(real.begin(), real.end());
+    for (int64_t i = 0; i < range.real; ++i)
+      batch.push_back(samples[static_cast<size_t>(range.first + i * range.stride)]);
     for (int64_t i = 0; i < range.filling; ++i)
       batch.push_back(samples[static_cast<size_t>((range.fill_first + i) % range.pool)]);
   }

@@ -22,16 +22,23 @@ struct ShardOptions {
   /// Fills the last batches from the front of the order, so that every rank runs the same number of equal batches.
   /// Off: the last batches may be short, and some ranks may have one batch less.
   bool even_batches = true;
+  /// Samples are dealt one by one instead of batches, rank r gets the order's r, r + world_size, r + 2 world_size ...,
+  /// as torch.utils.data.DistributedSampler deals them. The order is then filled up to a multiple of world_size and no
+  /// further: the last batches are short, on every rank alike.
+  bool strided = false;
+  /// Of strided: the samples beyond a multiple of world_size are left out instead.
+  bool drop_uneven = false;
 };
 
-/// One batch as positions in the order: first .. first+real-1, then `filling` more that start at fill_first and go
-/// round the first `pool` positions.
+/// One batch as positions in the order: first, first+stride ... `real` of them, then `filling` more that start at
+/// fill_first and go round the first `pool` positions.
 struct BatchRange {
   int64_t first = 0;
   int64_t real = 0;
   int64_t fill_first = 0;
   int64_t filling = 0;
   int64_t pool = 0;
+  int64_t stride = 1;
 
   bool operator==(const BatchRange&) const = default;
 };
@@ -52,12 +59,18 @@ class ShardPlan {
   [[nodiscard]] BatchRange batch(int64_t number) const;
   /// Real samples of the last global batch where it was filled, else 0; -1 with drop_last. See state::BatchInfo.
   [[nodiscard]] int64_t remainder() const;
+  /// N; of strided with what fills it up to a multiple of the ranks, or without what is left out.
+  [[nodiscard]] int64_t positions() const { return positions_; }
 
  private:
+  [[nodiscard]] BatchRange strided_batch(int64_t number) const;
+
   ShardOptions options_;  // batch_size: of one rank
-  int64_t round_;         // samples in one batch of every rank
-  int64_t full_rounds_;   // rounds in which every rank's batch is full
-  int64_t tail_;          // samples after them
+  int64_t samples_;
+  int64_t positions_;
+  int64_t round_;        // samples in one batch of every rank
+  int64_t full_rounds_;  // rounds in which every rank's batch is full
+  int64_t tail_;         // samples after them
   int64_t size_;
 };
 

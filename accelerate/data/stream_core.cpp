@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/stream_core.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/core_parts.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -18,34 +17,16 @@ StreamCore::StreamCore(const StreamOptions& asked, std::optional<int64_t> known,
     base::fail(ErrorKind::usage, {}, "loader", "batch_size is {}, must be at least 1", options.batch_size);
 }
 
-ShardOptions StreamCore::shard_options(const Share& whose) const {
-  return {.rank = whose.rank,
-          .world_size = whose.world_size,
-          .batch_size = options.batch_size,
-          .split_batches = whose.split_batches,
-          .drop_last = options.drop_last,
-          .even_batches = whose.even_batches && whose.world_size > 1};
-}
-
 void StreamCore::take(const Share& asked, const Place& place) {
-  (void)ShardPlan(0, shard_options(asked), place);
+  (void)ShardPlan(0, shard_options_of(options, asked), place);
   share = asked;
 }
 
-uint64_t StreamCore::seed() {
-  if (!options.seed) options.seed = at::detail::getDefaultCPUGenerator().current_seed();
-  return *options.seed;
-}
+uint64_t StreamCore::seed() { return fixed_seed(options.seed); }
 
 state::LoaderState StreamCore::here() {
-  return {.epoch = epochs.epoch(),
-          .samples = samples.value_or(kUnknown),
-          .seed = seeded ? std::optional(seed()) : std::nullopt,
-          .world_size = share.world_size,
-          .batch_size = options.batch_size,
-          .split_batches = share.split_batches,
-          .even_batches = share.even_batches,
-          .drop_last = options.drop_last};
+  return beginning_of(epochs.epoch(), samples.value_or(kUnknown), seeded ? std::optional(seed()) : std::nullopt,
+                      options, share);
 }
 
 state::LoaderState StreamCore::state() {
@@ -62,11 +43,7 @@ state::LoaderState StreamCore::state() {
 }
 
 void StreamCore::load_state(const state::LoaderState& from) {
-  if (from.consumed < 0 || from.origin < 0 || from.origin > from.consumed) {
-    base::fail(ErrorKind::usage, {}, "load_state",
-               "consumed is {} and origin {}, must be at least 0, and consumed not less than origin", from.consumed,
-               from.origin);
-  }
+  check_state(from, kUnknown);
   if (from.consumed > 0 && from.samples != samples.value_or(kUnknown)) {
     base::fail(ErrorKind::usage, {}, "load_state",
                "the state is of a stream of {} samples, this one has {} (-1: not known)", from.samples,
@@ -88,7 +65,8 @@ StreamCore::Beginning StreamCore::begin_pass() {
   pass.shard.batch_size = ShardPlan(0, pass.shard).batch_size();
   pass.shard.split_batches = false;
   if (resumed_) {
-    const bool anew = !resumed_->shared_out_as(here());
+    const int64_t since = resumed_->consumed - resumed_->origin;
+    const bool anew = !resumed_->shared_out_as(here()) || since % (pass.shard.world_size * pass.shard.batch_size) != 0;
     pass.origin = anew ? resumed_->consumed : resumed_->origin;
     pass.consumed = resumed_->consumed - pass.origin;
     if (anew) {

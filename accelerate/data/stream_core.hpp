@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/epoch_count.hpp"
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/shardable.hpp"
@@ -48,8 +49,7 @@ class StreamCore {
   void set_epoch(int64_t epoch);
   void end_pass(const Beginning& pass) { epochs.end(pass.context.epoch); }
 
-  [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
-  [[nodiscard]] ShardOptions shard_options(const Share& whose) const;
+  [[nodiscard]] ShardOptions shard_options() const { return shard_options_of(options, share); }
 
   StreamOptions options;
   std::optional<int64_t> samples;

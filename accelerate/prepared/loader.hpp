@@ -16,6 +16,7 @@
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/prepared/dispatch_pass.hpp"
+#include "accelerate/prepared/filling.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -167,6 +168,9 @@ class PreparedLoader {
     dispatched_->state.reset();
     loader_->load_state(state);
   }
+  /// Of any other loader there is no such place: a sentence of the compiler's says what to do instead.
+  [[nodiscard]] state::LoaderState state() const requires(!data::Resumable<Loader>) { return refuse_state(); }
+  void load_state(const state::LoaderState&) const requires(!data::Resumable<Loader>) { (void)refuse_state(); }
   /// Another handle whose passes leave out this rank's first batches; this one is not changed. Ours skip them without
   /// reading, of any other loader they are read and dropped. Throws Error (usage) for a negative number.
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
@@ -198,6 +202,14 @@ class PreparedLoader {
         {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});
   }
 
+  static state::LoaderState refuse_state() {
+    static_assert(data::Resumable<Loader>,
+                  "state() and load_state() need a loader that knows where it stands: ours (data::from_dataset() takes "
+                  "torch::data's sets, data::make_stream() what comes one after another), or one with state() and "
+                  "load_state(); of any other keep the number of batches and use skip_first_batches()");
+    return {};
+  }
+
   /// Where a dispatched pass stands: rank 0's loader is ahead of it.
   struct Dispatched {
     std::optional<state::LoaderState> state;
@@ -215,9 +227,8 @@ template <typename Value>
 Value cut_to_real(const Shared& shared, Value value) {
   const state::BatchInfo* loader = shared.active_loader();
   if (loader == nullptr || !loader->last || loader->remainder <= 0 || shared.group.size() == 1) return value;
-  return tree::map(value, [rows = loader->remainder](const at::Tensor& tensor) {
-    return tensor.size(0) > rows ? tensor.narrow(0, 0, rows) : tensor;
-  });
+  return tree::map(value,
+                   [&](const at::Tensor& tensor) { return without_filling(tensor, *loader, shared.group.size()); });
 }
 
 }  // namespace accelerate::prepared

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <utility>
 
+#include "accelerate/prepared/filling.hpp"
+
 namespace accelerate::prepared {
 namespace {
 
@@ -33,8 +35,7 @@ std::vector<std::string> gather_objects_for_metrics(const Shared& shared, const 
   for (const std::string& of_rank : shared.group.all_gather_bytes(packed(objects))) unpack(of_rank, all);
   const state::BatchInfo* loader = shared.active_loader();
   if (loader == nullptr || !loader->last || loader->remainder <= 0) return all;
-  if (const auto real = static_cast<size_t>(loader->remainder); all.size() > real) all.resize(real);
-  return all;
+  return without_filling(std::move(all), *loader, shared.group.size());
 }
 
 comm::ReduceOp reduce_op_of(std::string_view name, const Place& place) {

@@ -14,6 +14,8 @@ struct BatchInfo {
   /// Real samples in the last global batch (rank 0's, then rank 1's ...), the rest of it is filling: samples mod
   /// (world_size * batch_size). 0: nothing was filled, nothing is to be cut. -1: not known, or drop_last.
   int64_t remainder = -1;
+  /// The ranks' samples lie in strides: row i of rank r is the (i * world_size + r)-th of the global batch.
+  bool strided = false;
 
   bool operator==(const BatchInfo&) const = default;
 };

@@ -3,6 +3,7 @@
 //
 #include <atomic>
 #include <list>
+#include <random>
 
 #include "tests/accelerator/ranks.hpp"
 
@@ -220,6 +221,57 @@ TEST_CASE("the state is where the ranks stand and not where rank 0 has read to; 
   for (size_t rank = 0; rank < 2; ++rank) {
     CHECK(rest[rank] == Batches(whole.ranks[rank].begin() + 2, whole.ranks[rank].end()));
   }
+}
+
+TEST_CASE(
+    "interrupted anywhere and resumed on any number of ranks, the samples come once each, in one process's order") {
+  struct Part {
+    Numbers gathered;
+    accelerate::state::LoaderState state;
+    int64_t steps = 0;
+  };
+  std::mt19937 random(9);
+  const auto pick = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
+  int64_t interrupted = 0;
+  for (int i = 0; i < 60; ++i) {
+    const bool split = pick(0, 2) == 0;
+    const int64_t samples = pick(1, 40);
+    const auto part = [&](int64_t ranks, int64_t batch_size, const accelerate::state::LoaderState* from, int64_t most) {
+      Part seen;
+      on_ranks(ranks,
+               [&](Accelerator& accelerator) {
+                 auto loader = accelerator.prepare(counting(samples, batch_size, {.shuffle = true, .seed = 3}));
+                 if (from != nullptr) loader.load_state(*from);
+                 int64_t steps = 0;
+                 for (auto& batch : loader) {
+                   const auto all = numbers(accelerator.gather_for_metrics(batch.data));
+                   if (accelerator.is_main_process()) seen.gathered.insert(seen.gathered.end(), all.begin(), all.end());
+                   if (++steps == most) break;
+                 }
+                 if (!accelerator.is_main_process()) return;
+                 seen.steps = steps;
+                 seen.state = loader.state();
+               },
+               {.split_batches = split, .dispatch_batches = true});
+      return seen;
+    };
+    const int64_t before = pick(1, 4);
+    const int64_t after = pick(1, 4);
+    const auto batch_size = [&] { return split ? 12 : pick(1, 4); };  // 12 is cut evenly for all
+    const int64_t first_size = batch_size();
+    const auto whole = part(before, first_size, nullptr, 1000);
+    const auto order = numbers(accelerate::data::random_sampler(samples)->order(3, 0));
+    CHECK(whole.gathered == order);
+    if (whole.steps < 2) continue;
+    auto all = part(before, first_size, nullptr, pick(1, whole.steps - 1));
+    const auto rest = part(after, batch_size(), &all.state, 1000);
+    all.gathered.insert(all.gathered.end(), rest.gathered.begin(), rest.gathered.end());
+    CHECK(all.gathered == order);
+    CHECK(rest.state.epoch == 1);
+    CHECK(rest.state.consumed == 0);
+    ++interrupted;
+  }
+  CHECK(interrupted > 20);
 }
 
 TEST_CASE("a batch that cannot be sent is refused by prepare()") {

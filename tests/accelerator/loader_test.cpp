@@ -108,6 +108,38 @@ TEST_CASE("a shuffled loader has one order on all ranks, seeded like PyTorch's")
   CHECK(seen.ranks[1] == Batches{{0, 7}, {2, 12}, {8, 5}, {11, 1}});
 }
 
+TEST_CASE("a distributed sampler is shared out once, and gather_for_metrics cuts what it repeats") {
+  using accelerate::data::distributed_sampler;
+  const auto seen = walk(2, [] { return counting(8, 2, {.seed = 42, .sampler = distributed_sampler(8)}); });
+  CHECK(seen.ranks[0] == Batches{{6, 0}, {2, 4}});  // randperm of seed 42: 6 3 0 7 2 1 4 5
+  CHECK(seen.ranks[1] == Batches{{3, 7}, {1, 5}});
+  for (const int64_t ranks : {1, 2, 3, 4}) {
+    for (const int64_t samples : {1, 2, 7, 10, 13}) {
+      for (const int64_t batch_size : {1, 2, 3}) {
+        auto all = walk(ranks, [=] {
+                     return counting(samples, batch_size, {.sampler = distributed_sampler(samples, {.seed = 7})});
+                   }).gathered;
+        std::sort(all.begin(), all.end());
+        CHECK(all == up_to(samples));
+      }
+    }
+  }
+  on_ranks(2, [](Accelerator& accelerator) {
+    auto loader = accelerator.prepare(counting(5, 2, {.sampler = distributed_sampler(5, {.shuffle = false})}));
+    std::vector<std::string> names;
+    for (auto& batch : loader) {
+      std::vector<std::string> mine;
+      for (const int64_t number : numbers(batch.target)) mine.push_back(std::to_string(number));
+      for (const auto& name : accelerator.gather_for_metrics(mine)) names.push_back(name);
+    }
+    CHECK(names == std::vector<std::string>{"0", "2", "1", "3", "4"});
+    CHECK_THROWS_WITH_AS(
+        (void)accelerator.prepare(counting(8, 2, {.sampler = distributed_sampler(8, {.num_replicas = 4, .rank = 3})})),
+        doctest::Contains("loader: its distributed_sampler is for rank 3 of 4, the loader reads for"),
+        accelerate::Error);
+  });
+}
+
 TEST_CASE("a foreign loader is dealt batch by batch, its last round filled with whole batches") {
   using Example = torch::data::Example<>;
   const auto make = [] {

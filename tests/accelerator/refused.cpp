@@ -16,6 +16,8 @@ void mistakes(accelerate::Accelerator& accelerator, Net& net, torch::optim::SGD&
   for (const auto& batch : accelerator.prepare(batches)) model(batch);
   auto [optimizer, schedule] = accelerator.prepare(sgd, [](int64_t step) { return 1.0 / static_cast<double>(step); });
   auto pointer = accelerator.prepare(&net);
+  std::vector<torch::Tensor> foreign;
+  accelerator.prepare(foreign).load_state({});
   auto window = accelerator.accumulate(net);
   torch::save(model, "net.pt");
   torch::load(optimizer, "sgd.pt");

@@ -7,41 +7,22 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/loader_state.hpp"
-#include "accelerate/data/memory.hpp"
+#include "tests/data/passes.hpp"
 
 using namespace accelerate::data;
 using accelerate::state::LoaderState;
-using Numbers = std::vector<int64_t>;
-using Batches = std::vector<Numbers>;
+using sources::Batches;
+using sources::list;
+using sources::Numbers;
+using sources::pass;
+using sources::Positions;
 
 namespace {
 
-/// Reads nothing: its batches are the samples' numbers.
-struct Positions final : SourceOf<at::Tensor> {
-  explicit Positions(int64_t n) : samples(n) {}
-  [[nodiscard]] int64_t size() const override { return samples; }
-  [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override { return indices; }
-  int64_t samples;
-};
 using PositionLoader = LoaderOf<at::Tensor>;
 
 PositionLoader positions(int64_t samples, const LoaderOptions& options) {
   return PositionLoader(std::make_shared<Positions>(samples), options);
-}
-
-Numbers list(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
-}
-
-/// The batches of one pass; at most so many.
-Batches pass(PositionLoader& loader, int64_t most = 1'000'000) {
-  Batches batches;
-  if (most == 0) return batches;
-  for (auto& batch : loader) {
-    batches.push_back(list(batch));
-    if (static_cast<int64_t>(batches.size()) == most) break;
-  }
-  return batches;
 }
 
 /// What a new process would load.
@@ -243,6 +224,13 @@ TEST_CASE("a line says that an epoch was shared out anew") {
                      "shared out anew, in batches of 1 to 2 ranks"});
 }
 
+TEST_CASE("a position within a step, which no loader of this share gives, is gone on from all the same") {
+  auto loader = positions(10, {.batch_size = 2});
+  loader.shard({.rank = 1, .world_size = 2});
+  loader.load_state({.consumed = 3, .samples = 10, .world_size = 2, .batch_size = 2});
+  CHECK(pass(loader) == Batches{{5, 6}, {9, 3}});
+}
+
 TEST_CASE("set_epoch drops what was to be resumed") {
   auto loader = positions(8, {.batch_size = 4});
   (void)pass(loader, 1);
@@ -301,6 +289,10 @@ TEST_CASE("a state that cannot be is refused, with the numbers") {
       refused({.epoch = 3, .consumed = 4, .samples = 20}) ==
       "load_state: the state is of an epoch of 20 samples, of which 4 were seen; this loader's has 16. Resume with the "
       "data and sampler that it was saved with, or begin a new epoch with set_epoch(4)");
+  CHECK(refused({.epoch = int64_t{1} << 32}) == "load_state: epoch is 4294967296, must be at most 4294967295");
+  CHECK(refused({.world_size = 0}) == "load_state: world_size is 0, must be at least 1");
+  CHECK(refused({.batch_size = -3}) == "load_state: batch_size is -3, must be at least 1");
+  CHECK_THROWS_WITH(loader.set_epoch(int64_t{1} << 32), "set_epoch: epoch is 4294967296, must be at most 4294967295");
   CHECK(pass(loader).size() == 4);  // as it was
   auto batches = positions(4, {.batch_sampler = [](uint64_t, int64_t) { return IndexBatches{{0, 1}, {2}}; }});
   batches.load_state({.consumed = 2, .samples = 5});
@@ -328,7 +320,9 @@ TEST_CASE("JSON that is no saved state is refused") {
   CHECK(refused([](auto& json) { json.erase("epoch"); }) ==
         "load_state: the saved state has no \"epoch\"; it was not written by this library");
   CHECK(refused([](auto& json) { json["epoch"] = "one"; }) ==
-        "load_state: \"epoch\" of the saved state is \"one\", must be an integer");
+        "load_state: \"epoch\" of the saved state is \"one\", must be an integer of 64 bits");
+  CHECK(refused([](auto& json) { json["consumed"] = UINT64_MAX; }) ==
+        "load_state: \"consumed\" of the saved state is 18446744073709551615, must be an integer of 64 bits");
   CHECK(refused([](auto& json) { json["drop_last"] = 1; }) ==
         "load_state: \"drop_last\" of the saved state is 1, must be true or false");
   CHECK(refused([](auto& json) { json["seed"] = -1; }) ==

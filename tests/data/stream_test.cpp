@@ -6,11 +6,15 @@
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/loader_state.hpp"
 #include "accelerate/data/stream_loader.hpp"
+#include "tests/data/passes.hpp"
 
 using namespace accelerate::data;
 using accelerate::state::LoaderState;
-using Numbers = std::vector<int64_t>;
-using Batches = std::vector<Numbers>;
+using sources::Batches;
+using sources::list;
+using sources::Numbers;
+using sources::pass;
+using sources::Positions;
 
 namespace {
 
@@ -24,21 +28,6 @@ StreamPtr<int64_t> counting_stream(int64_t n, std::optional<int64_t> size = {}, 
         };
       },
       size);
-}
-
-Numbers list(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
-}
-
-template <typename Loader>
-Batches pass(Loader& loader, int64_t most = 1'000'000) {
-  Batches batches;
-  if (most == 0) return batches;
-  for (auto& batch : loader) {
-    batches.push_back(list(batch));
-    if (static_cast<int64_t>(batches.size()) == most) break;
-  }
-  return batches;
 }
 
 Batches of(int64_t samples, int64_t batch_size, const Share& share, bool drop_last = false) {
@@ -67,12 +56,6 @@ TEST_CASE("each rank keeps its part of every window, and the last window is fill
 }
 
 TEST_CASE("a stream is shared out as numbered samples are, whatever its length, which nobody told it") {
-  struct Positions final : SourceOf<at::Tensor> {
-    explicit Positions(int64_t n) : samples(n) {}
-    [[nodiscard]] int64_t size() const override { return samples; }
-    [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override { return indices; }
-    int64_t samples;
-  };
   std::mt19937 random(3);
   const auto pick = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
   for (int i = 0; i < 2000; ++i) {
@@ -186,8 +169,10 @@ TEST_CASE("wrong loaders of streams are refused, with the values") {
   CHECK_THROWS_WITH(loader.shard({.world_size = 2, .split_batches = true}),
                     "shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; 4 would be one");
   CHECK_THROWS_WITH(loader.set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
-  CHECK_THROWS_WITH(loader.load_state({.consumed = -1}),
-                    "load_state: consumed is -1 and origin 0, must be at least 0, and consumed not less than origin");
+  CHECK_THROWS_WITH(loader.load_state({.consumed = -1}), "load_state: consumed is -1, must be at least 0");
+  CHECK_THROWS_WITH(loader.load_state({.consumed = 10, .samples = 9}),
+                    "load_state: consumed is 10, must be at most the samples, 9");
+  CHECK_THROWS_WITH(loader.load_state({.samples = -2}), "load_state: samples is -2, must be at least -1");
   CHECK_THROWS_WITH(loader.load_state({.consumed = 3, .samples = 12}),
                     "load_state: the state is of a stream of 12 samples, this one has 9 (-1: not known)");
 }

@@ -6,16 +6,11 @@
 //
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/memory.hpp"
+#include "tests/data/passes.hpp"
 
 namespace sources {
 
 namespace data = accelerate::data;
-using Numbers = std::vector<int64_t>;
-
-inline Numbers list(const at::Tensor& tensor) {
-  const auto own = tensor.to(torch::kLong).contiguous();
-  return {own.const_data_ptr<int64_t>(), own.const_data_ptr<int64_t>() + own.numel()};
-}
 
 inline at::Tensor index(const Numbers& numbers) { return torch::tensor(numbers, torch::kLong); }
 

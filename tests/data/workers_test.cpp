@@ -10,18 +10,16 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/loader.hpp"
-#include "accelerate/data/memory.hpp"
+#include "tests/data/passes.hpp"
 
 using namespace accelerate::data;
 using namespace std::chrono_literals;
-using Numbers = std::vector<int64_t>;
-using Batches = std::vector<Numbers>;
+using sources::Batches;
+using sources::list;
+using sources::Numbers;
+using sources::pass;
 
 namespace {
-
-Numbers list(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
-}
 
 /// Batches are the samples' numbers; what happens while one is read is the test's.
 struct Watched final : SourceOf<at::Tensor> {
@@ -41,13 +39,6 @@ struct Watched final : SourceOf<at::Tensor> {
 LoaderOf<at::Tensor> watched(int64_t n, const LoaderOptions& options, std::function<void(int64_t)> on_read,
                              bool safe = true) {
   return LoaderOf<at::Tensor>(std::make_shared<Watched>(n, std::move(on_read), safe), options);
-}
-
-template <typename Loader>
-Batches pass(Loader& loader) {
-  Batches batches;
-  for (auto& batch : loader) batches.push_back(list(batch));
-  return batches;
 }
 
 /// A door that reads wait at until it is opened.

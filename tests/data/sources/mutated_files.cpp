@@ -17,18 +17,23 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/loader_state.hpp"
+#include "accelerate/data/memory.hpp"
 #include "accelerate/data/sources/cifar.hpp"
 #include "accelerate/data/sources/csv.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/idx.hpp"
 #include "accelerate/data/sources/image.hpp"
 #include "accelerate/data/sources/npy.hpp"
+#include "accelerate/data/stream_loader.hpp"
 
 namespace fs = std::filesystem;
 namespace data = accelerate::data;
@@ -115,6 +120,7 @@ Format csv_files() {
         if (way / 32 % 2 == 0) options.dtype = at::kDouble;
         if (way / 64 % 2 == 0 && options.header) options.target = "label";
         if (!options.target.empty()) options.classes = 3;
+        options.text_classes = !options.target.empty() && way / 128 % 2 == 0;
         (void)data::read_csv(folder / "x", options).data.sum();
       }};
 }
@@ -143,9 +149,57 @@ Format image_files() {
       .repair = repair_png};
 }
 
+/// Loads the state in the middle of a pass: refused, it must change nothing; taken, the next pass must be one.
+template <typename Loader>
+void resume(Loader loader, const accelerate::state::LoaderState& state) {
+  loader.shard({.rank = 1, .world_size = 2});
+  (void)loader.begin();
+  const auto stood = loader.state();
+  try {
+    loader.load_state(state);
+  } catch (const accelerate::Error&) {
+    if (!(loader.state() == stood)) throw std::logic_error("a refused state that changed the loader");
+    throw;
+  }
+  int64_t batches = 0;
+  for ([[maybe_unused]] auto& batch : loader) ++batches;
+  if (batches > 10) throw std::logic_error("a pass of " + std::to_string(batches) + " batches");
+}
+
+Format loader_states() {
+  const auto text = [](const accelerate::state::LoaderState& state) { return nlohmann::json(state).dump(); };
+  const auto counting = data::make_stream(
+      [] {
+        return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
+          return next < 20 ? std::optional(next++) : std::nullopt;
+        };
+      },
+      20);
+  return {
+      .whole = {text({.epoch = 3, .consumed = 8, .samples = 20, .seed = 7, .world_size = 2, .batch_size = 2}),
+                text({.consumed = 9, .origin = 5, .samples = 20, .world_size = 4}),
+                text({.epoch = 1, .samples = 20, .split_batches = true, .drop_last = true})},
+      .read = [counting](const fs::path& folder, uint64_t way) {
+        const auto json = nlohmann::json::parse(contents(folder / "x"), nullptr, /*allow_exceptions=*/false);
+        if (json.is_discarded())
+          accelerate::base::fail(accelerate::ErrorKind::data, {}, "test", "the library that reads JSON refuses it");
+        const auto state = data::loader_state_from_json(json);
+        const auto numbers = data::memory_source(at::arange(20));
+        if (way % 3 == 0) resume(data::Loader(numbers, {.batch_size = 2, .shuffle = true}), state);
+        if (way % 3 == 1) resume(data::StreamLoader(counting, {.batch_size = 2}), state);
+        if (way % 3 == 2) {
+          const auto sizes = [](uint64_t, int64_t) {
+            return data::IndexBatches{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12, 13, 14}, {15, 16, 17}, {18, 19}};
+          };
+          resume(data::Loader(numbers, {.batch_sampler = sizes}), state);
+        }
+      }};
+}
+
 const std::map<std::string, std::function<Format()>>& formats() {
   static const std::map<std::string, std::function<Format()>> all{
-      {"idx", idx_files},     {"cifar", cifar_files}, {"csv", csv_files}, {"npy", npy_files},
+      {"idx", idx_files},     {"cifar", cifar_files},          {"csv", csv_files},
+      {"npy", npy_files},     {"loader_state", loader_states},
 #ifdef TEST_WITH_IMAGES
       {"image", image_files},
 #endif

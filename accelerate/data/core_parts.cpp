@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/core_parts.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <string_view>
+
+#include "accelerate/data/epoch_count.hpp"
+
+namespace accelerate::data {
+
+uint64_t fixed_seed(std::optional<uint64_t>& seed) {
+  if (!seed) seed = at::detail::getDefaultCPUGenerator().current_seed();
+  return *seed;
+}
+
+void check_state(const state::LoaderState& state, int64_t least_samples) {
+  const auto refuse = [](std::string_view what, int64_t value, std::string_view rule, int64_t limit) {
+    base::fail(ErrorKind::usage, {}, "load_state", "{} is {}, must be {} {}", what, value, rule, limit);
+  };
+  const auto at_least = [&](std::string_view what, int64_t value, int64_t limit) {
+    if (value < limit) refuse(what, value, "at least", limit);
+  };
+  at_least("epoch", state.epoch, 0);
+  if (state.epoch > EpochCount::most) refuse("epoch", state.epoch, "at most", EpochCount::most);
+  at_least("samples", state.samples, least_samples);
+  at_least("consumed", state.consumed, 0);
+  if (state.samples >= 0 && state.consumed > state.samples)
+    refuse("consumed", state.consumed, "at most the samples,", state.samples);
+  at_least("origin", state.origin, 0);
+  if (state.origin > state.consumed) refuse("origin", state.origin, "at most what was consumed,", state.consumed);
+  at_least("world_size", state.world_size, 1);
+  at_least("batch_size", state.batch_size, 1);
+}
+
+}  // namespace accelerate::data

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cores of loaders do alike, whatever their samples are. Options are LoaderOptions or StreamOptions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "accelerate/data/shard.hpp"
+#include "accelerate/data/shardable.hpp"
+#include "accelerate/state/loader_state.hpp"
+
+namespace accelerate::data {
+
+/// The seed in force: where it was unset, the one of LibTorch's CPU generator, from now on.
+[[nodiscard]] uint64_t fixed_seed(std::optional<uint64_t>& seed);
+
+/// Of one rank nothing is filled up.
+template <typename Options>
+[[nodiscard]] ShardOptions shard_options_of(const Options& options, const Share& share) {
+  return {.rank = share.rank,
+          .world_size = share.world_size,
+          .batch_size = options.batch_size,
+          .split_batches = share.split_batches,
+          .drop_last = options.drop_last,
+          .even_batches = share.even_batches && share.world_size > 1};
+}
+
+/// The beginning of an epoch.
+template <typename Options>
+[[nodiscard]] state::LoaderState beginning_of(int64_t epoch, int64_t samples, std::optional<uint64_t> seed,
+                                              const Options& options, const Share& share) {
+  return {.epoch = epoch,
+          .samples = samples,
+          .seed = seed,
+          .world_size = share.world_size,
+          .batch_size = options.batch_size,
+          .split_batches = share.split_batches,
+          .even_batches = share.even_batches,
+          .drop_last = options.drop_last};
+}
+
+/// Throws Error (usage) for numbers that no loader gives.
+/// least_samples   -1 where their number may be unknown, else 0
+void check_state(const state::LoaderState& state, int64_t least_samples);
+
+}  // namespace accelerate::data

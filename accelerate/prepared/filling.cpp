@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/filling.hpp"
+
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
+
+#include <utility>
+
+namespace accelerate::prepared {
+namespace {
+
+/// Of a strided batch: row i of rank r is the i * ranks + r-th of the order, and the last ones of the order fill.
+std::vector<int64_t> real_rows(int64_t rows, int64_t real, int64_t ranks) {
+  const int64_t each = rows / ranks;
+  std::vector<int64_t> kept;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row % each * ranks + row / each < real) kept.push_back(row);
+  }
+  return kept;
+}
+
+bool lies_in_strides(int64_t rows, const state::BatchInfo& last, int64_t ranks) {
+  return last.strided && rows % ranks == 0;
+}
+
+}  // namespace
+
+at::Tensor without_filling(const at::Tensor& gathered, const state::BatchInfo& last, int64_t ranks) {
+  const int64_t rows = gathered.size(0);
+  if (rows <= last.remainder) return gathered;
+  if (!lies_in_strides(rows, last, ranks)) return gathered.narrow(0, 0, last.remainder);
+  const auto kept = at::tensor(real_rows(rows, last.remainder, ranks), at::kLong);
+  return gathered.index_select(0, kept.to(gathered.device()));
+}
+
+std::vector<std::string> without_filling(std::vector<std::string> gathered, const state::BatchInfo& last,
+                                         int64_t ranks) {
+  const auto rows = static_cast<int64_t>(gathered.size());
+  if (rows <= last.remainder) return gathered;
+  if (!lies_in_strides(rows, last, ranks)) {
+    gathered.resize(static_cast<size_t>(last.remainder));
+    return gathered;
+  }
+  std::vector<std::string> real;
+  for (const int64_t row : real_rows(rows, last.remainder, ranks)) {
+    real.push_back(std::move(gathered[static_cast<size_t>(row)]));
+  }
+  return real;
+}
+
+}  // namespace accelerate::prepared
