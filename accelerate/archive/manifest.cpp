@@ -63,7 +63,7 @@ class Members {
   const Origin& origin_;
 };
 
-json parse(std::string_view text, const Origin& origin) {
+json parse_manifest(std::string_view text, const Origin& origin) {
   try {
     return json::parse(text);
   } catch (const json::exception& error) {
@@ -118,7 +118,7 @@ std::string write_manifest(const Manifest& manifest) {
 }
 
 Manifest read_manifest(std::string_view text, const Origin& origin) {
-  const json whole = parse(text, origin);
+  const json whole = parse_manifest(text, origin);
   const Members all(whole, "the manifest", origin);
   Manifest manifest{.version = all.integer("version")};
   if (manifest.version > Manifest::current_version) {

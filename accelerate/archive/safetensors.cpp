@@ -67,7 +67,7 @@ class HeaderLimits {
   int64_t elements_ = 0;
 };
 
-json parse(std::string_view text, const Origin& origin) {
+json parse_header(std::string_view text, const Origin& origin) {
   HeaderLimits limits(origin);
   try {
     return json::parse(text, std::ref(limits));
@@ -183,7 +183,7 @@ SafetensorsHeader read_safetensors(std::string_view file, const Origin& origin, 
     origin.broken("the header has {} bytes, but {} follow its length; the file was cut, or is no safetensors file",
                   length, file.size() - sizeof(length));
   }
-  const json header = parse(file.substr(sizeof(length), length), origin);
+  const json header = parse_header(file.substr(sizeof(length), length), origin);
   if (!header.is_object()) origin.broken("the header is {}, expected an object", header.type_name());
   SafetensorsHeader result{.data_begin = sizeof(length) + length};
   for (const auto& [name, value] : header.items()) {
