@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// mutated_files SECONDS [FORMAT ...]: what the readers of checkpoints' files make of broken ones.
+#include <string>
+
+#include "accelerate/archive/manifest.hpp"
+#include "accelerate/archive/pickle.hpp"
+#include "accelerate/archive/safetensors.hpp"
+#include "accelerate/archive/unpickle.hpp"
+#include "accelerate/archive/zip.hpp"
+#include "tests/mutation.hpp"
+
+using namespace accelerate::archive;
+using namespace std::string_literals;
+using mutation::Format;
+namespace fs = std::filesystem;
+
+namespace {
+
+const Origin origin{.path = "x", .operation = "load"};
+
+std::string file_in(const fs::path& folder) { return mutation::contents(folder / "x"); }
+
+Format safetensors_files() {
+  std::vector<SafetensorsEntry> tensors{{.name = "a", .dtype = "F32", .shape = {2, 3}},
+                                        {.name = "b", .dtype = "I64"},
+                                        {.name = "c", .dtype = "BOOL", .shape = {3}}};
+  std::string file = write_safetensors(tensors, {{"format", "pt"}}, "save");
+  return {.whole = {file + std::string(24 + 8 + 3, 'x')},
+          .read = [](const fs::path& folder, uint64_t) { (void)read_safetensors(file_in(folder), origin); }};
+}
+
+Format zip_files() {
+  StringSink sink;
+  ZipWriter zip(sink);
+  zip.add("a/data.pkl", "hello");
+  zip.add("a/data/0", std::string(100, 'x'));
+  zip.add("a/version", "3");
+  zip.finish();
+  return {.whole = {sink.text()}, .read = [](const fs::path& folder, uint64_t) {
+            const std::string file = file_in(folder);
+            for (const auto& member : read_zip(file, origin)) check_member(file, member, origin);
+          }};
+}
+
+Format pickles() {
+  PickleDict dict;
+  for (const int64_t n : {int64_t{1}, int64_t{300}, int64_t{70000}, int64_t{1} << 40}) {
+    dict.entries->emplace_back(std::to_string(n), n);
+  }
+  PickleList list;
+  *list.items = {1.5, true, "x"s, PickleNone{}, PickleTuple{}, PickleBytes{"\x80"}};
+  dict.entries->emplace_back("list"s, list);
+  PickleObject object{std::make_shared<PickleObject::Parts>()};
+  object.parts->global = {"collections", "OrderedDict"};
+  object.parts->entries.emplace_back("k"s, int64_t{3});
+  object.parts->state = PickleDict{};
+  dict.entries->emplace_back("object"s, object);
+  PicklePersistent storage;
+  *storage.id = {"storage"s, PickleGlobal{"torch", "FloatStorage"}, "0"s};
+  dict.entries->emplace_back("storage"s, storage);
+  return {.whole = {pickle(dict), "\x80\x02]q\x00(]q\x01K\x01\x61h\x01\x65."s},
+          .read = [](const fs::path& folder, uint64_t) {
+            (void)pickle(
+                unpickle(file_in(folder), {"collections.OrderedDict", "torch.FloatStorage", "_codecs.encode"}, origin));
+          }};
+}
+
+Format manifests() {
+  return {.whole = {write_manifest({.library = "test",
+                                    .files = {{"m", 10, "x"}, {"n", 3, "y"}},
+                                    .parts = {{"model", 0, {"m"}}},
+                                    .ranges = {{"a", 0, 3, "m", "a"}}})},
+          .read = [](const fs::path& folder, uint64_t) { (void)read_manifest(file_in(folder), origin); }};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return mutation::run_formats(
+      {{"safetensors", safetensors_files}, {"zip", zip_files}, {"pickle", pickles}, {"manifest", manifests}}, argc,
+      argv);
+}
