@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/upload.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace accelerate::device {
+namespace {
+
+c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+c10::Stream copy_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+bool rides(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.requires_grad();
+}
+
+/// On the current stream. Undefined for what does not ride.
+std::vector<at::Tensor> room_for(const std::vector<at::Tensor>& tensors, c10::Device device) {
+  std::vector<at::Tensor> targets;
+  for (const auto& tensor : tensors) {
+    auto& target = targets.emplace_back();
+    if (rides(tensor)) {
+      const auto options = at::TensorOptions().dtype(tensor.scalar_type()).device(device);
+      target = at::empty_like(tensor, options, at::MemoryFormat::Preserve);
+    }
+  }
+  return targets;
+}
+
+}  // namespace
+
+struct UploadLane::Slot {
+  explicit Slot(c10::DeviceType type) : copied(type) {}
+
+  /// tensor   the i-th of the upload
+  /// target   where it goes: says in which order its elements lie
+  /// returns   its values in pinned memory
+  at::Tensor stage(size_t i, const at::Tensor& tensor, const at::Tensor& target) {
+    if (tensor.strides() == target.strides() && tensor.is_pinned()) {
+      kept.push_back(tensor);
+      return tensor;
+    }
+    if (pinned.size() <= i) pinned.resize(i + 1);
+    auto& memory = pinned[i];
+    if (!memory.defined() || memory.nbytes() < target.nbytes()) {
+      const auto bytes = static_cast<int64_t>(target.nbytes());
+      memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+    }
+    const auto options = at::TensorOptions().dtype(tensor.scalar_type());
+    return at::from_blob(memory.mutable_data_ptr(), tensor.sizes(), target.strides(), options).copy_(tensor);
+  }
+
+  std::vector<at::Tensor> pinned;  // [n] uint8 each, at least as large as what it last held
+  std::vector<at::Tensor> kept;    // the user's own pinned tensors
+  c10::Event copied;
+  bool open = false;  // an upload has yet to arrive
+};
+
+UploadLane::UploadLane(c10::Device device)
+    : device_(device), stream_(copy_stream(device)), memory_free_(device.type()) {}
+
+UploadLane::~UploadLane() {
+  for (const auto& slot : slots_) {
+    try {
+      if (!slot->copied.query()) slot->copied.synchronize();
+    } catch (const std::exception&) {  // the device is lost, and with it what would read this memory
+    }
+  }
+}
+
+UploadLane::Slot& UploadLane::free_slot() {
+  Slot* free = nullptr;
+  for (const auto& slot : slots_) {
+    if (slot->open || !slot->copied.query()) continue;
+    slot->kept.clear();
+    free = slot.get();
+  }
+  if (free == nullptr) free = slots_.emplace_back(std::make_unique<Slot>(device_.type())).get();
+  return *free;
+}
+
+Upload UploadLane::begin(const std::vector<at::Tensor>& tensors) {
+  const auto home = current_stream(device_);
+  Upload upload(device_, home, tensors, room_for(tensors, device_));
+  const auto copies = [](const at::Tensor& target) { return target.defined() && target.numel() > 0; };
+  if (std::ranges::none_of(upload.targets_, copies)) return upload;
+  Slot& slot = free_slot();
+  slot.open = true;
+  upload.slot_.reset(&slot);
+  std::vector<at::Tensor> staged(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (copies(upload.targets_[i])) staged[i] = slot.stage(i, tensors[i], upload.targets_[i]);
+  }
+  // What `home` did with that memory before comes first.
+  memory_free_.record(home);
+  memory_free_.block(stream_);
+  const c10::StreamGuard guard(stream_);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (staged[i].defined()) upload.targets_[i].copy_(staged[i], /*non_blocking=*/true);
+  }
+  slot.copied.record(stream_);
+  return upload;
+}
+
+void Upload::SlotOpen::operator()(UploadLane::Slot* slot) const noexcept { slot->open = false; }
+
+Upload::~Upload() {
+  if (!slot_) return;
+  try {
+    slot_->copied.block(home_);      // whoever gets the targets' memory next comes after the copies
+  } catch (const std::exception&) {  // the device is lost
+  }
+}
+
+void Upload::arrive() {
+  const auto current = current_stream(device_);
+  const auto slot = std::exchange(slot_, nullptr);
+  if (slot) slot->copied.block(current);
+  if (current == home_) return;
+  if (slot) slot->copied.block(home_);  // whoever gets the memory next there comes after the copy
+  c10::Event made(device_.type());
+  made.record(home_);
+  made.block(current);
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const auto& there = targets_[i].defined() ? targets_[i] : sources_[i];
+    if (there.device() == device_) there.record_stream(current);
+  }
+}
+
+at::Tensor Upload::take(const at::Tensor& tensor) {
+  const size_t i = taken_++;
+  if (i < sources_.size() && sources_[i].is_same(tensor) && targets_[i].defined())
+    return std::exchange(targets_[i], {});
+  return tensor.to(device_, tensor.scalar_type(), /*non_blocking=*/true);
+}
+
+}  // namespace accelerate::device
