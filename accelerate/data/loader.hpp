@@ -2,7 +2,10 @@
 // The loader: walks a source in an epoch's order, batch by batch, and knows which batches are this rank's.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <iterator>
@@ -86,21 +89,33 @@ class LoaderOf<AnyBatch>::Iterator {
 
   /// Where this pass stands.
   [[nodiscard]] const state::BatchInfo& info() const { return state_->pass.info(); }
+  /// What ++ will bring, read now; null at the end, where a worker still reads it, and where it cannot be read: ++ then
+  /// says why.
+  [[nodiscard]] AnyBatch* read_ahead() const { return state_->read_ahead(); }
 
  private:
   friend class LoaderOf;
   struct State {
+    /// One that was read before it was asked for.
+    struct Ahead {
+      std::optional<AnyBatch> batch{};
+      std::exception_ptr failure{};  // in its stead
+      Pass::Clock::time_point since{};
+    };
+
     SourcePtr<AnyBatch> source;
-    LoaderOptions options;
+    std::chrono::milliseconds timeout;
     Pass pass;
     std::shared_ptr<LoaderWorkers> workers;
     std::shared_ptr<WorkerPool> pool;
     std::optional<Prefetch<AnyBatch>> prefetch;
+    std::optional<Ahead> ahead;
     std::optional<AnyBatch> batch;
     std::exception_ptr gave_up;  // a batch did not come: the pass cannot go on
 
     explicit State(const LoaderOf& of)
-        : source(of.source_), options(of.options()), pass(of.core_), workers(of.workers_) {
+        : source(of.source_), timeout(of.options().timeout), pass(of.core_), workers(of.workers_) {
+      const auto& options = of.options();
       const int64_t count = source->thread_safe() ? options.num_workers : std::min<int64_t>(options.num_workers, 1);
       if (count > 0) {
         prefetch.emplace(source, pass.context(), pass.indices(), pass.size(), count * options.prefetch_factor);
@@ -114,7 +129,13 @@ class LoaderOf<AnyBatch>::Iterator {
       const at::Tensor indices = pass.advance();
       if (!indices.defined()) return;
       try {
-        prefetch ? take(indices) : read(indices);
+        if (ahead) {
+          take_ahead();
+        } else if (prefetch) {
+          take(indices);
+        } else {
+          read(indices);
+        }
       } catch (const Error&) {  // says what it is about
         throw;
       } catch (...) {
@@ -128,18 +149,47 @@ class LoaderOf<AnyBatch>::Iterator {
     }
     void take(const at::Tensor& indices) {
       const int64_t number = pass.info().index;
-      std::optional<Pass::Clock::duration> timeout;
-      if (options.timeout.count() > 0) timeout = options.timeout;
-      auto taken = prefetch->take(number, timeout);
+      std::optional<Pass::Clock::duration> longest;
+      if (timeout.count() > 0) longest = timeout;
+      auto taken = prefetch->take(number, longest);
       if (!taken) {
         const auto reader = prefetch->queue()->reader_of(number);
         pool->give_up();
         workers->give_up();
-        gave_up = slow_read(number, indices, reader, options.timeout);
+        gave_up = slow_read(number, indices, reader, timeout);
         std::rethrow_exception(gave_up);
       }
       batch.emplace(std::move(taken->batch));
       pass.arrived(taken->since);
+    }
+    void take_ahead() {
+      Ahead taken = std::move(*std::exchange(ahead, std::nullopt));
+      if (taken.failure) std::rethrow_exception(taken.failure);
+      batch.emplace(std::move(*taken.batch));
+      pass.arrived(taken.since);
+    }
+    AnyBatch* read_ahead() {
+      if (!ahead && !gave_up) look_ahead();
+      return ahead && ahead->batch ? &*ahead->batch : nullptr;
+    }
+    void look_ahead() {
+      const at::Tensor indices = pass.next_indices();
+      if (!indices.defined()) return;
+      const auto began = Pass::Clock::now();
+      try {
+        if (prefetch) {
+          auto taken = prefetch->take(pass.info().index + 1, Pass::Clock::duration::zero());
+          if (taken) ahead.emplace(Ahead{.batch = std::move(taken->batch), .since = taken->since});
+          return;
+        }
+        ahead.emplace(Ahead{.batch = source->read_in_pass(indices, pass.context())});
+      } catch (const c10::OutOfMemoryError&) {  // beside this batch; it is read when this one is gone
+        return;
+      } catch (...) {
+        ahead.emplace(Ahead{.failure = std::current_exception()});
+      }
+      ahead->since = Pass::Clock::now();
+      pass.waited(ahead->since - began);
     }
   };
   explicit Iterator(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -16,7 +16,7 @@ struct LoaderBase::Pass::Steps {
   int64_t number;  // of the pass
   ReadContext context;
   state::BatchInfo info;
-  LoadReport report{};
+  std::shared_ptr<LoadReport> report;
   Clock::time_point began = Clock::now();
   Clock::time_point asked = began;
 
@@ -25,13 +25,11 @@ struct LoaderBase::Pass::Steps {
   void tell() const {
     if (loader->pass != number) return;
     loader->consumed = batches->consumed(batch() + 1);
-    loader->report = report;
   }
-  void end() {
-    if (loader->pass == number) loader->report = report;
+  void end() const {
     const bool first_time = loader->epochs.end(context.epoch);
     if (loader->options.log_report && first_time) {
-      base::log(base::LogLevel::info, {}, "loader: epoch {}: {}", context.epoch, report.text());
+      base::log(base::LogLevel::info, {}, "loader: epoch {}: {}", context.epoch, report->text());
     }
   }
 };
@@ -45,14 +43,17 @@ double seconds(std::chrono::steady_clock::duration duration) { return std::chron
 LoaderBase::Pass::Pass(std::shared_ptr<Core> loader) {
   auto pass = loader->begin_epoch();
   const int64_t remainder = pass.batches.remainder();
-  const ReadContext context{.seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epochs.epoch()};
+  const ReadContext context{
+      .seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epochs.epoch(), .pinned = loader->pinned};
   steps_ = std::make_unique<Steps>(Steps{.loader = loader,
                                          .batches = std::make_shared<const EpochBatches>(std::move(pass.batches)),
                                          .first = pass.first,
                                          .number = pass.number,
                                          .context = context,
                                          .info = {.remainder = remainder, .strided = loader->strided()},
-                                         .report = {.num_workers = loader->options.num_workers}});
+                                         .report = std::make_shared<LoadReport>()});
+  steps_->report->num_workers = loader->options.num_workers;
+  loader->report = steps_->report;
 }
 
 LoaderBase::Pass::~Pass() = default;
@@ -72,28 +73,35 @@ std::function<at::Tensor(int64_t)> LoaderBase::Pass::indices() const {
 at::Tensor LoaderBase::Pass::advance() {
   if (ended()) return {};
   auto& info = steps_->info;
+  auto& report = *steps_->report;
   ++info.index;
   info.last = steps_->batch() == steps_->last_batch();
   steps_->asked = Clock::now();
-  steps_->report.seconds = seconds(steps_->asked - steps_->began);
+  report.seconds = seconds(steps_->asked - steps_->began);
   if (ended()) {
     steps_->end();
     return {};
   }
   auto indices = steps_->batches->batch(steps_->batch());
-  steps_->report.samples += indices.size(0);
-  ++steps_->report.batches;
+  report.samples += indices.size(0);
+  ++report.batches;
   steps_->tell();
   return indices;
 }
 
 void LoaderBase::Pass::arrived(std::optional<Clock::time_point> since) {
-  auto& report = steps_->report;
+  auto& report = *steps_->report;
   const auto now = Clock::now();
   report.seconds = seconds(now - steps_->began);
   report.waited_for_data += seconds(now - steps_->asked);
   if (since && *since < steps_->asked) report.data_waited += seconds(steps_->asked - *since);
-  if (steps_->loader->pass == steps_->number) steps_->loader->report = report;
+}
+
+void LoaderBase::Pass::waited(Clock::duration duration) { steps_->report->waited_for_data += seconds(duration); }
+
+at::Tensor LoaderBase::Pass::next_indices() const {
+  const int64_t next = steps_->batch() + 1;
+  return next <= steps_->last_batch() ? steps_->batches->batch(next) : at::Tensor();
 }
 
 LoaderBase::LoaderBase(int64_t samples, const LoaderOptions& options, bool seeded)
@@ -103,6 +111,7 @@ std::shared_ptr<LoaderBase::Core> LoaderBase::skipping(int64_t batches) const {
   check_skipped(batches);
   auto other = std::make_shared<Core>(*core_);
   other->skipped += batches;
+  other->report = std::make_shared<LoadReport>();
   return other;
 }
 
@@ -118,8 +127,9 @@ state::LoaderState LoaderBase::state() const { return core_->state(); }
 void LoaderBase::load_state(const state::LoaderState& state) { core_->load_state(state); }
 uint64_t LoaderBase::seed() const { return core_->seed(); }
 void LoaderBase::set_seed(uint64_t seed) { core_->options.seed = seed; }
+void LoaderBase::read_pinned(bool on) { core_->pinned = on; }
 bool LoaderBase::shuffles() const { return core_->shuffles(); }
-const LoadReport& LoaderBase::report() const { return core_->report; }
+LoadReport LoaderBase::report() const { return *core_->report; }
 
 void LoaderBase::set_epoch(int64_t epoch) {
   core_->epochs.set(epoch);

@@ -40,6 +40,9 @@ struct LoaderOptions {
   int64_t prefetch_factor = 2;
   /// Longest wait for a batch of a worker's, then an error names its samples. 0: as long as it takes.
   std::chrono::milliseconds timeout{0};
+  /// Through pinned memory, on a stream of their own and one batch ahead prepare() copies batches to an accelerator.
+  /// Unset: so; false: when they are due, on the current stream. The same on all ranks; nothing on the CPU.
+  std::optional<bool> pin_memory{};
   /// At the end of each pass a line of the log (level info) says report().
   bool log_report = false;
 };
@@ -84,8 +87,12 @@ class LoaderBase {
   /// The order, or what is read, depends on the seed.
   [[nodiscard]] bool shuffles() const;
 
+  /// Sources that can read into pinned memory from the next begin() on; `prepare` calls it where batches go to an
+  /// accelerator.
+  void read_pinned(bool on);
+
   /// Who waited for whom in the latest pass.
-  [[nodiscard]] const LoadReport& report() const;
+  [[nodiscard]] LoadReport report() const;
 
   /// The same loader, not an equal one.
   bool operator==(const LoaderBase&) const = default;
@@ -119,6 +126,10 @@ class LoaderBase::Pass {
   at::Tensor advance();
   /// That batch is there. since   it has been; unset: it was read while the loop waited
   void arrived(std::optional<Clock::time_point> since = {});
+  /// The loop stood still for so long to have a later one.
+  void waited(Clock::duration duration);
+  /// The samples of the batch after this one; undefined where there is none.
+  [[nodiscard]] at::Tensor next_indices() const;
   /// Batches of this pass.
   [[nodiscard]] int64_t size() const;
   /// The samples of batch `number` of this pass, for any thread; outlives the pass.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -46,6 +47,7 @@ struct LoaderBase::Core {
   SamplerPtr sampler;  // null: a batch sampler makes the batches
   Share share{};
   int64_t skipped = 0;  // batches that every pass leaves out
+  bool pinned = false;  // batches go to an accelerator
   EpochCount epochs{};
 
   // Of the pass that began last; see state::LoaderState.
@@ -53,7 +55,7 @@ struct LoaderBase::Core {
   int64_t origin = 0;
   int64_t consumed = 0;
   int64_t samples_of_pass = 0;
-  LoadReport report{};
+  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();
   std::optional<state::LoaderState> resumed{};  // where the next one begins
 
  private:

@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/memory.hpp"
 
-#include <ATen/ops/index_select.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+
+#include "accelerate/data/workers.hpp"
+#include "accelerate/device/upload.hpp"
 
 namespace accelerate::data {
 namespace {
-
-class MemorySource final : public Source {
- public:
-  MemorySource(at::Tensor data, at::Tensor target) : data_(std::move(data)), target_(std::move(target)) {}
-
-  [[nodiscard]] int64_t size() const override { return data_.size(0); }
-
-  [[nodiscard]] Batch read(const at::Tensor& indices) const override {
-    return {.data = data_.index_select(0, indices),
-            .target = target_.defined() ? target_.index_select(0, indices) : at::Tensor()};
-  }
-
- private:
-  at::Tensor data_;
-  at::Tensor target_;
-};
 
 void check(const at::Tensor& tensor, std::string_view name) {
   if (!tensor.defined() || tensor.dim() == 0)
@@ -55,9 +45,46 @@ int64_t RowCount::rows() const {
   return rows_;
 }
 
-}  // namespace detail
+struct Residence::Lane {
+  explicit Lane(c10::Device device) : lane(device) {}
+  std::mutex mutex;
+  device::UploadLane lane;
+};
 
-std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target) {
+Residence::Residence(c10::Device device) : device_(device), lane_(std::make_unique<Lane>(device)) {}
+
+Residence::~Residence() = default;
+
+at::Tensor Residence::move_in(const at::Tensor& tensor) try {
+  bytes_ += static_cast<int64_t>(tensor.nbytes());
+  return tensor.to(device_);
+} catch (const c10::OutOfMemoryError& error) {
+  base::fail(ErrorKind::device, {}, "memory_source",
+             "{} bytes of data do not fit on {} ({}); leave them on the CPU: prepare() copies batches one ahead",
+             bytes_, device_.str(), error.what_without_backtrace());
+}
+
+at::Tensor Residence::numbers(const at::Tensor& indices) {
+  if (get_worker_info())
+    base::fail(ErrorKind::usage, {}, "memory_source",
+               "the data are on {} and read by a worker; num_workers must be 0 where they are gathered on the device",
+               device_.str());
+  const std::lock_guard lock(lane_->mutex);
+  auto upload = lane_->lane.begin({indices});
+  upload.arrive();
+  return upload.take(indices);
+}
+
+std::shared_ptr<Residence> residence_on(c10::Device device) {
+  if (device.is_cpu()) return nullptr;
+  return std::make_shared<Residence>(device.has_index() ? device
+                                                        : c10::impl::VirtualGuardImpl(device.type()).getDevice());
+}
+
+namespace {
+
+/// Throws Error (usage) where data has no rows, and where the two disagree about N.
+Batch checked(const at::Tensor& data, const at::Tensor& target) {
   check(data, "data");
   if (target.defined()) {
     check(target, "target");
@@ -65,7 +92,19 @@ std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target) 
       base::fail(ErrorKind::usage, {}, "memory_source", "data has {} samples, target {}; both must be [N, ...]",
                  data.size(0), target.size(0));
   }
-  return std::make_shared<MemorySource>(data.detach(), target.defined() ? target.detach() : target);
+  return {.data = data.detach(), .target = target.defined() ? target.detach() : target};
+}
+
+}  // namespace
+}  // namespace detail
+
+std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target) {
+  return memory_source(std::move(data), std::move(target), at::kCPU);
+}
+
+std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target, c10::Device device) {
+  const int64_t rows = data.defined() && data.dim() > 0 ? data.size(0) : 0;
+  return std::make_shared<detail::MemoryTree<Batch>>(detail::checked(data, target), rows, detail::residence_on(device));
 }
 
 Loader from_tensors(at::Tensor data, at::Tensor target, const LoaderOptions& options) {

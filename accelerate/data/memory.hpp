@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <concepts>
 #include <cstdint>
@@ -21,8 +22,16 @@ namespace accelerate::data {
 ///
 /// data     [N, ...] on the CPU, referenced, not copied
 /// target   [N, ...] on the CPU; undefined: batches have no target
-/// A batch is one index_select per tensor. Throws Error (usage) where the two disagree about N.
+/// A batch is one copy of its rows per tensor, into memory that nobody holds any more; a large one by several threads.
+/// Throws Error (usage) where the two disagree about N.
 [[nodiscard]] std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target = {});
+
+/// The same, all of it copied to an accelerator now and gathered there: a step moves nothing but the samples' numbers.
+/// For data that fit beside what is trained; each rank has its own copy. Read by the loop's thread: num_workers is 0.
+///
+/// device   an accelerator's, as accelerator.device() is; of the CPU it is the source above
+/// Throws Error (device) where the data do not fit.
+[[nodiscard]] std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target, c10::Device device);
 
 /// A loader over memory_source(data, target).
 [[nodiscard]] Loader from_tensors(at::Tensor data, at::Tensor target, const LoaderOptions& options = {});
@@ -43,6 +52,30 @@ class RowCount {
   std::string first_;  // path of the leaf that said so
 };
 
+/// Data that lie on an accelerator; what all the readers of a source have in common.
+class Residence {
+ public:
+  explicit Residence(c10::Device device);
+  ~Residence();
+  Residence(const Residence&) = delete;
+  Residence& operator=(const Residence&) = delete;
+
+  /// Throws Error (device) where it does not fit.
+  [[nodiscard]] at::Tensor move_in(const at::Tensor& tensor);
+  /// indices   [B] int64 on the CPU
+  /// returns   them there, when the current stream reaches it; the host does not wait
+  /// Throws Error (usage) in a loader's worker, whose stream is not the loop's.
+  [[nodiscard]] at::Tensor numbers(const at::Tensor& indices);
+
+ private:
+  struct Lane;
+  c10::Device device_;
+  int64_t bytes_ = 0;
+  std::unique_ptr<Lane> lane_;
+};
+/// null for the CPU
+[[nodiscard]] std::shared_ptr<Residence> residence_on(c10::Device device);
+
 template <typename T>
 int64_t count_rows(T& tree) {
   RowCount count;
@@ -61,12 +94,26 @@ int64_t count_rows(T& tree) {
 template <typename T>
 class MemoryTree final : public DerivedSource<T> {
  public:
-  MemoryTree(T tree, int64_t rows)
-      : DerivedSource<T>("memory_source", rows, SourceTraits()), table_(std::move(tree), rows) {}
+  MemoryTree(T tree, int64_t rows, std::shared_ptr<Residence> residence = nullptr)
+      : DerivedSource<T>("memory_source", rows, SourceTraits{.thread_safe = residence == nullptr}),
+        residence_(std::move(residence)),
+        table_(moved(std::move(tree), residence_.get()), rows) {}
 
  private:
-  [[nodiscard]] T make(const at::Tensor& indices, const ReadContext&) const override { return table_.read(indices); }
+  static T moved(T tree, Residence* residence) {
+    if (residence == nullptr) return tree;
+    walk_rows(tree, [&](const LeafPath&, auto& leaf) {
+      if constexpr (std::same_as<std::remove_cvref_t<decltype(leaf)>, at::Tensor>) {
+        if (leaf.defined()) leaf = residence->move_in(leaf);
+      }
+    });
+    return tree;
+  }
+  [[nodiscard]] T make(const at::Tensor& indices, const ReadContext& context) const override {
+    return table_.read(indices, context, residence_ ? residence_->numbers(indices) : at::Tensor());
+  }
 
+  std::shared_ptr<Residence> residence_;  // none: the data are on the CPU
   RowTable<T> table_;
 };
 
@@ -83,6 +130,13 @@ template <detail::MemoryData T>
 [[nodiscard]] SourcePtr<T> memory_source(T tree) {
   const int64_t rows = detail::count_rows(tree);
   return std::make_shared<detail::MemoryTree<T>>(std::move(tree), rows);
+}
+
+/// The same, its tensors copied to an accelerator now and gathered there; see memory_source(data, target, device).
+template <detail::MemoryData T>
+[[nodiscard]] SourcePtr<T> memory_source(T tree, c10::Device device) {
+  const int64_t rows = detail::count_rows(tree);
+  return std::make_shared<detail::MemoryTree<T>>(std::move(tree), rows, detail::residence_on(device));
 }
 
 /// A loader over memory_source(tree).

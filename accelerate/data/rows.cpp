@@ -1,12 +1,108 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/rows.hpp"
 
+#include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 
-namespace accelerate::data::detail {
+#include <algorithm>
+#include <cstring>
 
-at::Tensor select(const at::Tensor& tensor, const at::Tensor& indices) { return tensor.index_select(0, indices); }
+#include "accelerate/data/workers.hpp"
+
+namespace accelerate::data::detail {
+namespace {
+
+// Rows lie scattered: without this each begins with a miss of the cache. 8 KB of rows ahead measured best.
+constexpr int64_t kAheadBytes = 8192;
+constexpr int64_t kMostAhead = 64;
+// Of one thread.
+constexpr int64_t kLeastBytes = 1 << 19;
+
+void prefetch(const char* row, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+}
+
+/// bytes   of a row; known to the compiler where rows are small
+template <typename Bytes>
+void copy_rows(const char* from, const int64_t* number, int64_t count, Bytes bytes, char* to) {
+  const int64_t ahead = std::clamp<int64_t>(kAheadBytes / bytes, 1, kMostAhead);
+  const int64_t fetched = std::min<int64_t>(bytes, kAheadBytes);
+  for (int64_t i = 0; i < count; ++i, to += bytes) {
+    if (i + ahead < count) prefetch(from + number[i + ahead] * bytes, fetched);
+    std::memcpy(to, from + number[i] * bytes, static_cast<size_t>(bytes));
+  }
+}
+
+template <int64_t bytes>
+using Known = std::integral_constant<int64_t, bytes>;
+
+void copy_rows_of(int64_t bytes, const char* from, const int64_t* number, int64_t count, char* to) {
+  switch (bytes) {
+    case 1:
+      return copy_rows(from, number, count, Known<1>(), to);
+    case 2:
+      return copy_rows(from, number, count, Known<2>(), to);
+    case 4:
+      return copy_rows(from, number, count, Known<4>(), to);
+    case 8:
+      return copy_rows(from, number, count, Known<8>(), to);
+    default:
+      return copy_rows(from, number, count, bytes, to);
+  }
+}
+
+/// Calls copy(first, count) for parts of the rows on LibTorch's threads. (at::parallel_for is a template, which without
+/// OpenMP in our own flags runs on one thread; the iterator's loop is within the library.)
+template <typename Copy>
+void on_threads(const at::Tensor& numbers, int64_t grain, const Copy& copy) {
+  const auto* const begin = numbers.const_data_ptr<int64_t>();
+  auto iterator = at::TensorIteratorConfig()
+                      .set_check_mem_overlap(false)
+                      .check_all_same_dtype(false)
+                      .resize_outputs(false)
+                      .add_output(numbers)  // as what is iterated over; nothing is written
+                      .build();
+  const auto part = [&](char** data, const int64_t* strides, int64_t count, int64_t runs) {
+    for (int64_t run = 0; run < runs; ++run) {
+      copy(reinterpret_cast<const int64_t*>(data[0] + run * strides[1]) - begin, count);
+    }
+  };
+  iterator.for_each(part, grain);
+}
+
+void gather(const at::Tensor& tensor, const at::Tensor& numbers, const at::Tensor& into) {
+  const int64_t count = numbers.size(0);
+  if (into.numel() == 0) return;
+  const int64_t bytes = static_cast<int64_t>(into.nbytes()) / count;
+  const auto* const from = static_cast<const char*>(tensor.const_data_ptr());
+  const auto* const number = numbers.const_data_ptr<int64_t>();
+  auto* const to = static_cast<char*>(into.mutable_data_ptr());
+  const auto copy = [=](int64_t first, int64_t rows) {
+    copy_rows_of(bytes, from, number + first, rows, to + first * bytes);
+  };
+  const int64_t grain = std::max<int64_t>(kLeastBytes / bytes, 1);
+  const bool beside_others = get_worker_info().has_value();  // who share the cores already
+  if (count <= grain || beside_others) return copy(0, count);
+  on_threads(numbers, grain, copy);
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_quantized() && !tensor.is_conj() &&
+         !tensor.is_neg();
+}
+
+}  // namespace
+
+at::Tensor select(const at::Tensor& tensor, const RowChoice& rows) {
+  if (!tensor.is_cpu()) return tensor.index_select(0, rows.there);
+  if (!is_plain(tensor)) return tensor.index_select(0, rows.numbers);
+  auto shape = tensor.sizes().vec();
+  shape.front() = rows.numbers.size(0);
+  auto into = rows.memory.take(shape, tensor.scalar_type(), rows.pinned);
+  gather(tensor, rows.numbers, into);
+  return into;
+}
 
 at::Tensor room(const at::Tensor& tensor, int64_t rows) {
   auto shape = tensor.sizes().vec();

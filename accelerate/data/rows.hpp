@@ -10,13 +10,16 @@
 #include <concepts>
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "accelerate/data/batch_memory.hpp"
 #include "accelerate/data/leaf_path.hpp"
+#include "accelerate/data/source.hpp"
 #include "accelerate/tree/rows.hpp"
 
 namespace accelerate::data::detail {
@@ -84,13 +87,21 @@ void walk_rows(T& value, Fn&& fn) {
   (void)walk_rows(value, value, LeafPath{}, [&](const LeafPath& path, auto& leaf, auto&) { fn(path, leaf); });
 }
 
+/// Which rows are read, and into what.
+struct RowChoice {
+  const at::Tensor& numbers;  // [B] int64 on the CPU, contiguous, of rows that are there
+  BatchMemory& memory;
+  bool pinned = false;
+  at::Tensor there{};  // the numbers on the accelerator where tensors lie
+};
+
 /// returns   the rows with these numbers, a copy
-at::Tensor select(const at::Tensor& tensor, const at::Tensor& indices);
+at::Tensor select(const at::Tensor& tensor, const RowChoice& rows);
 template <RowList List>
-List select(const List& list, const at::Tensor& indices) {
+List select(const List& list, const RowChoice& rows) {
   List selected;
-  const auto* const numbers = indices.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < indices.size(0); ++i) selected.push_back(*std::next(list.begin(), numbers[i]));
+  const auto* const numbers = rows.numbers.template const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < rows.numbers.size(0); ++i) selected.push_back(*std::next(list.begin(), numbers[i]));
   return selected;
 }
 
@@ -141,12 +152,15 @@ class RowTable {
     return {std::move(batch), rows};
   }
 
-  /// indices   [B] int64
-  [[nodiscard]] T read(const at::Tensor& indices) const {
+  /// indices   [B] int64 on the CPU, contiguous, of rows that are there
+  /// context   says whether for an accelerator
+  /// there     the indices where tensors lie on an accelerator
+  [[nodiscard]] T read(const at::Tensor& indices, const ReadContext& context = {}, const at::Tensor& there = {}) const {
+    const RowChoice rows{indices, *memory_, context.pinned, there};
     T batch = empty_;
     // One customization point, which takes T&; nothing is changed all the same.
     (void)walk_rows(batch, const_cast<T&>(tree_), LeafPath{}, [&](const LeafPath&, auto& out, auto& leaf) {
-      if (rows_of(leaf) == rows_) out = detail::select(leaf, indices);
+      if (rows_of(leaf) == rows_) out = detail::select(leaf, rows);
     });
     return batch;
   }
@@ -171,6 +185,7 @@ class RowTable {
   T tree_;
   T empty_;  // tree_ without the rows
   int64_t rows_;
+  std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();
 };
 
 }  // namespace accelerate::data::detail

@@ -49,6 +49,14 @@ concept KnowsItsPlace = requires(const Iterator& position) {
   { position.info() } -> std::same_as<const state::BatchInfo&>;
 };
 
+/// Its iterator reads the next batch before it is asked for: position.read_ahead() points to what ++ will bring, null
+/// where that cannot be had at once or not at all, and throws nothing. All that the loader tells stays as it was until
+/// ++. So prepare() copies a batch to an accelerator while the step before it runs.
+template <typename Iterator>
+concept ReadsAhead = requires(const Iterator& position) {
+  { position.read_ahead() } -> std::same_as<typename Iterator::value_type*>;
+};
+
 /// It reads samples that come one after another and have no numbers, so that each rank would have to read all:
 /// Loader::is_stream is true.
 template <typename Loader>

@@ -17,6 +17,8 @@ struct ReadContext {
   int64_t epoch = 0;
   /// Tells random layers that lie over one another apart: each reads what is below it with a number of its own.
   uint64_t layer = 0;
+  /// The batch goes to an accelerator: who can reads it into pinned memory.
+  bool pinned = false;
 };
 
 /// Samples with numbers, read batch by batch. A batch is whatever holds tensors for accelerate::tree: a Batch, a struct

@@ -23,6 +23,8 @@ struct StreamOptions {
   bool drop_last = false;
   /// Of streams that are random. Unset: as LoaderOptions' is.
   std::optional<uint64_t> seed{};
+  /// As LoaderOptions' is.
+  std::optional<bool> pin_memory{};
 };
 
 class StreamCore {

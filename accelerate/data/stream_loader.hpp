@@ -199,14 +199,26 @@ class StreamLoader<AnySample, Collate>::Iterator {
   bool operator==(std::default_sentinel_t) const { return !state_->batch; }
 
   /// Where this pass stands.
-  [[nodiscard]] const state::BatchInfo& info() const { return state_->pass.info(); }
+  [[nodiscard]] const state::BatchInfo& info() const { return state_->given.info; }
+  /// What ++ will bring, collated now; null at the end, and where it cannot be had: ++ then says why.
+  [[nodiscard]] BatchType* read_ahead() const { return state_->read_ahead(); }
 
  private:
   friend class StreamLoader;
+  /// Where a pass stands with one of its batches.
+  struct Given {
+    std::exception_ptr failure{};  // it did not come
+    state::BatchInfo info{};
+    int64_t handed_out = 0;
+    bool complete = false;
+  };
   struct State {
     StreamLoader loader;
     StreamCore::Beginning beginning;
     StreamPass<AnySample> pass;
+    std::optional<Given> ahead;  // was collated before it was asked for
+    std::optional<BatchType> next;
+    Given given;
     std::optional<BatchType> batch;
 
     explicit State(const StreamLoader& from)
@@ -215,13 +227,32 @@ class StreamLoader<AnySample, Collate>::Iterator {
     }
     void advance() {
       batch.reset();
-      const auto samples = pass.next();
-      if (!samples) {
+      if (!ahead) collate_next();
+      given = *std::exchange(ahead, std::nullopt);
+      if (given.failure) std::rethrow_exception(given.failure);
+      if (!next) {
         loader.core_->end_pass(beginning);
         return;
       }
-      batch.emplace(loader.collate_(*samples));
-      loader.core_->tell(beginning.number, pass.handed_out(), pass.complete());
+      batch.emplace(std::move(*next));
+      next.reset();
+      loader.core_->tell(beginning.number, given.handed_out, given.complete);
+    }
+    BatchType* read_ahead() {
+      if (!ahead && !given.info.last) collate_next();
+      return next ? &*next : nullptr;
+    }
+    void collate_next() {
+      Given coming;
+      try {
+        if (const auto samples = pass.next()) next.emplace(loader.collate_(*samples));
+      } catch (...) {
+        coming.failure = std::current_exception();
+      }
+      coming.info = pass.info();
+      coming.handed_out = pass.handed_out();
+      coming.complete = pass.complete();
+      ahead = coming;
     }
   };
   explicit Iterator(std::shared_ptr<State> state) : state_(std::move(state)) {}

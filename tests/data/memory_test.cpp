@@ -100,3 +100,37 @@ TEST_CASE("an empty tree in memory has no batches") {
   for ([[maybe_unused]] auto& batch : loader) FAIL("a batch of nothing");
   CHECK(loader.source()->read(index({})).first.sizes() == at::IntArrayRef{0, 3});
 }
+
+TEST_CASE("rows are gathered as index_select gathers them: any size of a row, order, dtype, many at a time") {
+  const auto before = at::get_num_threads();
+  at::set_num_threads(3);
+  torch::manual_seed(3);
+  const auto check = [](const at::Tensor& data, int64_t batch) {
+    const auto numbers = torch::randint(data.size(0), {batch}, torch::kLong);
+    CHECK(memory_source(data)->read(numbers).data.equal(data.index_select(0, numbers)));
+  };
+  for (const int64_t width : {1, 2, 3, 4, 8, 9, 784, 20000}) {
+    CAPTURE(width);
+    const auto bytes = torch::randint(256, {50, width}, torch::kByte);
+    check(bytes, 1);
+    check(bytes, 37);
+    check(bytes, 3000);  // of more than one thread
+    check(bytes.to(torch::kDouble), 300);
+  }
+  const auto images = torch::rand({20, 3, 5, 7});
+  check(images.to(at::MemoryFormat::ChannelsLast), 9);
+  check(images.transpose(0, 1), 9);
+  check(images.slice(0, 3), 9);
+  check(torch::rand({20, 3}, torch::kComplexFloat).conj(), 9);
+  check(torch::rand({20}, torch::kBFloat16), 9);
+  check(torch::rand({20, 0}), 9);
+  check(torch::rand({1, 4}).expand({20, 4}), 9);
+  const auto sequential = torch::arange(40).slice(0, 3, 33);
+  CHECK(memory_source(torch::arange(40))->read(sequential).data.equal(sequential));
+  at::set_num_threads(before);
+}
+
+TEST_CASE("the convenient pair names a sample that is not there") {
+  CHECK_THROWS_WITH((void)memory_source(torch::arange(5))->read(index({0, -1})),
+                    "memory_source: sample -1 is asked for, there are 5 samples");
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data/batch_memory.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <atomic>
+#include <utility>
+
+namespace accelerate::data {
+namespace {
+
+constexpr size_t kMostPieces = 64;  // of what a user keeps beyond that the memory is the user's alone
+constexpr int64_t kMostIdle = 1000;
+
+at::Tensor tensor_over(c10::Storage storage, at::IntArrayRef sizes, at::ScalarType dtype) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+}  // namespace
+
+c10::Storage BatchMemory::find(size_t bytes, bool pinned) {
+  c10::Storage found;
+  const auto is_stale = [&](Piece& piece) {
+    if (piece.storage.use_count() > 1) return false;
+    if (found || piece.pinned != pinned || piece.storage.nbytes() != bytes) return ++piece.idle > kMostIdle;
+    piece.idle = 0;
+    found = piece.storage;
+    return false;
+  };
+  std::erase_if(pieces_, is_stale);
+  if (found) std::atomic_thread_fence(std::memory_order_acquire);  // its last holder is through with it
+  return found;
+}
+
+at::Tensor BatchMemory::take(at::IntArrayRef sizes, at::ScalarType dtype, bool pinned) {
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+  const std::lock_guard lock(mutex_);
+  if (auto storage = find(bytes, pinned)) return tensor_over(std::move(storage), sizes, dtype);
+  auto fresh = at::empty(sizes, at::TensorOptions().dtype(dtype).pinned_memory(pinned));
+  if (pieces_.size() == kMostPieces) pieces_.erase(pieces_.begin());
+  pieces_.push_back({fresh.storage(), pinned});
+  return fresh;
+}
+
+}  // namespace accelerate::data
