@@ -2,6 +2,8 @@
 // One pass over a loader that rank 0 alone reads; the others receive their batches from it.
 #pragma once
 
+#include <ATen/ops/empty.h>
+
 #include <deque>
 #include <exception>
 #include <optional>
@@ -68,9 +70,12 @@ class DispatchPass {
   /// Collective.
   [[nodiscard]] std::optional<Batch> next() {
     if (ended_) return std::nullopt;
-    Message mine = group_.rank() == 0 ? send() : receive();
+    Message mine = ahead_ ? std::move(*std::exchange(ahead_, std::nullopt)) : exchange_round();
     ended_ = !mine.batch;
     state_ = mine.state;
+    if constexpr (data::Resumable<Loader>) {
+      if (mine.state && group_.rank() != 0) loader_.load_state(*mine.state);  // so that its epoch is rank 0's
+    }
     if (!mine.failure.empty()) {
       if (failure_) std::rethrow_exception(failure_);
       fail_as_reader(place_, mine.failure);
@@ -80,6 +85,12 @@ class DispatchPass {
     info_.last = mine.last;
     info_.remainder = mine.last ? mine.samples : -1;
     return std::move(mine.batch);
+  }
+  /// What next() will give; null at the end. Collective.
+  [[nodiscard]] Batch* peek() {
+    if (ended_ || info_.last) return nullptr;
+    if (!ahead_) ahead_ = exchange_round();
+    return ahead_->batch ? &*ahead_->batch : nullptr;
   }
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
   /// Of the loader, with the batches that were handed out as consumed; unset: it knows none.
@@ -127,6 +138,9 @@ class DispatchPass {
     }
   }
 
+  /// Collective.
+  Message exchange_round() { return group_.rank() == 0 ? send() : receive(); }
+
   std::optional<state::LoaderState> state_after(int64_t batches) {
     for (; states_from_ + 1 < batches; ++states_from_) states_.pop_front();
     return states_.front();
@@ -148,7 +162,7 @@ class DispatchPass {
       if (round) messages[rank].batch = std::move(round->batches[rank]);
     }
     if constexpr (tree::packable<Batch>) {
-      std::vector<at::Tensor> bytes{tree::pack(Message{})};  // its own stays here
+      std::vector<at::Tensor> bytes{own_bytes_};
       for (size_t rank = 1; rank < messages.size(); ++rank) bytes.push_back(tree::pack(messages[rank]));
       (void)scatter_bytes(group_, bytes);
     }
@@ -159,9 +173,6 @@ class DispatchPass {
   Message receive() {
     Message mine;
     if constexpr (tree::packable<Batch>) mine = tree::unpack<Message>(scatter_bytes(group_, {}));
-    if constexpr (data::Resumable<Loader>) {
-      if (mine.state) loader_.load_state(*mine.state);  // so that its epoch is rank 0's
-    }
     return mine;
   }
 
@@ -173,6 +184,8 @@ class DispatchPass {
   std::deque<std::optional<state::LoaderState>> states_;  // after each batch that was read, from a number on
   int64_t states_from_ = 0;
   std::optional<data::Round<Batch>> next_round_;
+  std::optional<Message> ahead_;
+  at::Tensor own_bytes_ = at::empty({0}, at::TensorOptions().dtype(at::kByte));  // rank 0's own message stays there
   std::exception_ptr failure_;
   bool exhausted_ = false;
   bool ended_ = false;

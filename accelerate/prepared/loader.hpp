@@ -9,12 +9,14 @@
 #include <optional>
 #include <ranges>
 #include <utility>
+#include <variant>
 
 #include "accelerate/data/deal.hpp"
 #include "accelerate/data/example.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/device/upload.hpp"
 #include "accelerate/prepared/dispatch_pass.hpp"
 #include "accelerate/prepared/filling.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
@@ -57,8 +59,24 @@ void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& op
   }
 }
 
+/// The way to this rank's device; null where batches stay on the CPU, or are not to be pinned.
+template <typename Loader>
+[[nodiscard]] std::shared_ptr<device::UploadLane> lane_for(const Loader& loader, const Shared& shared,
+                                                           const LoaderOptions& options) {
+  bool pinned = options.device_placement && !shared.device.is_cpu();
+  if constexpr (requires {
+                  { loader.options().pin_memory } -> std::convertible_to<std::optional<bool>>;
+                }) {
+    pinned = pinned && loader.options().pin_memory.value_or(true);
+  }
+  return pinned ? std::make_shared<device::UploadLane>(shared.device) : nullptr;
+}
+
 /// A handle: copies refer to the same loader. A range: for (auto& batch : loader), loader | std::views::take(n);
 /// leaving a loop early is fine, and so are several loops at a time where the loader itself allows them.
+///
+/// On an accelerator a batch is there when the current stream reaches it; the next one is read when this one is handed
+/// out, and copied while the step runs.
 template <typename Loader>
 class PreparedLoader {
   struct Dispatched;
@@ -89,36 +107,61 @@ class PreparedLoader {
 
    private:
     struct Walk {
+      using Pass = std::variant<typename PassOf<Loader>::type, DispatchPass<Loader>>;
+
       std::shared_ptr<Loader> loader;
       std::shared_ptr<Shared> shared;
       std::shared_ptr<Dispatched> dispatched;
-      std::optional<typename PassOf<Loader>::type> pass;
-      std::optional<DispatchPass<Loader>> dispatch_pass;  // in its stead
-      std::optional<OpenLoop> loop;
+      std::shared_ptr<device::UploadLane> lane;
       bool place;
+      Pass pass;
+      std::optional<OpenLoop> loop;
+      std::optional<device::Upload> ahead;  // of the batch that follows
       std::optional<Batch> batch;
 
       Walk(const PreparedLoader& of)
           : loader(of.loader_),
             shared(of.shared_),
             dispatched(of.dispatched_),
-            place(of.options_.device_placement && !shared->device.is_cpu()) {
-        if (of.dispatches()) {
-          dispatch_pass.emplace(*loader, of.options_, *shared);
-        } else {
-          pass.emplace(*loader, of.options_, *shared);
-        }
+            lane(of.lane_),
+            place(of.options_.device_placement && !shared->device.is_cpu()),
+            pass(begin(of)) {
         loop.emplace(shared->open_loops, loader.get(), info());
       }
-      [[nodiscard]] const state::BatchInfo& info() const { return pass ? pass->info() : dispatch_pass->info(); }
+      static Pass begin(const PreparedLoader& of) {
+        if (of.dispatches()) return Pass(std::in_place_index<1>, *of.loader_, of.options_, *of.shared_);
+        return Pass(std::in_place_index<0>, *of.loader_, of.options_, *of.shared_);
+      }
+      [[nodiscard]] const state::BatchInfo& info() const {
+        return std::visit([](const auto& one) -> const state::BatchInfo& { return one.info(); }, pass);
+      }
       void take() {
         batch.reset();  // its memory serves the next one
-        batch = pass ? pass->next() : dispatch_pass->next();
-        if (dispatch_pass) dispatched->state = dispatch_pass->state();
-        if (!batch) loop.reset();
-        if (!batch || !place) return;
-        device::naming_out_of_memory(shared->place, "loader",
-                                     [this] { batch = tree::to(*batch, shared->device, /*non_blocking=*/true); });
+        auto next = std::visit([](auto& one) { return one.next(); }, pass);
+        if (const auto* sent = std::get_if<1>(&pass)) dispatched->state = sent->state();
+        if (!next) loop.reset();
+        if (!next || !place) {
+          batch = std::move(next);
+          return;
+        }
+        device::naming_out_of_memory(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
+        if (lane) begin_next();
+      }
+      Batch moved(const Batch& next) {
+        if (!lane) return tree::to(next, shared->device, /*non_blocking=*/true);
+        device::Upload upload = ahead ? std::move(*ahead) : lane->begin(tree::flatten(next));
+        ahead.reset();
+        upload.arrive();
+        return tree::map(next, [&](const at::Tensor& tensor) { return upload.take(tensor); });
+      }
+      void begin_next() {
+        if (info().last) return;
+        const Batch* next = std::visit([](auto& one) { return one.peek(); }, pass);
+        if (next == nullptr) return;
+        try {
+          ahead.emplace(lane->begin(tree::flatten(*next)));
+        } catch (const c10::OutOfMemoryError&) {  // beside this batch; it is copied when this one is gone
+        }
       }
     };
     std::unique_ptr<Walk> walk_;  // stays where it is when the iterator is moved: the list refers to it
@@ -127,6 +170,8 @@ class PreparedLoader {
   PreparedLoader(std::shared_ptr<Loader> loader, std::shared_ptr<Shared> shared, const LoaderOptions& options)
       : loader_(std::move(loader)), shared_(std::move(shared)), options_(options) {
     share_out(*loader_, shared_->group, options_, shared_->place);
+    lane_ = lane_for(*loader_, *shared_, options_);
+    if constexpr (requires { loader_->read_pinned(true); }) loader_->read_pinned(lane_ != nullptr && !dispatches());
   }
 
   /// Begins a pass. Collective where the loader's order does not come from a seed: its draws are then rank 0's.
@@ -219,6 +264,7 @@ class PreparedLoader {
   std::shared_ptr<Shared> shared_;
   LoaderOptions options_;
   std::shared_ptr<Dispatched> dispatched_ = std::make_shared<Dispatched>();
+  std::shared_ptr<device::UploadLane> lane_{};
 };
 
 /// value   gathered from all ranks

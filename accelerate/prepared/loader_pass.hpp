@@ -77,6 +77,14 @@ class OwnPass {
   }
 
   [[nodiscard]] std::optional<batch_t<Loader>> next() { return walk_.next(); }
+  /// What next() will give, where that can be had now; null: it cannot, and next() says why.
+  [[nodiscard]] batch_t<Loader>* peek() {
+    if constexpr (data::ReadsAhead<position_t<Loader>>) {
+      return walk_.position().read_ahead();
+    } else {
+      return nullptr;
+    }
+  }
   [[nodiscard]] const state::BatchInfo& info() const { return walk_.position().info(); }
 
  private:
@@ -110,6 +118,8 @@ class ForeignPass {
     if (info_.last) info_.remainder = remainder();
     return std::exchange(ahead_, std::move(following));
   }
+  /// What next() will give, unless that is filled up at the end; null at the end.
+  [[nodiscard]] Batch* peek() { return ahead_ ? &*ahead_ : nullptr; }
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
 
  private:

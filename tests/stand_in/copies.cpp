@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies between host and device, and what the host reads.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/Event.h>
 #include <torch/library.h>
 
@@ -24,10 +25,13 @@ bool blocks(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   return upload && !non_blocking;
 }
 
-/// An upload from pageable memory has left that memory when it returns; one from pinned memory reads it later.
+/// An upload from pageable memory has left that memory when it returns; one from pinned memory reads it later, and does
+/// not keep it.
 at::Tensor source_of(const at::Tensor& from, bool waits) {
   if (is_ours(from)) return as_cpu(from);
-  return waits || from.is_pinned() ? from : from.clone();
+  if (waits) return from;
+  if (!from.is_pinned() || from.is_conj() || from.is_neg()) return from.clone();
+  return at::from_blob(const_cast<void*>(from.const_data_ptr()), from.sizes(), from.strides(), from.options());
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
@@ -35,6 +39,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const auto stream = current_stream(device.index());
   const bool between_devices = is_ours(from) && is_ours(to) && from.device() != to.device();
   const bool waits = blocks(from, to, non_blocking);
+  if (!is_ours(from) && !from.is_pinned()) ++world().pageable_uploads.at(static_cast<size_t>(device.index()));
   std::vector<Touch> touches;
   if (is_ours(from)) touch(touches, from, false);
   if (is_ours(to)) touch(touches, to, true);

@@ -21,6 +21,7 @@ class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     auto* const data = static_cast<char*>(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
+    ++world().pinned_allocations;
     const std::lock_guard lock(world().mutex);
     world().pinned[data] = bytes + 1;
     return {data, data, &release, c10::kCPU};
@@ -31,7 +32,9 @@ class PinnedMemory final : public c10::Allocator {
  private:
   static void release(void* data) {
     const std::lock_guard lock(world().mutex);
-    world().pinned.erase(static_cast<char*>(data));
+    const auto known = world().pinned.find(static_cast<char*>(data));
+    std::memset(data, 0xff, known->second - 1);  // who still reads it shall notice
+    world().pinned.erase(known);
     std::free(data);  // NOLINT: of aligned_alloc
   }
 };

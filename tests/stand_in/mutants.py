@@ -31,6 +31,8 @@ def operations_wait(operation):
             f"if (!(MUTANT && signature.operation == Operation::{operation})) work.wait();")
 
 
+UPLOAD = "accelerate/device/upload.cpp"
+
 # What is taken out; the file; the code and what stands there instead; the test file that should notice.
 COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
 OF_OPERATIONS = [(f"`{name}`: the stream's wait", COMM + file, (old, new), "groups")
@@ -100,8 +102,8 @@ MUTANTS = OF_OPERATIONS + [
     ("and on a group that has one", "accelerate/job/start.cpp", out("device::make_current(start.device);"), "placement"),
     ("the device's generator goes to all ranks", "accelerate/job/random_states.cpp",
      ("if (!device_of_rank.is_cpu())", "if (!device_of_rank.is_cpu() && !MUTANT)"), "placement"),
-    ("batches are uploaded without a wait of the host", "accelerate/prepared/loader.hpp",
-     ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "steady"),
+    ("batches that are not pinned are uploaded without a wait of the host", "accelerate/prepared/loader.hpp",
+     ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "loader"),
     ("fused kernels are used where the device has them", "accelerate/optim/step_on_pieces.cpp",
      instead("dispatcher.hasBackendFallbackForDispatchKey(key)", "false"), "steady"),
     ("an optimizer's state follows its parameters", "accelerate/optim/step_on_pieces.cpp",
@@ -122,6 +124,27 @@ MUTANTS = OF_OPERATIONS + [
      out("done_.block(current_stream(side_.device_index()));"), "backend"),
     ("stand-in: a collective's tensors are recorded on its stream", "tests/stand_in/backend.cpp",
      out("tensor.record_stream(side_);"), "groups"),
+    ("an upload waits for what was done with its memory before", UPLOAD, out("memory_free_.block(stream_);"), "loader"),
+    ("a batch's stream waits for its upload", UPLOAD, out("slot->copied.block(current);"), "loader"),
+    ("and so does the stream that its memory is of", UPLOAD, out("slot->copied.block(home_);"), "loader"),
+    ("so does the memory's of one that is dropped", UPLOAD, out("slot_->copied.block(home_);"), "loader"),
+    ("a stream that is not the upload's holds the batch's memory", UPLOAD,
+     out("if (there.device() == device_) there.record_stream(current);"), "loader"),
+    ("and waits for what lay on the device already", UPLOAD, out("made.block(current);"), "loader"),
+    ("pinned memory is not written before its copy is over", UPLOAD,
+     ("!slot->copied.query()) continue", "(!MUTANT && !slot->copied.query())) continue"), "loader"),
+    ("a pinned batch is held as long", UPLOAD, out("kept.push_back(tensor);"), "loader"),
+    ("pinned memory is not freed before its copy is over", UPLOAD,
+     out("if (!slot->copied.query()) slot->copied.synchronize();"), "loader"),
+    ("uploads do not make the host wait", UPLOAD,
+     ("staged[i], /*non_blocking=*/true", "staged[i], /*non_blocking=*/!MUTANT"), "loader"),
+    ("nor does what did not ride along", UPLOAD,
+     ("tensor.scalar_type(), /*non_blocking=*/true", "tensor.scalar_type(), /*non_blocking=*/!MUTANT"), "loader"),
+    ("they are read from pinned memory", UPLOAD, ("pinned_memory(true)", "pinned_memory(!MUTANT)"), "loader"),
+    ("the next batch is under way before this one's step", "accelerate/prepared/loader.hpp",
+     ("if (lane) begin_next();", "if (lane && !MUTANT) begin_next();"), "loader"),
+    ("memory that is short for two batches is used for one", "accelerate/prepared/loader.hpp",
+     ("catch (const c10::OutOfMemoryError&) {", "catch (const c10::OutOfMemoryError&) { if (MUTANT) throw;"), "loader"),
 ]
 
 

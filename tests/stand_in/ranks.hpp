@@ -3,6 +3,10 @@
 // CPU.
 #pragma once
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <mutex>
 
 #include "accelerate/accelerate.hpp"
@@ -11,6 +15,32 @@
 namespace stand_in {
 
 using Tensors = std::vector<at::Tensor>;
+
+inline void make_wait(const c10::Stream& waiting, const c10::Stream& other) {
+  c10::Event event(other.device_type());
+  event.record(other);
+  event.block(waiting);
+}
+
+/// On an accelerator what is done while it lives is done on a stream that is not the default one.
+class OnASideStream {
+ public:
+  explicit OnASideStream(at::Device device) {
+    if (device.is_cpu()) return;
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    const auto side = guard.getNewStream(device);
+    make_wait(side, guard.getStream(device));
+    guard_.emplace(side);
+  }
+  ~OnASideStream() {
+    if (guard_) make_wait(guard_->original_stream(), guard_->current_stream());
+  }
+  OnASideStream(const OnASideStream&) = delete;
+  OnASideStream& operator=(const OnASideStream&) = delete;
+
+ private:
+  std::optional<c10::StreamGuard> guard_;
+};
 
 /// Runs body on so many ranks, each with an accelerator of its own.
 inline void on_devices(int64_t ranks, const std::function<void(accelerate::Accelerator&)>& body,

@@ -25,6 +25,11 @@ void finish();
 /// How often the host waited for this device: item(), copies that block, synchronize, nonzero ...
 int64_t host_waits(c10::DeviceIndex device);
 
+/// Copies to this device from memory of the host that is not pinned: on a GPU the host waits in them.
+int64_t pageable_uploads(c10::DeviceIndex device);
+/// How often pinned memory was allocated. What is freed is overwritten at once.
+int64_t pinned_allocations();
+
 /// Accesses that nothing orders (no event, no wait of the host), a line each, since the last call. Independent of
 /// timing: one run without any delay finds them.
 std::vector<std::string> take_races();

@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs with streams of their own: whoever needs a reduction waits for it, on whatever stream.
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
+using stand_in::make_wait;
+using stand_in::OnASideStream;
 using stand_in::same_as_on_cpu;
 using stand_in::Tensors;
 using stand_in::trains_with;
 
 namespace {
-
-void make_wait(const c10::Stream& waiting, const c10::Stream& other) {
-  c10::Event event(other.device_type());
-  event.record(other);
-  event.block(waiting);
-}
 
 /// On an accelerator its second branch runs on a stream of its own.
 struct TwoBranchesImpl : torch::nn::Module {
@@ -48,26 +43,6 @@ struct TwoBranchesImpl : torch::nn::Module {
   torch::nn::Linear left{nullptr}, right{nullptr};
 };
 TORCH_MODULE(TwoBranches);
-
-/// On an accelerator what is done while it lives is done on a stream that is not the default one.
-class OnASideStream {
- public:
-  explicit OnASideStream(at::Device device) {
-    if (device.is_cpu()) return;
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    const auto side = guard.getNewStream(device);
-    make_wait(side, guard.getStream(device));
-    guard_.emplace(side);
-  }
-  ~OnASideStream() {
-    if (guard_) make_wait(guard_->original_stream(), guard_->current_stream());
-  }
-  OnASideStream(const OnASideStream&) = delete;
-  OnASideStream& operator=(const OnASideStream&) = delete;
-
- private:
-  std::optional<c10::StreamGuard> guard_;
-};
 
 }  // namespace
 

@@ -92,6 +92,9 @@ void finish() {
 
 int64_t host_waits(c10::DeviceIndex device) { return world().host_waits.at(static_cast<size_t>(device)); }
 
+int64_t pageable_uploads(c10::DeviceIndex device) { return world().pageable_uploads.at(static_cast<size_t>(device)); }
+int64_t pinned_allocations() { return world().pinned_allocations; }
+
 std::vector<std::string> take_races() {
   const std::lock_guard lock(world().mutex);
   return std::exchange(world().races, {});

@@ -40,6 +40,8 @@ struct World {
   std::map<const char*, size_t> pinned;  ///< start and bytes
   std::set<std::string> never_deferred;
   std::array<std::atomic<int64_t>, kMostDevices> host_waits{};
+  std::array<std::atomic<int64_t>, kMostDevices> pageable_uploads{};
+  std::atomic<int64_t> pinned_allocations{0};
   std::atomic<int> delay_us{0};
   std::atomic<Slow> slow{Slow::all};
 };
