@@ -1,21 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate over torch's DataLoader: a TensorDataset of the same bytes, batches as floats in [0, 1]."""
+"""Hugging Face Accelerate over torch's DataLoader: a TensorDataset of the same bytes, batches as floats in [0, 1];
+blocks of tokens from a mapped file; torchvision's ImageFolder."""
+import os
+
 import accelerate
+import numpy
 import torch
+import torchvision
 from serve import serve
 
 accelerator = accelerate.Accelerator(cpu=True)
+files = os.environ["ACCELERATE_BENCH_DATA"]
 images = torch.randint(256, (60000, 28, 28), dtype=torch.uint8)
 labels = torch.randint(10, (60000,))
-dataset = torch.utils.data.TensorDataset(images, labels)
+
+
+class TokenBlocks(torch.utils.data.Dataset):
+    """As nanoGPT reads them, block after block."""
+
+    def __init__(self, block_size):
+        self.length = block_size + 1
+        self.tokens = numpy.memmap(f"{files}/tokens.bin", dtype=numpy.uint16, mode="r")
+
+    def __len__(self):
+        return len(self.tokens) // self.length
+
+    def __getitem__(self, i):
+        block = torch.from_numpy(self.tokens[i * self.length:(i + 1) * self.length].astype(numpy.int64))
+        return block[:-1], block[1:]
 
 
 class Endless:
     """Walks a prepared loader for ever, a batch a step."""
 
-    def __init__(self, workers):
+    def __init__(self, dataset, batch_size, workers, make=lambda batch: batch):
+        self.make = make
         self.loader = accelerator.prepare(torch.utils.data.DataLoader(
-            dataset, batch_size=64, shuffle=True, num_workers=workers, persistent_workers=workers > 0))
+            dataset, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0))
         self.batches = None
 
     def step(self):
@@ -23,16 +44,22 @@ class Endless:
         if batch is None:
             self.batches = iter(self.loader)
             batch = next(self.batches)
-        return batch[0].float().div_(255)
+        return self.make(batch)
 
     def begin(self):
         self.batches = None
         self.batches = iter(self.loader)
-        return next(self.batches)[0].float().div_(255)
+        return self.make(next(self.batches))
 
 
-alone, two = Endless(0), Endless(2)
-start_alone, start_two = Endless(0), Endless(2)
-serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, {torch.get_num_threads()} thread(s)",
+def digits(workers):
+    return Endless(torch.utils.data.TensorDataset(images, labels), 64, workers, lambda batch: batch[0].float().div_(255))
+
+
+alone, two, start_alone, start_two = digits(0), digits(2), digits(0), digits(2)
+tokens = Endless(TokenBlocks(1024), 8, 0)
+jpeg = Endless(torchvision.datasets.ImageFolder(f"{files}/images", torchvision.transforms.ToTensor()), 32, 2)
+serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, torchvision {torchvision.__version__}, "
+      f"{torch.get_num_threads()} thread(s)",
       {"batch": alone.step, "batch-2-workers": two.step, "epoch-start-0": start_alone.begin,
-       "epoch-start-2": start_two.begin})
+       "epoch-start-2": start_two.begin, "tokens": tokens.step, "jpeg-2-workers": jpeg.step})
