@@ -9,7 +9,6 @@
 
 using accelerate::Accelerator;
 using stand_in::on_devices;
-using stand_in::OnASideStream;
 using stand_in::same_as_on_cpu;
 using stand_in::Tensors;
 namespace data = accelerate::data;
@@ -386,6 +385,10 @@ TEST_CASE("batches that are kept, and changed in place, stay what they are") {
 
 TEST_CASE("a loop that goes from stream to stream: each batch is there for the stream that takes it, and as long") {
   const auto walk_on_both = [](Accelerator& accelerator, const std::shared_ptr<const data::Source>& source) -> Tensors {
+    const auto here = accelerator.device();
+    const c10::impl::VirtualGuardImpl streams(here.is_cpu() ? stand_in::kType : here.type());
+    std::optional<c10::Stream> side;
+    if (!here.is_cpu()) side = streams.getNewStream(here);
     Tensors found;
     auto data = data::Loader(source, {.batch_size = 3});
     auto loader = accelerator.prepare(data);
@@ -393,11 +396,12 @@ TEST_CASE("a loop that goes from stream to stream: each batch is there for the s
     while (position != loader.end()) {
       use_all(found, *position);
       {
-        const OnASideStream side(accelerator.device());
+        const c10::OptionalStreamGuard guard(side);  // nothing else orders the two
         if (++position != loader.end()) use_all(found, *position);
       }
       if (position != loader.end()) ++position;
     }
+    if (side) stand_in::make_wait(streams.getStream(here), *side);
     return found;
   };
   const auto numbers = torch::arange(24);
