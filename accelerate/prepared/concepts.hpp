@@ -68,9 +68,8 @@ template <typename T>
 concept AnyOptimizer = Changeable<T> && std::derived_from<pointee_t<T>, torch::optim::Optimizer>;
 
 template <typename T>
-concept AnyScheduler = Changeable<T> &&
-    (std::derived_from<pointee_t<T>, optim::Scheduler> || std::derived_from<pointee_t<T>, torch::optim::LRScheduler> ||
-     std::derived_from<pointee_t<T>, torch::optim::ReduceLROnPlateauScheduler>);
+concept AnyScheduler = Changeable<T> &&(FollowsSteps<pointee_t<T>> || FollowsMetric<pointee_t<T>> ||
+                                        std::derived_from<pointee_t<T>, torch::optim::LRScheduler>);
 
 template <typename T>
 inline constexpr bool is_prepared = false;

@@ -2,14 +2,18 @@
 // A learning-rate schedule as prepare() returns it: it moves when the optimizer really stepped.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include <concepts>
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "accelerate/optim/schedules/reduce_on_plateau.hpp"
 #include "accelerate/optim/schedules/scheduler.hpp"
 #include "accelerate/prepared/shared.hpp"
 
@@ -23,22 +27,46 @@ struct SchedulerOptions {
   int64_t steps_per_optimizer_step = 1;
 };
 
+/// What a prepared schedule does once it stands at its last step.
+class ScheduleEnd {
+ public:
+  /// moves   that one optimizer step makes
+  ScheduleEnd(Place place, int64_t moves) : place_(std::move(place)), expected_(moves) {}
+  /// Whether it stands there. One optimizer step may find it so; for more it says, once, that training goes on.
+  bool reached(const optim::Scheduler& scheduler);
+
+ private:
+  Place place_;
+  int64_t expected_;  // moves that are not made, before it speaks
+};
+
 class SchedulerCore : public Entry {
  public:
   static constexpr Kind entry_kind = Kind::scheduler;
-  SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options)
-      : Entry(entry_kind, identity), shared_(&shared), options_(options) {}
+  SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options);
 
-  /// How many steps the schedule makes now: none within an accumulation window.
-  [[nodiscard]] int64_t due() const {
-    if (!options_.step_with_optimizer) return 1;
-    return shared_->window.ends ? options_.steps_per_optimizer_step : 0;
-  }
+  /// Calls move as often as is due: not within an accumulation window.
+  void step(const std::function<void()>& move) const;
+  /// The same for a schedule that follows a metric: it hears of each but within a window, once.
+  [[nodiscard]] bool hears_metric() const;
+  /// Collective. The mean of all ranks' metrics, to the last bit the same on each.
+  [[nodiscard]] double mean_over_ranks(double metric) const;
+  [[nodiscard]] const std::shared_ptr<ScheduleEnd>& end() const { return end_; }
 
  private:
   const Shared* shared_;
   SchedulerOptions options_;
+  std::shared_ptr<ScheduleEnd> end_;
 };
+
+template <typename Scheduler>
+concept FollowsSteps = std::derived_from<Scheduler, optim::Scheduler>;
+template <typename Scheduler>
+concept FollowsMetric = std::derived_from<Scheduler, optim::ReduceLROnPlateau> ||
+    std::derived_from<Scheduler, torch::optim::ReduceLROnPlateauScheduler>;
+/// Those of this library: their rates can be asked for, their state saved.
+template <typename Scheduler>
+concept OurScheduler = FollowsSteps<Scheduler> || std::derived_from<Scheduler, optim::ReduceLROnPlateau>;
 
 /// A handle: copies refer to the same prepared scheduler.
 template <typename Scheduler>
@@ -47,16 +75,38 @@ class PreparedScheduler {
   PreparedScheduler(std::shared_ptr<Scheduler> scheduler, std::shared_ptr<SchedulerCore> core)
       : scheduler_(std::move(scheduler)), core_(std::move(core)) {}
 
-  /// metric: for ReduceLROnPlateauScheduler
-  template <typename... Metric>
-  void step(Metric... metric) const {
-    for (int64_t left = core_->due(); left > 0; --left) scheduler_->step(metric...);
+  /// Once after each optimizer.step(); a schedule whose last step is known rests there.
+  template <typename... Arguments>
+  void step(Arguments... arguments) const requires(!FollowsMetric<Scheduler>) {
+    core_->step([scheduler = scheduler_, end = core_->end(), arguments...] {
+      if constexpr (FollowsSteps<Scheduler>) {
+        if (end->reached(*scheduler)) return;
+      }
+      scheduler->step(arguments...);
+    });
   }
+  /// metric   this rank's; the schedule is given the mean over the ranks, so that all have one rate. Collective.
+  void step(double metric) const requires FollowsMetric<Scheduler> {
+    if (!core_->hears_metric()) return;
+    const double mean = core_->mean_over_ranks(metric);
+    if constexpr (OurScheduler<Scheduler>) {
+      scheduler_->step(mean);
+    } else {
+      scheduler_->step(static_cast<float>(mean));
+    }
+  }
+  /// metric   one element; waits for the device
+  void step(const at::Tensor& metric) const requires FollowsMetric<Scheduler> { step(metric.item<double>()); }
+
   Scheduler* operator->() const { return scheduler_.get(); }
   Scheduler& operator*() const { return *scheduler_; }
   [[nodiscard]] const std::shared_ptr<Scheduler>& unwrap() const { return scheduler_; }
-  [[nodiscard]] std::vector<double> get_last_lr() const requires std::derived_from<Scheduler, optim::Scheduler> {
-    return scheduler_->get_last_lr();
+  [[nodiscard]] std::vector<double> get_last_lr() const requires OurScheduler<Scheduler> {
+    return (**this).get_last_lr();
+  }
+  [[nodiscard]] state::SchedulerState state() const requires OurScheduler<Scheduler> { return (**this).state(); }
+  void load_state(const state::SchedulerState& state) const requires OurScheduler<Scheduler> {
+    (**this).load_state(state);
   }
   [[nodiscard]] const std::shared_ptr<SchedulerCore>& core_ptr() const { return core_; }
 

@@ -9,47 +9,62 @@ using Rates = std::vector<double>;
 
 namespace {
 
-// LambdaLR f(n) = n, six micro-batches: the rate after each, as behaviour.md section 10 lists it.
-Rates rates(int64_t ranks, int64_t k, SchedulerUnit unit, bool with_optimizer = true) {
+struct Row {
+  int64_t ranks, k;
+  Rates by_default, without_optimizer, split_batches;
+};
+
+// LambdaLR f(n) = n, six micro-batches: the rate after each. Hugging Face Accelerate's, behaviour.md section 10.
+const Rates each{1, 2, 3, 4, 5, 6}, each_second{0, 1, 1, 2, 2, 3};
+const std::vector<Row> table{{1, 1, each, each, each},
+                             {1, 2, each_second, each, each_second},
+                             {2, 1, {2, 4, 6, 8, 10, 12}, each, each},
+                             {2, 2, {0, 2, 2, 4, 4, 6}, each, each_second},
+                             {3, 1, {3, 6, 9, 12, 15, 18}, each, each},
+                             {3, 2, {0, 3, 3, 6, 6, 9}, each, each_second}};
+
+Rates rates(const Row& row, accelerate::AcceleratorOptions options) {
   Rates list;
-  on_ranks(ranks,
-           [&](Accelerator& accelerator) {
-             OneWeight net;
-             torch::optim::SGD sgd(net->parameters(), 1.0);
-             accelerate::optim::LambdaLR linear(sgd, [](int64_t steps) { return static_cast<double>(steps); });
-             auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, linear);
-             for (int micro = 0; micro < 6; ++micro) {
-               auto window = accelerator.accumulate(model);
-               accelerator.backward(model(torch::ones({1}, torch::kDouble)).sum());
-               optimizer.step();
-               scheduler.step();
-               optimizer.zero_grad();
-               if (accelerator.is_main_process()) list.push_back(scheduler.get_last_lr()[0]);
-             }
-           },
-           {.gradient_accumulation_steps = k, .step_scheduler_with_optimizer = with_optimizer, .scheduler_unit = unit});
+  options.gradient_accumulation_steps = row.k;
+  on_ranks(
+      row.ranks,
+      [&](Accelerator& accelerator) {
+        OneWeight net;
+        torch::optim::SGD sgd(net->parameters(), 1.0);
+        accelerate::optim::LambdaLR linear(sgd, [](int64_t steps) { return static_cast<double>(steps); });
+        auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, linear);
+        for (int micro = 0; micro < 6; ++micro) {
+          auto window = accelerator.accumulate(model);
+          accelerator.backward(model(torch::ones({1}, torch::kDouble)).sum());
+          optimizer.step();
+          scheduler.step();
+          optimizer.zero_grad();
+          if (accelerator.is_main_process()) list.push_back(scheduler.get_last_lr()[0]);
+        }
+      },
+      options);
   return list;
 }
 
 }  // namespace
 
-TEST_CASE("a schedule counts optimizer steps of the whole job") {
-  for (const int64_t ranks : {1, 2, 3}) {
-    CHECK(rates(ranks, 1, SchedulerUnit::optimizer_steps) == Rates{1, 2, 3, 4, 5, 6});
-    CHECK(rates(ranks, 2, SchedulerUnit::optimizer_steps) == Rates{0, 1, 1, 2, 2, 3});
+TEST_CASE("a schedule counts optimizer steps of the whole job, on any number of ranks") {
+  for (const Row& row : table) {
+    CAPTURE(row.ranks);
+    CHECK(rates(row, {}) == (row.k == 1 ? each : each_second));
+    CHECK(rates(row, {.step_scheduler_with_optimizer = false}) == each);
+    CHECK(rates(row, {.split_batches = true}) == (row.k == 1 ? each : each_second));
   }
 }
 
-TEST_CASE("on request a schedule moves by the number of processes, as Hugging Face Accelerate's do") {
-  CHECK(rates(1, 2, SchedulerUnit::processes) == Rates{0, 1, 1, 2, 2, 3});
-  CHECK(rates(2, 1, SchedulerUnit::processes) == Rates{2, 4, 6, 8, 10, 12});
-  CHECK(rates(2, 2, SchedulerUnit::processes) == Rates{0, 2, 2, 4, 4, 6});
-  CHECK(rates(3, 2, SchedulerUnit::processes) == Rates{0, 3, 3, 6, 6, 9});
-}
-
-TEST_CASE("a schedule that does not follow the optimizer moves at every call") {
-  CHECK(rates(1, 2, SchedulerUnit::optimizer_steps, false) == Rates{1, 2, 3, 4, 5, 6});
-  CHECK(rates(2, 2, SchedulerUnit::processes, false) == Rates{1, 2, 3, 4, 5, 6});
+TEST_CASE("on request a schedule moves as Hugging Face Accelerate's do, by the number of processes") {
+  constexpr auto processes = SchedulerUnit::processes;
+  for (const Row& row : table) {
+    CAPTURE(row.ranks);
+    CHECK(rates(row, {.scheduler_unit = processes}) == row.by_default);
+    CHECK(rates(row, {.step_scheduler_with_optimizer = false, .scheduler_unit = processes}) == row.without_optimizer);
+    CHECK(rates(row, {.split_batches = true, .scheduler_unit = processes}) == row.split_batches);
+  }
 }
 
 TEST_CASE("LibTorch's own schedulers are prepared as they are, with their lag of one call") {

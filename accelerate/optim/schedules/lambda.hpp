@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "accelerate/optim/schedules/scheduler.hpp"
 
 namespace accelerate::optim {
 
-/// factor   of the number of steps, for every group alike
+/// Each group's rate times a function of the number of optimizer steps: one for all groups, or one for each. PyTorch's
+/// LambdaLR; the function is not saved with the state.
 struct LambdaLR : Scheduler {
-  LambdaLR(torch::optim::Optimizer& optimizer, Factor factor) : Scheduler(optimizer, std::move(factor)) {}
+  LambdaLR(torch::optim::Optimizer& optimizer, Factor lr_lambda);
+  /// Throws Error (usage) unless there is one function for each group.
+  LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Factor> lr_lambdas);
 };
+
+/// The rule of a factor for all groups. last_step   see Rule
+/// Throws Error (usage) for an empty function.
+Rule factor_rule(std::string name, Scheduler::Factor factor, std::optional<int64_t> last_step = std::nullopt);
 
 }  // namespace accelerate::optim

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "accelerate/optim/schedules/scheduler.hpp"
+
+namespace accelerate::optim {
+
+/// From 0 to the optimizer's rate in num_warmup_steps, then that; transformers' get_constant_schedule_with_warmup.
+/// Throws Error (usage) for a negative num_warmup_steps.
+[[nodiscard]] Scheduler get_constant_schedule_with_warmup(torch::optim::Optimizer& optimizer, int64_t num_warmup_steps);
+
+}  // namespace accelerate::optim

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "accelerate/optim/schedules/scheduler.hpp"
+
+namespace accelerate::optim {
+
+/// The rate times gamma at every step; PyTorch's ExponentialLR. Throws Error (usage) for a gamma below 0.
+struct ExponentialLR : Scheduler {
+  ExponentialLR(torch::optim::Optimizer& optimizer, double gamma);
+};
+
+}  // namespace accelerate::optim

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: what schedules read and write in an optimizer's parameter groups.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "accelerate/state/scheduler_state.hpp"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerate::optim {
+
+/// The learning rate of each parameter group.
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
+/// rates   one of each group
+void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
+
+/// Throws Error (usage) unless a schedule of that name and optimizer wrote the state, (data) where it contradicts
+/// itself.
+void check_state(const state::SchedulerState& state, std::string_view name, const torch::optim::Optimizer& optimizer);
+
+}  // namespace accelerate::optim

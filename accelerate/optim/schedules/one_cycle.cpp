@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/optim/schedules/one_cycle.hpp"
+
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/optim/schedules/checks.hpp"
+#include "accelerate/optim/schedules/momentum.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+constexpr const char* one_cycle = "OneCycleLR";
+
+enum class Height { first, top, last };
+
+struct Phase {
+  double end;  ///< step
+  Height from;
+  Height to;
+};
+
+std::vector<Phase> phases_of(int64_t total_steps, const OneCycleOptions& options) {
+  const auto total = static_cast<double>(total_steps);
+  const double top = options.pct_start * total - 1;
+  if (!options.three_phase) return {{top, Height::first, Height::top}, {total - 1, Height::top, Height::last}};
+  return {{top, Height::first, Height::top},
+          {2 * options.pct_start * total - 2, Height::top, Height::first},
+          {total - 1, Height::first, Height::last}};
+}
+
+/// Between which heights a step lies, and how far from the one to the other.
+struct Way {
+  Height from;
+  Height to;
+  double done;
+};
+
+Way way_at(const std::vector<Phase>& phases, int64_t steps) {
+  const auto step = static_cast<double>(steps);
+  double start = 0;
+  for (const Phase& phase : phases) {
+    if (step <= phase.end || &phase == &phases.back()) {
+      return {phase.from, phase.to, (step - start) / (phase.end - start)};
+    }
+    start = phase.end;
+  }
+  return {};
+}
+
+double between(double from, double to, double done, AnnealStrategy strategy) {
+  if (strategy == AnnealStrategy::linear) return (to - from) * done + from;
+  return to + (from - to) / 2.0 * (std::cos(std::numbers::pi * done) + 1);
+}
+
+void check_above_0(const char* argument, double value) {
+  if (value > 0) return;
+  base::fail(ErrorKind::usage, {}, one_cycle, "{} is {}, must be above 0", argument, value);
+}
+
+void check(int64_t total_steps, const OneCycleOptions& options) {
+  check_at_least(one_cycle, "total_steps", total_steps, 1);
+  check_up_to_1(one_cycle, "pct_start", options.pct_start);
+  check_above_0("div_factor", options.div_factor);
+  check_above_0("final_div_factor", options.final_div_factor);
+  if (options.pct_start * static_cast<double>(total_steps) == 1) {
+    base::fail(ErrorKind::usage, {}, one_cycle,
+               "pct_start is {} of total_steps {}, a rise of 1 step, which begins at its end; make it longer, or 0",
+               options.pct_start, total_steps);
+  }
+}
+
+struct Heights {
+  double first, top, last;
+
+  [[nodiscard]] double operator[](Height height) const {
+    return height == Height::first ? first : height == Height::top ? top : last;
+  }
+};
+
+/// Values of every group along the cycle.
+auto along(std::vector<Heights> heights, int64_t total_steps, const OneCycleOptions& options) {
+  return [=, heights = std::move(heights), phases = phases_of(total_steps, options),
+          strategy = options.anneal_strategy](const Position& at) {
+    if (at.step > total_steps) {
+      base::fail(ErrorKind::usage, {}, one_cycle,
+                 "step {} of a schedule of total_steps {}; make it as long as the training, or prepare() it: prepared, "
+                 "it rests at its end",
+                 at.step, total_steps);
+    }
+    const Way way = way_at(phases, std::min(at.step, total_steps - 1));
+    const Heights& its = heights[at.group];
+    return between(its[way.from], its[way.to], way.done, strategy);
+  };
+}
+
+Rule one_cycle_rule(const torch::optim::Optimizer& optimizer, const PerGroup& max_lr, int64_t total_steps,
+                    const OneCycleOptions& options) {
+  check(total_steps, options);
+  const size_t groups = optimizer.param_groups().size();
+  std::vector<double> first;
+  std::vector<Heights> rates, momenta;
+  for (const double top : max_lr.of(groups, one_cycle, "max_lr")) {
+    first.push_back(top / options.div_factor);
+    rates.push_back({first.back(), top, first.back() / options.final_div_factor});
+  }
+  Rule rule{.name = one_cycle,
+            .rate = along(std::move(rates), total_steps, options),
+            .last_step = total_steps - 1,
+            .begins_at = std::move(first),
+            .begins_for_all = true};
+  if (!options.cycle_momentum) return rule;
+  check_has_momentum(optimizer, one_cycle);
+  const auto least = options.base_momentum.of(groups, one_cycle, "base_momentum");
+  const auto most = options.max_momentum.of(groups, one_cycle, "max_momentum");
+  for (size_t i = 0; i < groups; ++i) momenta.push_back({most[i], least[i], most[i]});
+  rule.momentum = along(std::move(momenta), total_steps, options);
+  return rule;
+}
+
+}  // namespace
+
+OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const PerGroup& max_lr, int64_t total_steps,
+                       const OneCycleOptions& options)
+    : Scheduler(optimizer, one_cycle_rule(optimizer, max_lr, total_steps, options)) {}
+
+}  // namespace accelerate::optim

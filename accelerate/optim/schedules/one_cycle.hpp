@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "accelerate/optim/schedules/per_group.hpp"
+#include "accelerate/optim/schedules/scheduler.hpp"
+
+namespace accelerate::optim {
+
+enum class AnnealStrategy { cos, linear };
+
+struct OneCycleOptions {
+  /// Part of total_steps on the way up.
+  double pct_start = 0.3;
+  AnnealStrategy anneal_strategy = AnnealStrategy::cos;
+  /// The momentum (Adam's and AdamW's beta1) goes the other way, between these two.
+  bool cycle_momentum = true;
+  PerGroup base_momentum = 0.85;
+  PerGroup max_momentum = 0.95;
+  /// The first rate is max_lr / div_factor, the last one that / final_div_factor.
+  double div_factor = 25.0;
+  double final_div_factor = 1e4;
+  /// Down to the first rate as fast as up, and only then to the last one.
+  bool three_phase = false;
+};
+
+/// Up to max_lr and down again in total_steps rates, the last one after total_steps - 1 optimizer steps; PyTorch's
+/// OneCycleLR and defaults. One step more leaves the last rate (PyTorch's rises again), a further one throws.
+///
+/// max_lr   one number for all parameter groups, or one for each; the optimizer's own rates do not count
+/// Throws Error (usage) for total_steps below 1, a pct_start outside [0, 1] or of just one step, divisors not above 0,
+/// lists of another length than the groups, and an optimizer without momentum unless cycle_momentum is false.
+struct OneCycleLR : Scheduler {
+  OneCycleLR(torch::optim::Optimizer& optimizer, const PerGroup& max_lr, int64_t total_steps,
+             const OneCycleOptions& options = {});
+};
+
+}  // namespace accelerate::optim

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/scheduler.hpp"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/mean.h>
+
+#include "accelerate/base/log.hpp"
+
+namespace accelerate::prepared {
+
+bool ScheduleEnd::reached(const optim::Scheduler& scheduler) {
+  const auto& last = scheduler.last_step();
+  if (!last || scheduler.steps() < *last) return false;
+  // Training ends with a call of step(), for which there may be no rate any more.
+  if (--expected_ < 0) {
+    base::log_once(base::LogLevel::warning, place_,
+                   "scheduler.step: {} has ended after {} steps and rests; where training goes on, make it longer: it "
+                   "counts optimizer steps of the whole job",
+                   scheduler.name(), scheduler.steps());
+  }
+  return true;
+}
+
+SchedulerCore::SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options)
+    : Entry(entry_kind, identity),
+      shared_(&shared),
+      options_(options),
+      end_(std::make_shared<ScheduleEnd>(shared.place, options.steps_per_optimizer_step)) {}
+
+void SchedulerCore::step(const std::function<void()>& move) const {
+  if (!options_.step_with_optimizer) return move();
+  if (!shared_->window.ends) return;
+  for (int64_t left = options_.steps_per_optimizer_step; left > 0; --left) move();
+}
+
+bool SchedulerCore::hears_metric() const { return !options_.step_with_optimizer || shared_->window.ends; }
+
+double SchedulerCore::mean_over_ranks(double metric) const {
+  if (shared_->group.size() == 1) return metric;
+  // Gathered, not reduced: every rank adds up in the same order.
+  return shared_->group.all_gather(at::full({1}, metric, at::kDouble)).mean().item<double>();
+}
+
+}  // namespace accelerate::prepared
