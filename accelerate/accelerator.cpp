@@ -65,16 +65,27 @@ void Accelerator::free_memory() {
   shared_->window.forget();
 }
 
+void Accelerator::check_scalar(const at::Tensor& loss) const {
+  if (loss.numel() == 1) return;
+  base::fail(ErrorKind::usage, place(), "backward",
+             "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
+}
+
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
-  if (loss.numel() != 1) {
-    base::fail(ErrorKind::usage, place(), "backward",
-               "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
-  }
+  check_scalar(loss);
+  weighted_backward(loss, prepared::weight_of_mean(*shared_), retain_graph);
+}
+
+void Accelerator::backward(const at::Tensor& loss, const LossCount& count, bool retain_graph) {
+  check_scalar(loss);
+  weighted_backward(loss, prepared::weight_of_sum(*shared_, count), retain_graph);
+}
+
+void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool retain_graph) {
   std::vector<gradient::Engine*> engines;
   for (const prepared::ModelCore& model : shared_->registry.of<prepared::ModelCore>()) {
     if (model.engine() != nullptr) engines.push_back(model.engine());
   }
-  const double weight = shared_->window.scale / static_cast<double>(gradient_accumulation_steps());
   const auto run = [&] {
     // The weight rides in as the seed of the backward; no division enters the graph.
     loss.backward(weight == 1.0 ? at::Tensor{} : at::full_like(loss, weight), retain_graph);

@@ -33,6 +33,7 @@
 
 namespace accelerate {
 
+using prepared::LossCount;
 using prepared::PreparedLoader;
 using prepared::PreparedModel;
 using prepared::PreparedOptimizer;
@@ -151,6 +152,13 @@ class Accelerator {
   /// Runs loss.backward() with the loss divided by gradient_accumulation_steps (a short last window: by its length),
   /// and lets this rank join the reduction of models that its graph does not reach.
   void backward(const at::Tensor& loss, bool retain_graph = false);
+  /// loss    scalar, the sum over this rank's samples or tokens of this micro-batch, not their mean
+  /// count   how many: {.samples = n} or {.tokens = n}
+  /// At the end of the window gradients are those of the mean over all its samples or tokens, on all ranks: of one
+  /// large batch, however they are spread over ranks and micro-batches. Within a window no rank waits for another; its
+  /// last backward adds the ranks' counts up, so every rank calls it. All losses of a window are counted alike, one in
+  /// each micro-batch. A window that counts nothing leaves zeros.
+  void backward(const at::Tensor& loss, const LossCount& count, bool retain_graph = false);
 
   /// Opens one micro-batch; within a window the prepared optimizers and schedulers rest and, with several ranks, the
   /// gradients of the given models (none given: of all) stay local.
@@ -326,6 +334,9 @@ class Accelerator {
     }
   }
   static void write_stdout(std::string_view text);
+  void check_scalar(const at::Tensor& loss) const;
+  /// weight   what the loss is multiplied by
+  void weighted_backward(const at::Tensor& loss, double weight, bool retain_graph);
 
   env::ProcessEnv process_;
   prepared::PrepareOptions options_;

@@ -80,6 +80,7 @@ void Engine::close_window() {
 }
 
 bool Engine::sync() const { return core_->rule.sync(); }
+bool Engine::joining() const { return core_->join_coordinator != nullptr; }
 bool Engine::touched() const { return core_->touched; }
 bool Engine::unreduced() const { return core_->unreduced() != nullptr; }
 void Engine::allow_local(bool allowed) { core_->local_allowed = allowed; }

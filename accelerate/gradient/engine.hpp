@@ -70,6 +70,8 @@ class Engine {
   /// Whether the next backward's gradients are reduced; else they stay local, to be reduced with those of the next
   /// synchronised backward. At first true. See SyncRule for who decides when.
   [[nodiscard]] bool sync() const;
+  /// In an UnevenJoin, whose ranks may have run out.
+  [[nodiscard]] bool joining() const;
   /// A prepared forward runs; sync: neither no_sync nor a window holds it back.
   void forward(bool sync);
   void open_no_sync();

@@ -10,8 +10,30 @@
 namespace accelerate::prepared {
 namespace {
 
-// Multiplies every gradient that this Accelerator knows of, once: of its models, because an optimizer may not have been
-// prepared, and of its optimizers, because their parameters may belong to no model.
+template <typename Do>
+void each_model(Shared& shared, const Do& act) {
+  for (ModelCore& model : shared.registry.of<ModelCore>()) act(model);
+}
+
+// Decides for the micro-batch that begins, and for every model: ranks may leave one out and still agree about it.
+void begin_micro_batch(Shared& shared, const ModelCores& models) {
+  const state::BatchInfo* loader = shared.active_loader();
+  const auto decision = shared.window.begin(loader != nullptr && loader->last, shared.place);
+  // What the window's earlier micro-batches left was divided by its full length, unless they are sums that nothing has
+  // divided yet; this one is divided rightly at once.
+  if (decision.scale != 1.0 && shared.window.count.undivided() == 0) scale_gradients(shared.registry, decision.scale);
+  const auto held_back = [&](const ModelCore& model) {
+    return !decision.reduce &&
+           std::any_of(models.begin(), models.end(), [&](const auto& one) { return one.get() == &model; });
+  };
+  each_model(shared, [&](ModelCore& model) { model.open_window(!held_back(model)); });
+  each_model(shared, [](ModelCore& model) { model.synchronise_partners(); });
+}
+
+}  // namespace
+
+// Of models, because an optimizer may not have been prepared, and of optimizers, because their parameters may belong to
+// no model.
 void scale_gradients(Registry& registry, double factor) {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const void*> seen;
@@ -28,27 +50,6 @@ void scale_gradients(Registry& registry, double factor) {
   }
   gradient::scale_gradients(parameters, factor);
 }
-
-template <typename Do>
-void each_model(Shared& shared, const Do& act) {
-  for (ModelCore& model : shared.registry.of<ModelCore>()) act(model);
-}
-
-// Decides for the micro-batch that begins, and for every model: ranks may leave one out and still agree about it.
-void begin_micro_batch(Shared& shared, const ModelCores& models) {
-  const state::BatchInfo* loader = shared.active_loader();
-  const auto decision = shared.window.begin(loader != nullptr && loader->last, shared.place);
-  // What the window's earlier micro-batches left was divided by its full length; this one is divided rightly at once.
-  if (decision.scale != 1.0) scale_gradients(shared.registry, decision.scale);
-  const auto held_back = [&](const ModelCore& model) {
-    return !decision.reduce &&
-           std::any_of(models.begin(), models.end(), [&](const auto& one) { return one.get() == &model; });
-  };
-  each_model(shared, [&](ModelCore& model) { model.open_window(!held_back(model)); });
-  each_model(shared, [](ModelCore& model) { model.synchronise_partners(); });
-}
-
-}  // namespace
 
 NoSyncGuard::NoSyncGuard(ModelCores models) : models_(std::move(models)) {
   for (const auto& model : models_) model->open_no_sync();

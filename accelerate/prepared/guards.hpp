@@ -10,6 +10,9 @@
 
 namespace accelerate::prepared {
 
+/// Multiplies every gradient that this Accelerator knows of, once.
+void scale_gradients(Registry& registry, double factor);
+
 using ModelCores = std::vector<std::shared_ptr<ModelCore>>;
 
 /// Backwards of prepared forwards that run while it is open stay on this rank.

@@ -76,6 +76,7 @@ class ModelCore : public Entry {
   void close_window();
   /// To be called when all models' windows are open: what this one shares with others is reduced where this one is.
   void synchronise_partners();
+  [[nodiscard]] bool in_no_sync() const { return no_sync_ > 0; }
   [[nodiscard]] bool synchronises() const { return no_sync_ == 0 && window_.value_or(true); }
 
  private:

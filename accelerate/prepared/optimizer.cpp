@@ -160,6 +160,7 @@ void OptimizerCore::warn_of_odd_step() const {
 void OptimizerCore::check_reduced() {
   find_engines();
   warn_of_odd_step();
+  check_divided(*shared_);
   shared_->group.check("optimizer.step");
   for (gradient::Engine* engine : engines_) engine->before_step();
   if (shared_->group.size() == 1) return;

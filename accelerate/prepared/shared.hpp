@@ -10,6 +10,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"
+#include "accelerate/prepared/loss_count.hpp"
 #include "accelerate/prepared/open_loops.hpp"
 #include "accelerate/prepared/registry.hpp"
 #include "accelerate/state/batch_info.hpp"
@@ -23,10 +24,13 @@ struct Window {
   bool ends = true;
   /// k/m in the last micro-batch of a window of m < k, else 1.
   double scale = 1.0;
+  /// What its losses sum over, if they are sums.
+  WindowCount count{};
 
   /// A micro-batch begins. last_batch: the active loader gives its last one.
   gradient::SyncDecision begin(bool last_batch, const Place& place) {
     const auto decision = gradient::next_micro_batch(state_, options, last_batch, place);
+    count.begin_micro_batch(/*of_new_window=*/state_.window == 0, /*of_several=*/options.steps > 1);
     awaits_backward_ = decision.sync && state_.window > 0;
     state_ = decision.next;
     ends = decision.sync;
@@ -39,10 +43,12 @@ struct Window {
     end_micro_batch();
     ends = true;
     state_ = {};
+    count = {};
   }
   void end_micro_batch() {
     scale = 1.0;
     awaits_backward_ = false;
+    count.end_micro_batch();
   }
   /// The optimizer has yet to step on what lies in the gradients.
   [[nodiscard]] bool keeps_gradients() const { return !ends || awaits_backward_; }
