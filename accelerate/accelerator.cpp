@@ -45,13 +45,21 @@ Accelerator::Accelerator(comm::Group group, const AcceleratorOptions& options)
 Accelerator::Accelerator(job::Job job, const AcceleratorOptions& options)
     : process_(job.process),
       options_(prepare_options(options, job.group.size())),
+      mixed_precision_(job.settings.mixed_precision),
       shared_(std::make_shared<prepared::Shared>()) {
   shared_->group = std::move(job.group);
   shared_->device = job.device;
   shared_->place = job.place;
+  shared_->policy = prepared::checked_policy(options.precision_policy.value_or(precision::policy_of(mixed_precision_)),
+                                             shared_->device, shared_->place);
   shared_->window.options = {.sync_with_dataloader = options.accumulation.sync_with_dataloader,
                              .sync_each_batch = options.accumulation.sync_each_batch,
                              .short_window = options.accumulation.short_window};
+  stop_at_nan_loss_ = options.stop_at_nan_loss;
+  precision::check(options.grad_scaler, shared_->place);
+  if (shared_->policy.scales_loss()) {
+    shared_->scaling = std::make_shared<prepared::LossScaling>(*shared_, options.grad_scaler);
+  }
   set_gradient_accumulation_steps(job.settings.gradient_accumulation_steps);
 }
 
@@ -63,21 +71,30 @@ DistributedType Accelerator::distributed_type() const {
 void Accelerator::free_memory() {
   shared_->registry.clear();
   shared_->window.forget();
+  shared_->masters.clear();
+  if (shared_->scaling) shared_->scaling->forget();
 }
 
-void Accelerator::check_scalar(const at::Tensor& loss) const {
-  if (loss.numel() == 1) return;
-  base::fail(ErrorKind::usage, place(), "backward",
-             "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
+void Accelerator::check_loss(const at::Tensor& loss) {
+  if (loss.numel() != 1) {
+    base::fail(ErrorKind::usage, place(), "backward",
+               "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
+  }
+  ++backwards_;
+  if (stop_at_nan_loss_ && loss.isnan().item<bool>()) {
+    base::fail(ErrorKind::data, place(), "backward",
+               "the loss of backward() number {} is nan, must be a number; look at this batch and at the learning rate",
+               backwards_);
+  }
 }
 
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
-  check_scalar(loss);
+  check_loss(loss);
   weighted_backward(loss, prepared::weight_of_mean(*shared_), retain_graph);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const LossCount& count, bool retain_graph) {
-  check_scalar(loss);
+  check_loss(loss);
   weighted_backward(loss, prepared::weight_of_sum(*shared_, count), retain_graph);
 }
 
@@ -88,17 +105,28 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
   }
   const auto run = [&] {
     // The weight rides in as the seed of the backward; no division enters the graph.
-    loss.backward(weight == 1.0 ? at::Tensor{} : at::full_like(loss, weight), retain_graph);
+    at::Tensor seed;
+    if (shared_->scaling) {
+      seed = shared_->scaling->seed(loss, weight);
+    } else if (weight != 1.0) {
+      seed = at::full_like(loss, weight);
+    }
+    loss.backward(seed, retain_graph);
   };
   device::naming_out_of_memory(place(), "backward",
                                [&] { engines.empty() ? run() : gradient::run_backward(engines, shared_->group, run); });
+  if (shared_->scaling) shared_->scaling->backward_done();
   shared_->window.backward_done();
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                                         bool error_if_nonfinite) {
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
-  if (!sync_gradients()) return gradient::norm_of(gradients, norm_type);
+  if (!sync_gradients()) {
+    const at::Tensor norm = gradient::norm_of(gradients, norm_type);
+    return shared_->scaling ? shared_->scaling->without_scale(norm) : norm;
+  }
+  if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
   if (error_if_nonfinite) {
     auto pieces = prepared::named_pieces(models_of(), parameters);
     gradient::require_finite(gradient::norm_of(gradients, norm_type), pieces, place());
@@ -107,7 +135,32 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  if (sync_gradients()) gradient::clip_value_of(prepared::flat_gradients(models_of(), parameters), clip_value);
+  if (!sync_gradients()) return;
+  if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
+  gradient::clip_value_of(prepared::flat_gradients(models_of(), parameters), clip_value);
+}
+
+void Accelerator::unscale_gradients() {
+  if (!shared_->scaling || !sync_gradients()) return;
+  for (auto& optimizer : shared_->registry.of<prepared::OptimizerCore>()) shared_->scaling->unscale(optimizer);
+}
+
+bool Accelerator::optimizer_step_was_skipped() const { return shared_->scaling && shared_->scaling->any_was_skipped(); }
+
+prepared::LossScaling& Accelerator::scaling(std::string_view asked_by) const {
+  if (!shared_->scaling) {
+    base::fail(ErrorKind::usage, place(), asked_by, "mixed_precision is {}, only fp16 has a loss scale",
+               env::name(mixed_precision_));
+  }
+  return *shared_->scaling;
+}
+
+double Accelerator::loss_scale() const { return shared_->scaling ? scaling("loss_scale").scaler().state().scale : 1.0; }
+
+precision::ScalerState Accelerator::scaler_state() const { return scaling("scaler_state").scaler().state(); }
+
+void Accelerator::load_scaler_state(const precision::ScalerState& state) {
+  scaling("load_scaler_state").load_state(state);
 }
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {

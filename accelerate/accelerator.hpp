@@ -23,8 +23,11 @@
 #include "accelerate/job/random_states.hpp"
 #include "accelerate/job/start.hpp"
 #include "accelerate/options.hpp"
+#include "accelerate/precision/autocast.hpp"
+#include "accelerate/prepared/dtypes.hpp"
 #include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/local_sgd.hpp"
+#include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/metrics.hpp"
 #include "accelerate/prepared/prepare.hpp"
 #include "accelerate/tree/collectives.hpp"
@@ -151,6 +154,9 @@ class Accelerator {
   /// loss   scalar
   /// Runs loss.backward() with the loss divided by gradient_accumulation_steps (a short last window: by its length),
   /// and lets this rank join the reduction of models that its graph does not reach.
+  ///
+  /// With mixed_precision fp16 the loss is scaled too: gradients carry the scale until they are clipped or stepped on.
+  /// Throws Error (data) for a NaN loss where stop_at_nan_loss asks for it.
   void backward(const at::Tensor& loss, bool retain_graph = false);
   /// loss    scalar, the sum over this rank's samples or tokens of this micro-batch, not their mean
   /// count   how many: {.samples = n} or {.tokens = n}
@@ -159,6 +165,14 @@ class Accelerator {
   /// last backward adds the ranks' counts up, so every rank calls it. All losses of a window are counted alike, one in
   /// each micro-batch. A window that counts nothing leaves zeros.
   void backward(const at::Tensor& loss, const LossCount& count, bool retain_graph = false);
+
+  /// A block that computes as a prepared model's forward does; nothing with mixed_precision no. {.enabled = false}: one
+  /// that computes in its inputs' dtypes within such a block. Prepared models keep their own policy in either.
+  [[nodiscard]] precision::Autocast autocast(const AutocastOptions& options = {}) const {
+    return precision::Autocast(prepared::autocast_region(*shared_, options.enabled, options.cache_enabled));
+  }
+  /// What prepared models compute in.
+  [[nodiscard]] Precision mixed_precision() const { return mixed_precision_; }
 
   /// Opens one micro-batch; within a window the prepared optimizers and schedulers rest and, with several ranks, the
   /// gradients of the given models (none given: of all) stay local.
@@ -186,7 +200,10 @@ class Accelerator {
   /// Collective.
   template <typename... Models>
   [[nodiscard]] gradient::UnevenJoin join_uneven_inputs(const Models&... models) const {
-    return {shared_->group.duplicate(), prepared::join_models(models_of(models...))};
+    auto list = prepared::join_models(models_of(models...));
+    auto group = shared_->group.duplicate();
+    if (shared_->scaling) list.push_back(shared_->scaling->join_model(group));
+    return {std::move(group), std::move(list)};
   }
   /// Local SGD for one model: call its step() after each optimizer step.
   template <typename Model>
@@ -212,6 +229,23 @@ class Accelerator {
   void clip_grad_value_(const PreparedModel<Model>& model, double clip_value) {
     clip_grad_value_(model.parameters(), clip_value);
   }
+
+  /// Divides gradients by the loss scale they carry, never twice; clipping and stepping do it by themselves. Nothing
+  /// without fp16 and within an accumulation window.
+  void unscale_gradients();
+  template <typename Optimizer>
+  void unscale_gradients(const PreparedOptimizer<Optimizer>& optimizer) {
+    if (shared_->scaling && sync_gradients()) shared_->scaling->unscale(optimizer.core());
+  }
+  /// mixed_precision fp16: the last step of an optimizer was skipped because a gradient was inf or NaN. Waits for the
+  /// device; optimizer.step_was_skipped() says it of one.
+  [[nodiscard]] bool optimizer_step_was_skipped() const;
+  /// What the loss is multiplied by now; 1 without fp16. Waits for the device.
+  [[nodiscard]] double loss_scale() const;
+  /// The loss scale and where it stands, to be saved (accelerate/precision/scaler_state_json.hpp) and loaded. Waits for
+  /// the device. Throws Error (usage) without fp16.
+  [[nodiscard]] precision::ScalerState scaler_state() const;
+  void load_scaler_state(const precision::ScalerState& state);
 
   [[nodiscard]] bool sync_gradients() const { return shared_->window.ends; }
   void set_sync_gradients(bool sync) { shared_->window.ends = sync; }
@@ -334,14 +368,18 @@ class Accelerator {
     }
   }
   static void write_stdout(std::string_view text);
-  void check_scalar(const at::Tensor& loss) const;
+  void check_loss(const at::Tensor& loss);
   /// weight   what the loss is multiplied by
   void weighted_backward(const at::Tensor& loss, double weight, bool retain_graph);
+  [[nodiscard]] prepared::LossScaling& scaling(std::string_view asked_by) const;
 
   env::ProcessEnv process_;
   prepared::PrepareOptions options_;
+  Precision mixed_precision_ = Precision::no;
   std::shared_ptr<prepared::Shared> shared_;
   bool trigger_ = false;
+  bool stop_at_nan_loss_ = false;
+  int64_t backwards_ = 0;
 };
 
 /// Runs main on num_processes threads, each a rank of its own: `Accelerator accelerator;` made within is that rank's.

@@ -8,11 +8,17 @@
 #include <string>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/env/precision.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
 #include "accelerate/gradient/bucket_reducer.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"
+#include "accelerate/precision/grad_scaler.hpp"
+#include "accelerate/precision/policy.hpp"
 
 namespace accelerate {
+
+/// What prepared models compute in: no, bf16 or fp16. Parameters, optimizers and outputs stay in float32.
+using Precision = env::Precision;
 
 /// Ranks and devices in one word, with Hugging Face Accelerate's names; multi_gpu is any accelerator.
 enum class DistributedType { no, multi_cpu, multi_gpu };
@@ -29,6 +35,14 @@ struct AccumulationOptions {
   ShortWindow short_window = ShortWindow::true_length;
 };
 
+/// A block of accelerator.autocast().
+struct AutocastOptions {
+  /// False: operations take their inputs' dtypes.
+  bool enabled = true;
+  /// Casts of weights are kept until the outermost block ends.
+  bool cache_enabled = true;
+};
+
 /// How far an optimizer step moves a prepared schedule.
 enum class SchedulerUnit {
   optimizer_steps,  ///< by one: schedules count optimizer steps of the whole job
@@ -40,6 +54,9 @@ enum class SchedulerUnit {
 struct AcceleratorOptions {
   /// Stay on the CPU although there is a GPU. ACCELERATE_USE_CPU; default false.
   std::optional<bool> cpu{};
+  /// What forward and backward of prepared models compute in, by autocast. fp16 scales the loss.
+  /// ACCELERATE_MIXED_PRECISION; default no.
+  std::optional<Precision> mixed_precision{};
   /// Micro-batches summed into one optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS; default 1.
   std::optional<int64_t> gradient_accumulation_steps{};
   /// CPU backend: "mpi" or "gloo". ACCELERATE_BACKEND; default mpi where the ranks were started with MPI, else gloo.
@@ -57,6 +74,15 @@ struct AcceleratorOptions {
   std::optional<bool> allow_shared_gpus{};
 
   AccumulationOptions accumulation{};
+  /// Dtypes that mixed_precision has no name for, in its place: precision::pure_bf16() stores parameters, their
+  /// gradients and floating buffers in bfloat16, as model->to(torch::kBFloat16) does, and steps on float32 master
+  /// weights.
+  std::optional<precision::Policy> precision_policy{};
+  /// How the loss scale of fp16 moves.
+  precision::GradScalerOptions grad_scaler{};
+  /// A backward() whose loss is NaN is an error that says which and on which rank. The host waits for the device to
+  /// know.
+  bool stop_at_nan_loss = false;
   gradient::BucketOptions buckets{};
   /// How buckets of gradients are reduced: gradient::fp16_compress_hook(), bf16_compress_hook(), power_sgd_hook(),
   /// batched_power_sgd_hook(), a wrapper of 16 bits round one of these, or one's own by gradient::comm_hook() or a

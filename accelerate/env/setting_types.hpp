@@ -11,12 +11,14 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "accelerate/env/parse.hpp"
 
@@ -68,6 +70,36 @@ struct Seconds {
   }
   static std::string text(Value value) { return fmt::to_string(value.count()); }
   static std::string show(Value value) { return text(value) + " s"; }
+};
+
+/// One of an enum's values, by name; the code gives the value.
+template <typename Enum, size_t count>
+struct Choice {
+  using Value = Enum;
+
+  std::array<std::pair<Enum, std::string_view>, count> names;
+
+  [[nodiscard]] std::optional<Enum> parse(std::string_view text) const {
+    for (const auto& [value, name] : names) {
+      if (name == text) return value;
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] bool allows(Enum value) const {
+    return static_cast<int64_t>(value) >= 0 && static_cast<size_t>(value) < count;
+  }
+  [[nodiscard]] std::string expected() const {
+    std::string list;
+    for (size_t i = 0; i < count; ++i) {
+      list += fmt::format("{}{}", i == 0 ? "" : i + 1 == count ? " or " : ", ", names.at(i).second);
+    }
+    return list;
+  }
+  [[nodiscard]] std::string text(Enum value) const {
+    return allows(value) ? std::string(names.at(static_cast<size_t>(value)).second)
+                         : fmt::to_string(static_cast<int64_t>(value));
+  }
+  [[nodiscard]] std::string show(Enum value) const { return text(value); }
 };
 
 /// A text that a function knows; the code gives text too.

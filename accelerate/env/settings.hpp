@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/env/precision.hpp"
 #include "accelerate/env/process_env.hpp"
 
 namespace accelerate::env {
@@ -19,6 +20,7 @@ namespace accelerate::env {
 /// What the program's code says, or the command line. Unset is "not given", which is not "given as the default".
 struct GivenSettings {
   std::optional<int64_t> gradient_accumulation_steps{};
+  std::optional<Precision> mixed_precision{};
   std::optional<bool> cpu{};
   std::optional<std::string> backend{};
   std::optional<std::chrono::seconds> timeout{};
@@ -44,6 +46,8 @@ struct DeviceName {
 struct Settings {
   /// Micro-batches per optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS
   int64_t gradient_accumulation_steps = 1;
+  /// What forward and backward compute in. ACCELERATE_MIXED_PRECISION
+  Precision mixed_precision = Precision::no;
   /// Stay on the CPU although there is a GPU. ACCELERATE_USE_CPU
   bool cpu = false;
   /// CPU backend, "mpi" or "gloo"; unset: comm chooses. ACCELERATE_BACKEND

@@ -44,6 +44,13 @@ void for_each_setting(Each&& each) {
       .option = {"gradient_accumulation_steps", "N", "Micro-batches per optimizer step; else what the program says."},
       .type = Integer{.lowest = 1},
       .member = [](auto& all) { return &all.gradient_accumulation_steps; }});
+  each(
+      Setting{.name = "mixed_precision",
+              .key = "mixed_precision",
+              .variable = "ACCELERATE_MIXED_PRECISION",
+              .option = {"mixed_precision", "NAME", "no, bf16 or fp16: what forward and backward compute in; else no."},
+              .type = Choice<Precision, kPrecisions.size()>{kPrecisions},
+              .member = [](auto& all) { return &all.mixed_precision; }});
   each(Setting{.name = "cpu",
                .key = "cpu",
                .variable = "ACCELERATE_USE_CPU",

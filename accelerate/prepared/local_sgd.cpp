@@ -6,6 +6,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/gradient/user_call.hpp"
+#include "accelerate/precision/autocast.hpp"
 
 namespace accelerate::prepared {
 
@@ -18,6 +19,7 @@ LocalSgd::LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> mo
   model_->open_no_sync();
   model_->engine()->set_sync(false);
   model_->engine()->allow_local(true);
+  ++shared_->local_steps;
   open_ = true;
 }
 
@@ -45,6 +47,7 @@ void LocalSgd::finish() {
 
 void LocalSgd::close() {
   open_ = false;
+  --shared_->local_steps;
   model_->close_no_sync();
   if (model_->engine() == nullptr) return;  // free_memory() meanwhile
   model_->engine()->allow_local(false);
@@ -55,7 +58,9 @@ void LocalSgd::average() {
   std::vector<at::Tensor> tensors;
   for (const auto& parameter : model_->parameters()) tensors.push_back(parameter.tensor);
   gradient::in_user_call("local_sgd", "the parameters are not averaged", shared_->place,
-                         [&] { gradient::average_parameters(shared_->group, tensors); });
+                         [&] { gradient::average_parameters(shared_->group, shared_->masters.of(tensors)); });
+  shared_->masters.write_back(tensors);
+  precision::drop_cached_casts();
 }
 
 }  // namespace accelerate::prepared

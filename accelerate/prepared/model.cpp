@@ -29,6 +29,7 @@ ModelCore::ModelCore(Shared& shared, const void* identity, std::vector<gradient:
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       options_(options) {
+  check_dtypes();
   for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
   if (shared_->group.size() == 1 && shared_->group.backend() == "single") return;
   if (options.evaluation_mode) return;
@@ -36,6 +37,22 @@ ModelCore::ModelCore(Shared& shared, const void* identity, std::vector<gradient:
   gradient::in_user_call(
       "prepare", fmt::format("the model ({}) is not made equal", gradient::first_and_more(first, parameters_.size())),
       shared_->place, [&] { meet(); });
+}
+
+void ModelCore::check_dtypes() const {
+  if (!shared_->policy.scales_loss() || options_.evaluation_mode) return;
+  for (const auto& parameter : parameters_) {
+    if (parameter.tensor.scalar_type() != at::kHalf || !parameter.tensor.requires_grad()) continue;
+    base::fail(ErrorKind::usage, shared_->place, "prepare",
+               "parameter {} is float16, with mixed_precision fp16 it must be float32: fp16 computes in float16 by "
+               "itself, and the gradients of float16 parameters cannot be unscaled; model->to(torch::kFloat) first",
+               parameter.name);
+  }
+}
+
+std::optional<precision::AutocastRegion> ModelCore::autocast() const {
+  if (!shared_->policy.compute) return std::nullopt;
+  return precision::AutocastRegion{.device = shared_->device.type(), .dtype = *shared_->policy.compute};
 }
 
 void ModelCore::meet() {

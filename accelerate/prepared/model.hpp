@@ -17,6 +17,7 @@
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/gradient/engine.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
+#include "accelerate/prepared/in_precision.hpp"
 #include "accelerate/prepared/shared.hpp"
 
 namespace torch::jit {
@@ -41,6 +42,11 @@ class ModelCore : public Entry {
   static constexpr Kind entry_kind = Kind::model;
   ModelCore(Shared& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
             std::vector<gradient::NamedTensor> buffers, const ModelOptions& options);
+
+  /// What its forward computes in; unset: as its tensors are.
+  [[nodiscard]] std::optional<precision::AutocastRegion> autocast() const;
+  /// What low-precision outputs become; unset: they stay as they are.
+  [[nodiscard]] const std::optional<c10::ScalarType>& output_dtype() const { return shared_->policy.output; }
 
   /// Before every prepared forward: broadcasts the buffers where that is due, and tells the engine whether no_sync is
   /// open (PyTorch's rule: it counts where it is open at the forward).
@@ -80,6 +86,7 @@ class ModelCore : public Entry {
   [[nodiscard]] bool synchronises() const { return no_sync_ == 0 && window_.value_or(true); }
 
  private:
+  void check_dtypes() const;
   void meet();
   /// Parameters that no other model's engine averages; the others go to elsewhere_.
   std::vector<gradient::NamedTensor> own_parameters();
@@ -115,7 +122,8 @@ std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<M
 /// A handle: copies refer to the same prepared model.
 ///
 /// `model(x)` runs the module's forward. `model->` is the module itself: gradients of what runs through it are reduced
-/// all the same, but buffers are broadcast, and no_sync is noticed, by model(x) and model.forward(x) only.
+/// all the same, but buffers are broadcast, no_sync is noticed and mixed precision is used by model(x) and
+/// model.forward(x) only.
 ///
 /// A parameter in several prepared models is averaged once, with those of the model that was prepared first: no_sync
 /// for another model alone does not hold it back (it is then averaged more often than needed, to the same result), and
@@ -132,9 +140,7 @@ class PreparedModel {
   }
   template <typename... Args>
   decltype(auto) forward(Args&&... args) const {
-    core_->before_forward();
-    return device::naming_out_of_memory(
-        core_->place(), "forward", [&]() -> decltype(auto) { return module_->forward(std::forward<Args>(args)...); });
+    return run([&]() -> decltype(auto) { return module_->forward(std::forward<Args>(args)...); });
   }
 
   /// TorchScript takes its inputs as a list: model({x}).
@@ -142,8 +148,7 @@ class PreparedModel {
     return forward(std::move(inputs));
   }
   c10::IValue forward(std::vector<c10::IValue> inputs) const requires std::same_as<Module, torch::jit::Module> {
-    core_->before_forward();
-    return device::naming_out_of_memory(core_->place(), "forward", [&] { return module_->forward(std::move(inputs)); });
+    return run([&] { return module_->forward(std::move(inputs)); });
   }
 
   Module* operator->() const { return module_.get(); }
@@ -164,6 +169,14 @@ class PreparedModel {
   friend bool operator==(const PreparedModel& a, const PreparedModel& b) { return a.core_ == b.core_; }
 
  private:
+  template <typename Forward>
+  decltype(auto) run(const Forward& forward) const {
+    core_->before_forward();
+    return device::naming_out_of_memory(core_->place(), "forward", [&]() -> decltype(auto) {
+      return in_precision(core_->autocast(), core_->output_dtype(), forward);
+    });
+  }
+
   std::shared_ptr<Module> module_;
   std::shared_ptr<ModelCore> core_;
 };

@@ -10,6 +10,8 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
+#include "accelerate/precision/autocast.hpp"
+#include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
 
 namespace accelerate::prepared {
@@ -54,13 +56,19 @@ bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
 }
 
 at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
-  return device::naming_out_of_memory(shared_->place, "optimizer.step", [&] { return step_now(closure); });
+  return device::naming_out_of_memory(shared_->place, "optimizer.step", [&] {
+    at::Tensor loss = step_now(closure);
+    precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
+    return loss;
+  });
 }
 
 at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& closure) {
   if (!shared_->window.ends) return {};
+  if (shared_->scaling) return step_scaled(closure);
   spent_ = true;
   if (!fused_ && closure) {
+    refuse_closure_on_masters();
     return optimizer_.step([&] {
       at::Tensor loss = closure();
       check_reduced();
@@ -69,7 +77,7 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
   }
   if (!fused_) {
     check_reduced();
-    return optimizer_.step();
+    return update();
   }
   at::Tensor loss;
   if (closure) {
@@ -77,14 +85,88 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
     loss = closure();
   }
   check_reduced();
-  if (!fused_->step()) optimizer_.step();
+  update();
   return loss;
+}
+
+at::Tensor OptimizerCore::update() {
+  OnMasters masters(optimizer_, shared_->masters);
+  at::Tensor loss;
+  if (!fused_ || !fused_->step()) loss = optimizer_.step();
+  masters.write_back();
+  return loss;
+}
+
+void OptimizerCore::refuse_closure_on_masters() const {
+  if (shared_->masters.empty()) return;
+  base::fail(
+      ErrorKind::usage, shared_->place, "optimizer.step",
+      "this optimizer calls its closure itself, while its parameters are their float32 master weights; step without "
+      "a closure, or keep the parameters in float32");
+}
+
+at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure& closure) {
+  if (closure && !fused_) {
+    base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
+               "this optimizer calls its closure itself, maybe several times, which loss scaling cannot follow; step "
+               "without a closure, or use bf16 instead of fp16");
+  }
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode grad(true);
+    loss = closure();
+  }
+  check_reduced();
+  shared_->scaling->settle_owed();  // a schedule may set the rate of this step
+  if (!has_gradient()) return loss;
+  const at::Tensor skip = shared_->scaling->skip_flag(*this);
+  update_unless(skip);
+  spent_ = true;
+  shared_->scaling->step_done(*this, skip);
+  return loss;
+}
+
+void OptimizerCore::update_unless(const at::Tensor& skip) {
+  const bool one_device =
+      std::ranges::all_of(all_, [&](const auto& parameter) { return parameter.device() == skip.device(); });
+  if (fused_ && one_device && !skip.is_cpu() && fused_->step({.scale = std::nullopt, .skip = skip})) return;
+  if (skip.item<float>() != 0) return;  // of an accelerator: the host waits, the optimizer's own step knows no flag
+  update();
+}
+
+bool OptimizerCore::step_was_skipped() { return shared_->scaling && shared_->scaling->was_skipped(*this); }
+
+void OptimizerCore::settle() {
+  if (fused_) fused_->settle();
+}
+
+bool OptimizerCore::has_gradient() const {
+  return std::ranges::any_of(optimizer_.param_groups(), [](const auto& group) {
+    return std::ranges::any_of(group.params(), [](const auto& parameter) { return parameter.grad().defined(); });
+  });
+}
+
+bool OptimizerCore::has_any_of(const std::unordered_set<const void*>& parameters) const {
+  return std::ranges::any_of(optimizer_.param_groups(), [&](const auto& group) {
+    return std::ranges::any_of(
+        group.params(), [&](const auto& parameter) { return parameters.contains(parameter.unsafeGetTensorImpl()); });
+  });
+}
+
+std::vector<at::Tensor> OptimizerCore::flat_gradients() {
+  find_engines();
+  return prepared::flat_gradients(shared_->registry.list<ModelCore>(), all_);
 }
 
 void OptimizerCore::zero_grad(bool set_to_none) {
   if (shared_->window.keeps_gradients() && !spent_) return;
   spent_ = false;
   find_engines();
+  zero_now(set_to_none);
+  if (shared_->scaling) shared_->scaling->zeroed(*this);
+}
+
+void OptimizerCore::zero_now(bool set_to_none) {
   if (engines_.empty()) return zero_stock(optimizer_, set_to_none);
   for (gradient::Engine* engine : engines_) engine->zero(all_, set_to_none);
   for (const auto& parameter : unmanaged_) {

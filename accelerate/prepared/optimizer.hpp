@@ -6,10 +6,12 @@
 
 #include <memory>
 #include <typeinfo>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "accelerate/optim/fused_step.hpp"
+#include "accelerate/prepared/scaled_gradients.hpp"
 #include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::gradient {
@@ -26,6 +28,10 @@ class OptimizerCore : public Entry {
   /// Nothing within an accumulation window; else one update, fused for the stock optimizers that FusedStep knows.
   /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks (after each call of a closure),
   /// when a parameter is listed twice, and when none has a gradient or is a prepared model's.
+  ///
+  /// With loss scaling the gradients are unscaled first, and nothing is updated where one is inf or NaN. The fused step
+  /// reads that flag on the device; before an optimizer's own step the host waits for it. Throws Error: usage for a
+  /// closure that the optimizer calls itself, data for a scale at its floor.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
 
   /// Once after every step; else nothing within an accumulation window, up to the backward of its last micro-batch. So
@@ -33,11 +39,28 @@ class OptimizerCore : public Entry {
   void zero_grad(bool set_to_none);
 
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  /// Whether the last step that was to be made was skipped for inf or NaN. Waits for the device.
+  [[nodiscard]] bool step_was_skipped();
+  /// The optimizer's state counts the steps that were made: for whoever reads it. Waits for the device where steps may
+  /// have been skipped on it.
+  void settle();
+
+  // For loss scaling.
+  [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
+  [[nodiscard]] bool has_gradient() const;
+  [[nodiscard]] bool has_any_of(const std::unordered_set<const void*>& parameters) const;
+  /// Dense tensors that hold all gradients: whole buckets where one engine averages exactly these parameters.
+  [[nodiscard]] std::vector<at::Tensor> flat_gradients();
   /// Whether this is that optimizer, not one that took its address after it was gone.
   [[nodiscard]] bool is(const torch::optim::Optimizer& optimizer) const;
 
  private:
   at::Tensor step_now(const torch::optim::Optimizer::LossClosure& closure);
+  at::Tensor step_scaled(const torch::optim::Optimizer::LossClosure& closure);
+  at::Tensor update();
+  void refuse_closure_on_masters() const;
+  void update_unless(const at::Tensor& skip);
+  void zero_now(bool set_to_none);
   void check_reduced();
   void warn_of_odd_step() const;
   void refuse_foreign_parameters() const;
@@ -48,6 +71,7 @@ class OptimizerCore : public Entry {
   const std::type_info& type_;
   at::Tensor first_parameter_;  // holds it, so that no other can have its address
   std::unique_ptr<optim::FusedStep> fused_;
+  ScaledGradients scaled_;
   bool spent_ = false;  // the gradients have been stepped on
   // Engines of our parameters, and the parameters nobody reduces; found again when either side grew.
   std::vector<gradient::Engine*> engines_;
@@ -70,7 +94,12 @@ class PreparedOptimizer {
   Optimizer& operator*() const { return *optimizer_; }
   [[nodiscard]] const std::shared_ptr<Optimizer>& unwrap() const { return optimizer_; }
   [[nodiscard]] auto& param_groups() const { return optimizer_->param_groups(); }
-  [[nodiscard]] auto& state() const { return optimizer_->state(); }
+  [[nodiscard]] auto& state() const {
+    core_->settle();
+    return optimizer_->state();
+  }
+  /// mixed_precision fp16: whether the last step was skipped because a gradient was inf or NaN. Waits for the device.
+  [[nodiscard]] bool step_was_skipped() const { return core_->step_was_skipped(); }
   [[nodiscard]] OptimizerCore& core() const { return *core_; }
   [[nodiscard]] const std::shared_ptr<OptimizerCore>& core_ptr() const { return core_; }
 

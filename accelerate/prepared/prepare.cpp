@@ -17,6 +17,7 @@ std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& optio
   const size_t place = known ? registry.remove(*known) : registry.entries().size();
   auto model = std::make_shared<ModelCore>(shared, identity, std::move(parameters), std::move(buffers), options);
   registry.insert(place, model);
+  if (!options.evaluation_mode && !shared.masters.empty()) shared.masters.make_equal(shared.group, model->parameters());
   return model;
 }
 

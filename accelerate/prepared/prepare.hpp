@@ -59,6 +59,12 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
   using Module = typename decltype(held)::element_type;
   check_there(*shared, held != nullptr);
   if (options.device_placement) held->to(shared->device);
+  if (const auto dtype = shared->policy.parameter) {
+    if (!options.model.evaluation_mode && *dtype != c10::ScalarType::Float) {
+      shared->masters.keep(named_parameters(*held));
+    }
+    held->to(*dtype);
+  }
   auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
   return PreparedModel<Module>(std::move(held), with_shared(shared, std::move(core)));
 }

@@ -4,7 +4,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/mean.h>
 
+#include <utility>
+
 #include "accelerate/base/log.hpp"
+#include "accelerate/prepared/loss_scaling.hpp"
 
 namespace accelerate::prepared {
 
@@ -27,10 +30,17 @@ SchedulerCore::SchedulerCore(const Shared& shared, const void* identity, const S
       options_(options),
       end_(std::make_shared<ScheduleEnd>(shared.place, options.steps_per_optimizer_step)) {}
 
-void SchedulerCore::step(const std::function<void()>& move) const {
+void SchedulerCore::step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const {
   if (!options_.step_with_optimizer) return move();
   if (!shared_->window.ends) return;
-  for (int64_t left = options_.steps_per_optimizer_step; left > 0; --left) move();
+  auto moves = [move = std::move(move), times = options_.steps_per_optimizer_step] {
+    for (int64_t left = times; left > 0; --left) move();
+  };
+  shared_->scaling ? shared_->scaling->when_stepped(optimizer, std::move(moves)) : moves();
+}
+
+void SchedulerCore::settle() const {
+  if (shared_->scaling) shared_->scaling->settle_owed();
 }
 
 bool SchedulerCore::hears_metric() const { return !options_.step_with_optimizer || shared_->window.ends; }

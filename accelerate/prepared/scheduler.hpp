@@ -45,9 +45,13 @@ class SchedulerCore : public Entry {
   static constexpr Kind entry_kind = Kind::scheduler;
   SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options);
 
-  /// Calls move as often as is due: not within an accumulation window.
-  void step(const std::function<void()>& move) const;
-  /// The same for a schedule that follows a metric: it hears of each but within a window, once.
+  /// Calls move as often as is due: not within an accumulation window, nor where loss scaling skipped the step that the
+  /// schedule follows. That is known late on an accelerator: then before the next step, or in settle().
+  /// optimizer   that the schedule belongs to; null: not known, it follows all prepared ones
+  void step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const;
+  /// Waits for the last step's flag where a move depends on it.
+  void settle() const;
+  /// Of a schedule that follows a metric: it hears of each but within a window, once.
   [[nodiscard]] bool hears_metric() const;
   /// Collective. The mean of all ranks' metrics, to the last bit the same on each.
   [[nodiscard]] double mean_over_ranks(double metric) const;
@@ -78,7 +82,10 @@ class PreparedScheduler {
   /// Once after each optimizer.step(); a schedule whose last step is known rests there.
   template <typename... Arguments>
   void step(Arguments... arguments) const requires(!FollowsMetric<Scheduler>) {
-    core_->step([scheduler = scheduler_, end = core_->end(), arguments...] {
+    // A schedule whose last handle goes may be gone when the flag of a step comes.
+    core_->step(optimizer(), [weak = std::weak_ptr<Scheduler>(scheduler_), end = core_->end(), arguments...] {
+      const auto scheduler = weak.lock();
+      if (!scheduler) return;
       if constexpr (FollowsSteps<Scheduler>) {
         if (end->reached(*scheduler)) return;
       }
@@ -98,8 +105,12 @@ class PreparedScheduler {
   /// metric   one element; waits for the device
   void step(const at::Tensor& metric) const requires FollowsMetric<Scheduler> { step(metric.item<double>()); }
 
-  Scheduler* operator->() const { return scheduler_.get(); }
-  Scheduler& operator*() const { return *scheduler_; }
+  /// The schedule as it stands now: with loss scaling on an accelerator this waits for the last step's flag.
+  Scheduler* operator->() const { return &**this; }
+  Scheduler& operator*() const {
+    core_->settle();
+    return *scheduler_;
+  }
   [[nodiscard]] const std::shared_ptr<Scheduler>& unwrap() const { return scheduler_; }
   [[nodiscard]] std::vector<double> get_last_lr() const requires OurScheduler<Scheduler> {
     return (**this).get_last_lr();
@@ -115,6 +126,11 @@ class PreparedScheduler {
   }
 
  private:
+  [[nodiscard]] const torch::optim::Optimizer* optimizer() const {
+    if constexpr (std::derived_from<Scheduler, optim::Scheduler>) return &scheduler_->optimizer();
+    return nullptr;
+  }
+
   std::shared_ptr<Scheduler> scheduler_;
   std::shared_ptr<SchedulerCore> core_;
 };

@@ -10,12 +10,16 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"
+#include "accelerate/precision/policy.hpp"
 #include "accelerate/prepared/loss_count.hpp"
+#include "accelerate/prepared/master_weights.hpp"
 #include "accelerate/prepared/open_loops.hpp"
 #include "accelerate/prepared/registry.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::prepared {
+
+class LossScaling;
 
 /// Where gradient accumulation stands.
 struct Window {
@@ -62,6 +66,14 @@ struct Shared {
   comm::Group group{};
   at::Device device = at::kCPU;
   Place place{};
+  /// The dtypes of all prepared models.
+  precision::Policy policy{};
+  /// Of parameters that the policy stores in bfloat16.
+  MasterWeights masters{};
+  /// Null unless the policy scales the loss.
+  std::shared_ptr<LossScaling> scaling{};
+  /// Local SGD is under way for so many models: optimizers step on gradients that differ between the ranks.
+  int64_t local_steps = 0;
   Window window{};
   OpenLoops open_loops{};
   /// Its entries refer to this struct, which therefore outlives them: see with_shared().

@@ -32,8 +32,9 @@ TEST_CASE("an unknown key is refused with the known ones") {
   CHECK(parse_refusal("cpus: 2\n") ==
         std::pair{
             ErrorKind::environment,
-            std::string("settings: job.yaml has the unknown key 'cpus'; known are gradient_accumulation_steps, cpu, "
-                        "backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus")});
+            std::string(
+                "settings: job.yaml has the unknown key 'cpus'; known are gradient_accumulation_steps, "
+                "mixed_precision, cpu, backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus")});
 }
 
 TEST_CASE("what is no flat YAML is refused") {

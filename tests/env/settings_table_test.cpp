@@ -27,6 +27,10 @@ namespace {
 std::string sample(const env::Flag& /*type*/) { return "true"; }
 std::string sample(const env::Integer& type) { return std::to_string(type.lowest + 2); }
 std::string sample(const env::Seconds& /*type*/) { return "7"; }
+template <typename Enum, size_t count>
+std::string sample(const env::Choice<Enum, count>& type) {
+  return std::string(type.names.back().second);
+}
 std::string sample(const env::Word& type) { return type.known("gloo") ? "gloo" : "cuda:1"; }
 
 /// What holds in a rank whose launcher got this option.
@@ -46,6 +50,7 @@ TEST_CASE("the table: key of the config file, variable, option") {
   });
   CHECK(text ==
         "gradient_accumulation_steps ACCELERATE_GRADIENT_ACCUMULATION_STEPS --gradient_accumulation_steps N\n"
+        "mixed_precision ACCELERATE_MIXED_PRECISION --mixed_precision NAME\n"
         "cpu ACCELERATE_USE_CPU --cpu \n"
         "backend ACCELERATE_BACKEND --backend NAME\n"
         "timeout ACCELERATE_TIMEOUT --timeout SECONDS\n"
@@ -92,8 +97,8 @@ TEST_CASE("every setting refuses a text that is no value, with where it came fro
 
 TEST_CASE("every member has a row of its own") {
   const GivenSettings given;
-  const auto& [a, b, c, d, e, f, g, h] = given;
-  const std::set<const void*> members{&a, &b, &c, &d, &e, &f, &g, &h};
+  const auto& [a, b, c, d, e, f, g, h, i] = given;
+  const std::set<const void*> members{&a, &b, &c, &d, &e, &f, &g, &h, &i};
   std::set<const void*> rows;
   env::for_each_setting([&](const auto& row) { rows.insert(&row.of(given)); });
   CHECK(rows == members);

@@ -62,6 +62,7 @@ TEST_CASE("given as the default wins too") {
 
 TEST_CASE("every setting can come from the code, from its variable and from the file") {
   const Settings expected{.gradient_accumulation_steps = 4,
+                          .mixed_precision = env::Precision::bf16,
                           .cpu = true,
                           .backend = "gloo",
                           .timeout = seconds(7),
@@ -70,6 +71,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                           .threads_per_rank = 5,
                           .allow_shared_gpus = true};
   CHECK(env::resolve_settings({.gradient_accumulation_steps = 4,
+                               .mixed_precision = env::Precision::bf16,
                                .cpu = true,
                                .backend = "gloo",
                                .timeout = seconds(7),
@@ -80,6 +82,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                               {}, {}) == expected);
   CHECK(env::resolve_settings({},
                               {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"},
+                               {"ACCELERATE_MIXED_PRECISION", "bf16"},
                                {"ACCELERATE_USE_CPU", "yes"},
                                {"ACCELERATE_BACKEND", "gloo"},
                                {"ACCELERATE_TIMEOUT", "7"},
@@ -91,6 +94,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
   CHECK(env::resolve_settings({}, {},
                               {.path = "f",
                                .values = {{"gradient_accumulation_steps", "4"},
+                                          {"mixed_precision", "bf16"},
                                           {"cpu", "True"},
                                           {"backend", "gloo"},
                                           {"timeout", "7"},

@@ -2,6 +2,9 @@
 """BasicNet in PyTorch and in probe.cpp from the same weights on the same batches: the losses must agree.
 
 parity.py DATA_DIR DTYPE STEPS BATCH TOLERANCE COMMAND...   (COMMAND runs probe; its arguments are added here)
+
+DTYPE is float64 or float32, or bf16 or fp16: float32 with mixed precision. bf16 is held against Hugging Face Accelerate's;
+its fp16 computes in float32 on the CPU, so fp16 is held against PyTorch's autocast and GradScaler.
 """
 import gzip
 import subprocess
@@ -35,10 +38,32 @@ def digits(folder, count):
     return (torch.tensor(images, dtype=torch.float64) / 255 - 0.1307) / 0.3081, torch.tensor(labels, dtype=torch.int64)
 
 
+def mixed(dtype_name, net, optimizer):
+    """returns forward(images), backward(loss), step() of that precision."""
+    if dtype_name == "bf16":
+        from accelerate import Accelerator
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        model, prepared = accelerator.prepare(net, optimizer)
+        return model, accelerator.backward, prepared.step
+    if dtype_name == "fp16":
+        scaler = torch.amp.GradScaler("cpu")
+
+        def forward(images):
+            with torch.autocast("cpu", torch.float16):
+                return net(images).float()
+
+        def step():
+            scaler.step(optimizer)
+            scaler.update()
+
+        return forward, lambda loss: scaler.scale(loss).backward(), step
+    return net, lambda loss: loss.backward(), optimizer.step
+
+
 def main():
     folder, dtype_name, steps, batch, tolerance, command = *sys.argv[1:6], sys.argv[6:]
     steps, batch, tolerance = int(steps), int(batch), float(tolerance)
-    dtype = getattr(torch, dtype_name)
+    dtype = torch.float32 if dtype_name in ("bf16", "fp16") else getattr(torch, dtype_name)
     torch.set_num_threads(1)
     torch.manual_seed(42)
     net = BasicNet().to(dtype)
@@ -53,14 +78,15 @@ def main():
     assert len(ours) == steps, f"{len(ours)} losses from {command}, {steps} expected"
 
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+    forward, backward, make_step = mixed(dtype_name, net, optimizer)
     images = images.to(dtype).reshape(steps, batch, 1, 28, 28)
     labels = labels.reshape(steps, batch)
     worst = 0.0
     for step in range(steps):
         optimizer.zero_grad()
-        loss = nn.functional.nll_loss(net(images[step]), labels[step])
-        loss.backward()
-        optimizer.step()
+        loss = nn.functional.nll_loss(forward(images[step]), labels[step])
+        backward(loss)
+        make_step()
         worst = max(worst, abs(ours[step] - loss.item()) / abs(loss.item()))
     print(f"{steps} steps {dtype_name}: largest relative difference of the losses {worst:.3g}, allowed {tolerance:.3g}; "
           f"last losses {ours[-1]:.10g} and {loss.item():.10g}")

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tests start under our launcher and under others'.
 //   probe who                                  the main process prints "2 ranks, mpi, sum 1"
-//   probe train FILE float64|float32 STEPS BATCH
+//   probe train FILE float64|float32|bf16|fp16 STEPS BATCH
 //       trains BasicNet (no dropout) on the weights and batches that parity.py wrote and prints a loss per step; on P
 //       ranks each takes its P-th of every batch, and the mean of the losses is printed
+//   probe scaler INIT GROWTH BACKOFF INTERVAL FLAGS
+//       the loss scale after each iteration; FLAGS is one of 0 and 1 per iteration, 1: a gradient was inf
+//   probe learn no|bf16|fp16 DATA_DIR          trains two layers on the digits once and prints the test accuracy
 //   probe restarted                            the same, but rank 1 throws until torchrun has restarted it once
 //   probe several                              two Accelerators side by side, a third afterwards
 //   probe fail RANK                            that rank throws before a collective, the others wait in it
@@ -33,8 +36,14 @@ class Numbers {
   int64_t at_ = 0;
 };
 
-void train(const std::string& path, torch::ScalarType dtype, int64_t steps, int64_t batch) {
-  accelerate::Accelerator accelerator({.cpu = true});
+accelerate::Precision precision_of(const std::string& name) {
+  if (name == "bf16") return accelerate::Precision::bf16;
+  return name == "fp16" ? accelerate::Precision::fp16 : accelerate::Precision::no;
+}
+
+void train(const std::string& path, const std::string& type, int64_t steps, int64_t batch) {
+  accelerate::Accelerator accelerator({.cpu = true, .mixed_precision = precision_of(type)});
+  const auto dtype = type == "float64" ? torch::kDouble : torch::kFloat;
   at::set_num_threads(1);
   Numbers numbers(path);
   BasicNet net(/*dropout=*/false);
@@ -58,6 +67,40 @@ void train(const std::string& path, torch::ScalarType dtype, int64_t steps, int6
     const auto mean = accelerator.reduce(loss.detach(), accelerate::comm::ReduceOp::mean);
     accelerator.print("{:.17g}\n", mean.item<double>());
   }
+}
+
+void scale(const accelerate::precision::GradScalerOptions& options, const std::string& flags) {
+  accelerate::precision::GradScaler scaler(options, torch::kCPU, {});
+  for (const char flag : flags) {
+    const auto gradient = torch::full({3}, flag == '1' ? INFINITY : 1.0);
+    scaler.update(scaler.unscale({gradient}, scaler.scale()));
+    fmt::print("{:.17g} {}\n", scaler.state().scale, scaler.state().growth_tracker);
+  }
+}
+
+void learn(const std::string& precision, const std::string& folder) {
+  accelerate::Accelerator accelerator({.cpu = true, .mixed_precision = precision_of(precision)});
+  accelerator.set_seed(42);
+  torch::nn::Sequential net(torch::nn::Flatten(), torch::nn::Linear(784, 128), torch::nn::ReLU(),
+                            torch::nn::Linear(128, 10));
+  using accelerate::data::Split;
+  auto [model, optimizer, loader, test_loader] =
+      accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
+                          accelerate::data::mnist(folder, {.batch_size = 64, .shuffle = true}),
+                          accelerate::data::mnist(folder, {.batch_size = 1000}, Split::test));
+  for (auto& [images, labels] : loader) {
+    optimizer.zero_grad();
+    accelerator.backward(torch::nn::functional::cross_entropy(model(images), labels));
+    optimizer.step();
+  }
+  const torch::NoGradGuard no_grad;
+  int64_t right = 0, seen = 0;
+  for (auto& [images, labels] : test_loader) {
+    const auto matches = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));
+    right += matches.sum().item<int64_t>();
+    seen += matches.size(0);
+  }
+  accelerator.print("test accuracy {:.4f}\n", static_cast<double>(right) / static_cast<double>(seen));
 }
 
 void who() {
@@ -105,9 +148,17 @@ int main(int argc, char** argv) {
     if (words.at(0) == "several") several();
     if (words.at(0) == "fail") fail(std::stoll(words.at(1)));
     if (words.at(0) == "train") {
-      train(words.at(1), words.at(2) == "float64" ? torch::kDouble : torch::kFloat, std::stoll(words.at(3)),
-            std::stoll(words.at(4)));
+      train(words.at(1), words.at(2), std::stoll(words.at(3)), std::stoll(words.at(4)));
     }
+    if (words.at(0) == "scaler") {
+      scale({.init_scale = std::stod(words.at(1)),
+             .growth_factor = std::stod(words.at(2)),
+             .backoff_factor = std::stod(words.at(3)),
+             .growth_interval = std::stoll(words.at(4)),
+             .min_scale = 0},
+            words.at(5));
+    }
+    if (words.at(0) == "learn") learn(words.at(1), words.at(2));
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 3;

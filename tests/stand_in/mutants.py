@@ -145,6 +145,14 @@ MUTANTS = OF_OPERATIONS + [
      ("if (lane) begin_next();", "if (lane && !MUTANT) begin_next();"), "loader"),
     ("memory that is short for two batches is used for one", "accelerate/prepared/loader.hpp",
      ("catch (const c10::OutOfMemoryError&) {", "catch (const c10::OutOfMemoryError&) { if (MUTANT) throw;"), "loader"),
+    ("loss scaling: a flag is on its way, not waited for", "accelerate/precision/late_read.cpp",
+     ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "loss_scaling"),
+    ("and read when it has come, not before", "accelerate/precision/late_read.cpp", instead("copied_->query()", "true"),
+     "loss_scaling"),
+    ("a schedule waits for the flag of the step before", "accelerate/prepared/loss_scaling.cpp",
+     instead("!owed_.empty()", "false"), "loss_scaling"),
+    ("the flag goes to the fused kernel on the device", "accelerate/prepared/optimizer.cpp",
+     instead("!skip.is_cpu()", "false"), "loss_scaling"),
 ]
 
 

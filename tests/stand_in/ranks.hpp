@@ -172,6 +172,20 @@ void backward_on(accelerate::Accelerator& accelerator, const Model& model, const
   accelerator.backward(torch::nll_loss(model(images), labels));
 }
 
+/// Waits of the host for this rank's device from the third step of an epoch to its last.
+template <typename Loader, typename Step>
+int64_t waits_when_steady(accelerate::Accelerator& accelerator, Loader& loader, const Step& step) {
+  const auto device = accelerator.device().index();
+  int64_t steps = 0;
+  int64_t before = 0;
+  for (auto& batch : loader) {
+    if (++steps == 3) before = host_waits(device);
+    step(batch);
+  }
+  CHECK(steps >= 6);
+  return host_waits(device) - before;
+}
+
 /// A loop without anything special, as a body for same_as_on_cpu().
 template <typename Optimizer, typename Net = SmallNet, typename Options>
 auto trains_with(const Options& options) {

@@ -6,22 +6,9 @@ using accelerate::Accelerator;
 using stand_in::Launch;
 using stand_in::made_alike;
 using stand_in::SmallNet;
+using stand_in::waits_when_steady;
 
 namespace {
-
-/// Waits of the host for this rank's device from the third step of an epoch to its last.
-template <typename Loader, typename Step>
-int64_t waits_when_steady(Accelerator& accelerator, Loader& loader, const Step& step) {
-  const auto device = accelerator.device().index();
-  int64_t steps = 0;
-  int64_t before = 0;
-  for (auto& batch : loader) {
-    if (++steps == 3) before = stand_in::host_waits(device);
-    step(batch);
-  }
-  CHECK(steps >= 6);
-  return stand_in::host_waits(device) - before;
-}
 
 template <typename Optimizer, typename Options>
 void waits_for_nothing(const Options& of_optimizer, const accelerate::AcceleratorOptions& options) {

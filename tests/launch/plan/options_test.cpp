@@ -31,6 +31,7 @@ TEST_CASE("what is not given stays unset") {
 
 TEST_CASE("every option is read in both spellings, with a space or an equals sign") {
   const LaunchOptions expected{.settings = {.gradient_accumulation_steps = 8,
+                                            .mixed_precision = accelerate::env::Precision::bf16,
                                             .cpu = true,
                                             .backend = "gloo",
                                             .timeout = std::chrono::seconds(30),
@@ -41,13 +42,30 @@ TEST_CASE("every option is read in both spellings, with a space or an equals sig
                                .num_processes = 4,
                                .main_process_port = 0,
                                .command = {"./train"}};
-  CHECK(parse({"--cpu", "--num_processes", "4", "--backend", "gloo", "--main_process_port", "0",
-               "--num_cpu_threads_per_process", "2", "--gradient_accumulation_steps", "8", "--debug", "--timeout", "30",
-               "--device", "cpu", "--allow_shared_gpus", "./train"})
+  CHECK(parse({"--cpu",
+               "--num_processes",
+               "4",
+               "--backend",
+               "gloo",
+               "--main_process_port",
+               "0",
+               "--num_cpu_threads_per_process",
+               "2",
+               "--gradient_accumulation_steps",
+               "8",
+               "--debug",
+               "--timeout",
+               "30",
+               "--mixed_precision",
+               "bf16",
+               "--device",
+               "cpu",
+               "--allow_shared_gpus",
+               "./train"})
             .options == expected);
   CHECK(parse({"--cpu", "--num-processes=4", "--backend=gloo", "--main-process-port=0",
                "--num-cpu-threads-per-process=2", "--gradient-accumulation-steps=8", "--debug", "--timeout=30",
-               "--device=cpu", "--allow-shared-gpus", "./train"})
+               "--mixed-precision=bf16", "--device=cpu", "--allow-shared-gpus", "./train"})
             .options == expected);
 }
 
@@ -118,9 +136,10 @@ TEST_CASE("a wrong command line is refused with what was given and what is allow
 TEST_CASE("help is one page that names every option once") {
   const auto page = parse({"--help"}).print;
   REQUIRE(page);
-  for (const char* option : {"--cpu ", "--num_processes N", "--backend NAME", "--main_process_port PORT",
-                             "--num_cpu_threads_per_process N", "--gradient_accumulation_steps N", "--debug ",
-                             "--timeout SECONDS", "--device NAME", "--allow_shared_gpus ", "--help ", "--version "}) {
+  for (const char* option :
+       {"--cpu ", "--num_processes N", "--backend NAME", "--main_process_port PORT", "--num_cpu_threads_per_process N",
+        "--gradient_accumulation_steps N", "--mixed_precision NAME", "--debug ", "--timeout SECONDS", "--device NAME",
+        "--allow_shared_gpus ", "--help ", "--version "}) {
     CAPTURE(option);
     const auto first = page->find("  " + std::string(option));
     REQUIRE(first != std::string::npos);

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/precision/late_read.hpp"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace accelerate::precision {
+
+LateRead::LateRead(const at::Tensor& numbers) : host_(numbers) {
+  if (numbers.is_cpu()) return;
+  host_ = numbers.to(at::kCPU, at::kFloat, /*non_blocking=*/true);  // into pinned memory
+  copied_.emplace(numbers.device().type());
+  copied_->record(c10::impl::VirtualGuardImpl(numbers.device().type()).getStream(numbers.device()));
+}
+
+bool LateRead::arrived() const { return !copied_ || copied_->query(); }
+
+void LateRead::wait() const {
+  if (!arrived()) copied_->synchronize();
+}
+
+}  // namespace accelerate::precision

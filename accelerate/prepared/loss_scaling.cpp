@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/loss_scaling.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "accelerate/prepared/optimizer.hpp"
+
+namespace accelerate::prepared {
+
+LossScaling::LossScaling(Shared& shared, const precision::GradScalerOptions& options)
+    : shared_(shared), scaler_(options, shared.device, shared.place) {}
+
+at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
+  const at::NoGradGuard no_grad;
+  return at::full_like(loss, weight).mul_(scaler_.scale().to(loss.device(), true));
+}
+
+void LossScaling::backward_done() {
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    if (optimizer.has_gradient()) optimizer.scaled().made_with(scaler_.scale());
+  }
+}
+
+void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const void*> asked;
+  for (const at::Tensor& parameter : parameters) asked.insert(parameter.unsafeGetTensorImpl());
+  bool owned = false;
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    if (!optimizer.has_any_of(asked)) continue;
+    owned = true;
+    unscale(optimizer);
+  }
+  if (owned || asked.empty()) return;
+  base::fail(
+      ErrorKind::usage, shared_.place, "clip_grad",
+      "none of the {} parameters belongs to a prepared optimizer, so their gradients keep the loss scale of fp16; "
+      "give the optimizer to prepare()",
+      asked.size());
+}
+
+void LossScaling::unscale(OptimizerCore& optimizer) {
+  if (optimizer.scaled().waiting() && !optimizer.scaled().unscaled()) {
+    optimizer.scaled().unscale(scaler_, optimizer.flat_gradients());
+  }
+}
+
+at::Tensor LossScaling::without_scale(const at::Tensor& norm) const {
+  return norm / scaler_.scale().to(norm.device(), true);
+}
+
+void LossScaling::settle_owed() {
+  read_flags(/*wait=*/!owed_.empty());
+  for (const Owed& owed : std::exchange(owed_, {})) move_unless_skipped(owed);
+}
+
+at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
+  ScaledGradients& scaled = optimizer.scaled();
+  if (!scaled.waiting()) {
+    base::fail(
+        ErrorKind::usage, shared_.place, "optimizer.step",
+        "accelerator.backward() made none of this optimizer's gradients since its last step or zero_grad(); with "
+        "mixed_precision fp16 the loss is scaled there: call it instead of loss.backward()");
+  }
+  unscale(optimizer);
+  // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
+  if (shared_.local_steps > 0) shared_.group.all_reduce(scaled.found_inf());
+  return scaled.skip();
+}
+
+void LossScaling::step_done(OptimizerCore& optimizer, const at::Tensor& skip) {
+  ScaledGradients& scaled = optimizer.scaled();
+  due_ = due_ || scaled.has_stepped();
+  found_inf_ = found_inf_.defined() ? found_inf_ + scaled.found_inf() : scaled.found_inf();
+  scaled.stepped(skip);
+  scaled.drop();
+  update_when_done();
+  // Of the CPU they are there already: whoever asks next need not wait.
+  if (skip.is_cpu()) read_flags(/*wait=*/false);
+}
+
+void LossScaling::zeroed(OptimizerCore& optimizer) {
+  optimizer.scaled().drop();
+  update_when_done();
+}
+
+void LossScaling::update_when_done() {
+  if (!found_inf_.defined()) return;
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    // Somebody else may have zeroed its gradients: the module.
+    if (!due_ && optimizer.scaled().waiting() && optimizer.has_gradient()) return;
+  }
+  update();
+}
+
+void LossScaling::update() {
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    optimizer.scaled().keep_scale();
+    optimizer.scaled().iteration_ended();
+  }
+  scaler_.update(std::exchange(found_inf_, at::Tensor()));
+  due_ = false;
+}
+
+void LossScaling::read_flags(bool wait) {
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    optimizer.scaled().read_flags(wait, scaler_.options(), shared_.place);
+  }
+}
+
+void LossScaling::move_unless_skipped(const Owed& owed) {
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    const bool asked = owed.optimizer == nullptr || owed.optimizer == &optimizer.optimizer();
+    if (asked && optimizer.scaled().last_was_skipped()) return;
+  }
+  owed.move();
+}
+
+void LossScaling::when_stepped(const torch::optim::Optimizer* optimizer, std::function<void()> move) {
+  auto all = shared_.registry.of<OptimizerCore>();
+  const bool known = std::ranges::all_of(all, [](OptimizerCore& one) { return one.scaled().all_read(); });
+  if (known && owed_.empty()) return move_unless_skipped({optimizer, std::move(move)});
+  owed_.push_back({optimizer, std::move(move)});
+}
+
+bool LossScaling::was_skipped(OptimizerCore& optimizer) {
+  optimizer.scaled().read_flags(/*wait=*/true, scaler_.options(), shared_.place);
+  return optimizer.scaled().last_was_skipped();
+}
+
+bool LossScaling::any_was_skipped() {
+  bool any = false;
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) any = was_skipped(optimizer) || any;
+  return any;
+}
+
+gradient::JoinModel LossScaling::join_model(const comm::Group& group) {
+  const std::vector<gradient::NamedTensor> state{{"loss scale", scaler_.scale()},
+                                                 {"growth tracker", scaler_.growth_tracker()}};
+  if (!for_joins_) for_joins_ = std::make_unique<gradient::BufferBroadcast>(group, state);
+  return {nullptr, for_joins_.get()};
+}
+
+void LossScaling::load_state(const precision::ScalerState& state) {
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) optimizer.scaled().keep_scale();
+  scaler_.load_state(state);
+}
+
+void LossScaling::forget() {
+  found_inf_.reset();
+  due_ = false;
+  owed_.clear();
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/master_weights.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/optimizer.h>
+
+#include <utility>
+
+#include "accelerate/gradient/coalesced.hpp"
+
+namespace accelerate::prepared {
+
+void MasterWeights::keep(const std::vector<gradient::NamedTensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : parameters) {
+    if (!parameter.requires_grad() || !parameter.is_floating_point() || find(parameter) != nullptr) continue;
+    Entry entry{parameter, parameter.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true), 0};
+    entry.version = static_cast<int64_t>(parameter._version());
+    entries_.emplace(parameter.unsafeGetTensorImpl(), std::move(entry));
+  }
+}
+
+void MasterWeights::make_equal(const comm::Group& group, const std::vector<gradient::NamedTensor>& parameters) {
+  std::vector<at::Tensor> masters;
+  std::vector<Entry*> entries;
+  for (const auto& parameter : parameters) {
+    if (Entry* entry = find(parameter.tensor)) {
+      masters.push_back(entry->master);
+      entries.push_back(entry);
+    }
+  }
+  if (group.size() > 1) gradient::broadcast_tensors(group, masters);
+  for (Entry* entry : entries) round(*entry);
+}
+
+MasterWeights::Entry* MasterWeights::find(const at::Tensor& parameter) {
+  const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+const at::Tensor& MasterWeights::current(Entry& entry) {
+  const at::NoGradGuard no_grad;
+  const auto version = static_cast<int64_t>(entry.parameter._version());
+  if (entry.master.device() != entry.parameter.device()) entry.master = entry.master.to(entry.parameter.device());
+  if (std::exchange(entry.version, version) != version) entry.master.copy_(entry.parameter.detach());
+  return entry.master;
+}
+
+void MasterWeights::round(Entry& entry) {
+  const at::NoGradGuard no_grad;
+  entry.parameter.copy_(entry.master);
+  entry.version = static_cast<int64_t>(entry.parameter._version());
+}
+
+std::vector<at::Tensor> MasterWeights::of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> list;
+  for (const at::Tensor& parameter : parameters) {
+    Entry* entry = find(parameter);
+    list.push_back(entry == nullptr ? parameter : current(*entry));
+  }
+  return list;
+}
+
+void MasterWeights::write_back(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    if (Entry* entry = find(parameter)) round(*entry);
+  }
+}
+
+OnMasters::OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters)
+    : optimizer_(optimizer), masters_(masters) {
+  if (masters_.empty()) return;
+  for (auto& group : optimizer_.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      MasterWeights::Entry* entry = masters_.find(parameter);
+      if (entry == nullptr) continue;
+      exchanged_.push_back({&parameter, parameter, MasterWeights::current(*entry)});
+    }
+  }
+  for (const Exchanged& each : exchanged_) {
+    const at::Tensor& gradient = each.parameter.grad();
+    if (gradient.defined()) each.master.mutable_grad() = gradient.to(at::kFloat);
+    move_state(each.parameter, each.master);
+    *each.place = each.master;
+  }
+}
+
+OnMasters::~OnMasters() {
+  for (const Exchanged& each : exchanged_) {
+    *each.place = each.parameter;
+    each.master.mutable_grad().reset();
+    move_state(each.master, each.parameter);
+  }
+}
+
+void OnMasters::write_back() {
+  for (const Exchanged& each : exchanged_) {
+    if (each.parameter.grad().defined()) MasterWeights::round(*masters_.find(each.parameter));
+  }
+}
+
+void OnMasters::move_state(const at::Tensor& from, const at::Tensor& to) {
+  auto& state = optimizer_.state();
+  const auto found = state.find(from.unsafeGetTensorImpl());
+  if (found == state.end()) return;
+  auto moved = std::move(found->second);
+  state.erase(found);
+  state[to.unsafeGetTensorImpl()] = std::move(moved);
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// float32 copies of parameters that are stored in bfloat16: what optimizers step on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/named_tensor.hpp"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerate::prepared {
+
+/// A step that is smaller than half the distance of two bfloat16 numbers would be lost; in the master it adds up. After
+/// each step the parameter is its master, rounded. A parameter that anybody else changes in place (loading, broadcasts)
+/// is its master from then on.
+class MasterWeights {
+ public:
+  /// Copies the trainable parameters as they are, before they are cast.
+  void keep(const std::vector<gradient::NamedTensor>& parameters);
+  /// Rank 0's on all ranks, to be called when they have been cast. Collective.
+  void make_equal(const comm::Group& group, const std::vector<gradient::NamedTensor>& parameters);
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  void clear() { entries_.clear(); }
+
+  /// The parameters themselves where they have no master, else their masters, which the caller changes; write_back()
+  /// then.
+  [[nodiscard]] std::vector<at::Tensor> of(const std::vector<at::Tensor>& parameters);
+  void write_back(const std::vector<at::Tensor>& parameters);
+
+ private:
+  friend class OnMasters;
+  struct Entry {
+    at::Tensor parameter;  // holds it, so that no other can have its address
+    at::Tensor master;
+    int64_t version;  // of the parameter when it last was its master
+  };
+  Entry* find(const at::Tensor& parameter);
+  static const at::Tensor& current(Entry& entry);
+  static void round(Entry& entry);
+
+  std::unordered_map<const void*, Entry> entries_;
+};
+
+/// While it lives an optimizer's parameters are their masters, with float32 gradients; its state belongs to the
+/// parameters again afterwards.
+class OnMasters {
+ public:
+  OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters);
+  ~OnMasters();
+  OnMasters(const OnMasters&) = delete;
+  OnMasters& operator=(const OnMasters&) = delete;
+  /// The step has been made.
+  void write_back();
+
+ private:
+  struct Exchanged {
+    at::Tensor* place;  // in a group of the optimizer's
+    at::Tensor parameter;
+    at::Tensor master;
+  };
+  void move_state(const at::Tensor& from, const at::Tensor& to);
+
+  torch::optim::Optimizer& optimizer_;
+  MasterWeights& masters_;
+  std::vector<Exchanged> exchanged_;
+};
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/scaled_gradients.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+
+namespace accelerate::prepared {
+namespace {
+
+// A host that runs further ahead than this waits: what it reads late should not be of long ago.
+constexpr size_t kMostFlags = 64;
+
+}  // namespace
+
+void ScaledGradients::made_with(const at::Tensor& scale) {
+  if (!scale_.defined()) {
+    scale_ = scale;
+  } else if (!scale_.is_same(scale)) {
+    const at::Tensor differs = scale_.ne(scale).to(at::kFloat);
+    mixed_ = mixed_.defined() ? mixed_ + differs : differs;
+  }
+}
+
+void ScaledGradients::drop() {
+  scale_.reset();
+  found_inf_.reset();
+  mixed_.reset();
+}
+
+void ScaledGradients::keep_scale() {
+  if (scale_.defined()) scale_ = scale_.clone();
+}
+
+void ScaledGradients::unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients) {
+  if (unscaled()) return;
+  found_inf_ = scaler.unscale(gradients, scale_);
+}
+
+at::Tensor ScaledGradients::skip() const {
+  return (mixed_.defined() ? found_inf_ + mixed_ : found_inf_).clamp_max(1.0);
+}
+
+void ScaledGradients::stepped(const at::Tensor& skip) {
+  stepped_ = true;
+  flags_.emplace_back(at::stack({skip, scale_.to(skip.device(), true)}));
+}
+
+void ScaledGradients::read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place) {
+  while (!flags_.empty()) {
+    if (wait || flags_.size() > kMostFlags) flags_.front().wait();
+    if (!flags_.front().arrived()) return;
+    const precision::LateRead flag = std::move(flags_.front());
+    flags_.pop_front();
+    read(flag, options, place);
+  }
+}
+
+void ScaledGradients::read(const precision::LateRead& flag, const precision::GradScalerOptions& options,
+                           const Place& place) {
+  if (flag[0] == 0) {
+    in_a_row_ = 0;
+    return;
+  }
+  ++in_a_row_;
+  const double scale = flag[1];
+  const double lower = scale * options.backoff_factor;
+  if (lower >= options.min_scale) return;
+  base::fail(ErrorKind::data, place, "optimizer.step",
+             "the loss scale is {}, inf or NaN in the gradients would bring it to {}, below its floor min_scale ({}), "
+             "after {} skipped steps in a row: smaller scales do not help; look for NaN in loss, data and parameters "
+             "(stop_at_nan_loss), lower the learning rate, or use bf16",
+             scale, lower, options.min_scale, in_a_row_);
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What loss scaling knows of one optimizer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "accelerate/precision/grad_scaler.hpp"
+#include "accelerate/precision/late_read.hpp"
+
+namespace accelerate::prepared {
+
+/// The scale that an optimizer's gradients carry, whether inf or NaN was found in them, and which of its steps were
+/// skipped for that. Flags are float32 scalars of the device, 0 or 1; the host reads them when they have come.
+class ScaledGradients {
+ public:
+  /// A backward whose loss was multiplied by scale has added to the gradients.
+  void made_with(const at::Tensor& scale);
+  /// They were zeroed, or stepped on.
+  void drop();
+  /// They carry a scale, or did until unscale().
+  [[nodiscard]] bool waiting() const { return scale_.defined(); }
+  /// The scaler is about to change its scale in place; gradients that wait keep theirs.
+  void keep_scale();
+
+  /// Divides the gradients by the scale they carry, once until drop().
+  void unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients);
+  [[nodiscard]] bool unscaled() const { return found_inf_.defined(); }
+  /// Of the unscaled gradients. May be changed in place: all ranks' together.
+  [[nodiscard]] const at::Tensor& found_inf() const { return found_inf_; }
+  /// 1: the step must not be made, for inf or NaN or because backwards of different scales have been added up.
+  [[nodiscard]] at::Tensor skip() const;
+
+  /// A step was made with that flag, or would have been.
+  void stepped(const at::Tensor& skip);
+  [[nodiscard]] bool has_stepped() const { return stepped_; }
+  void iteration_ended() { stepped_ = false; }
+
+  /// Reads the flags that are there; with wait all of them, and the host may wait for the device.
+  /// Throws Error (data) for a scale at its floor.
+  void read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place);
+  [[nodiscard]] bool all_read() const { return flags_.empty(); }
+  /// Of the last step whose flag was read.
+  [[nodiscard]] bool last_was_skipped() const { return in_a_row_ > 0; }
+
+ private:
+  void read(const precision::LateRead& flag, const precision::GradScalerOptions& options, const Place& place);
+
+  at::Tensor scale_, found_inf_, mixed_;
+  bool stepped_ = false;                   // since the last update of the scale
+  std::deque<precision::LateRead> flags_;  // of steps made, the oldest first: [skip, scale]
+  int64_t in_a_row_ = 0;                   // skipped steps
+};
+
+}  // namespace accelerate::prepared

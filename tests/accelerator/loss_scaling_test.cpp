@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// fp16 on the CPU, where flags are known at once. What an accelerator knows late: tests/stand_in/loss_scaling_test.cpp.
+#include "tests/testing.hpp"
+//
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::Precision;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+AcceleratorOptions fp16(double init_scale = 1024.0) {
+  return {.cpu = true, .mixed_precision = Precision::fp16, .grad_scaler = {.init_scale = init_scale}};
+}
+
+/// w starts at 0; the loss w * x has the gradient x.
+struct OneFloatImpl : torch::nn::Module {
+  OneFloatImpl() { w = register_parameter("w", torch::zeros({1})); }
+  torch::Tensor forward(double x) { return w * x; }
+  torch::Tensor w;
+};
+TORCH_MODULE(OneFloat);
+
+using Values = std::vector<double>;
+
+double value(const torch::Tensor& tensor) { return tensor.item<double>(); }
+
+/// Not one of the optimizers that are stepped fused.
+struct MinusGradient : torch::optim::SGD {
+  using SGD::SGD;
+};
+
+template <typename Optimizer>
+void skips_what_is_not_finite() {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, Optimizer(net->parameters(), torch::optim::SGDOptions(1.0)));
+  CHECK_FALSE(optimizer.step_was_skipped());
+  Values weights;
+  std::vector<bool> skipped;
+  Values scales;
+  for (const double x : {1.0, kInf, std::nan(""), 2.0}) {
+    accelerator.backward(model(x).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+    weights.push_back(value(net->w));
+    skipped.push_back(optimizer.step_was_skipped());
+    CHECK(accelerator.optimizer_step_was_skipped() == skipped.back());
+    scales.push_back(accelerator.loss_scale());
+  }
+  CHECK(weights == Values{-1, -1, -1, -3});
+  CHECK(skipped == std::vector<bool>{false, true, true, false});
+  CHECK(scales == Values{1024, 512, 256, 256});
+}
+
+}  // namespace
+
+TEST_CASE("gradients carry the scale until the step, which updates with them as they are; inf and NaN skip it") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  accelerator.backward(model(3.0).sum());
+  CHECK(value(net->w.grad()) == 3.0 * 1024);
+  optimizer.step();
+  CHECK(value(net->w) == -3.0);
+  skips_what_is_not_finite<torch::optim::SGD>();
+  skips_what_is_not_finite<MinusGradient>();
+}
+
+TEST_CASE("a skipped step leaves the optimizer's counts and averages alone") {
+  Accelerator accelerator(fp16());
+  OneFloat net, reference;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 0.1));
+  torch::optim::AdamW stock(reference->parameters(), 0.1);
+  for (const double x : {1.0, kInf, 2.0, kInf, 3.0}) {
+    accelerator.backward(model(x).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+    if (x == kInf) continue;
+    stock.zero_grad();
+    reference->forward(x).sum().backward();
+    stock.step();
+  }
+  CHECK(value(net->w) == doctest::Approx(value(reference->w)).epsilon(1e-6));
+  auto& state = static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(net->w.unsafeGetTensorImpl()));
+  CHECK(state.step() == 3);
+}
+
+TEST_CASE("clipping unscales first, once, and so does unscale_gradients()") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  const auto step = [&, &optimizer = optimizer, &model = model](const auto& between) {
+    optimizer.zero_grad();
+    net->w.detach().zero_();
+    accelerator.backward(model(8.0).sum());
+    between();
+    optimizer.step();
+    return value(net->w);
+  };
+  CHECK(step([&, &model = model] { CHECK(value(accelerator.clip_grad_norm_(model, 2.0)) == 8.0); }) ==
+        doctest::Approx(-2.0));
+  CHECK(step([&, &model = model] {
+          accelerator.clip_grad_norm_(model, 4.0);
+          CHECK(value(accelerator.clip_grad_norm_(model, 2.0)) == doctest::Approx(4.0));
+        }) == doctest::Approx(-2.0));
+  CHECK(step([&, &model = model] { accelerator.clip_grad_value_(model, 3.0); }) == -3.0);
+  CHECK(step([&, &optimizer = optimizer] {
+          accelerator.unscale_gradients();
+          accelerator.unscale_gradients(optimizer);
+          CHECK(value(net->w.grad()) == 8.0);
+        }) == -8.0);
+}
+
+TEST_CASE("a step is skipped for inf although clipping made NaN of it") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  accelerator.backward(model(kInf).sum());
+  accelerator.clip_grad_norm_(model, 1.0);
+  optimizer.step();
+  CHECK(optimizer.step_was_skipped());
+  CHECK(value(net->w) == 0.0);
+}
+
+TEST_CASE("the scale is updated once in an iteration, however many optimizers step in it") {
+  Accelerator accelerator(fp16());
+  OneFloat first, second;
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                torch::optim::SGD(second->parameters(), 1.0));
+  accelerator.backward((a(kInf) + b(kInf)).sum());
+  of_a.step();
+  CHECK(accelerator.loss_scale() == 1024.0);
+  of_b.step();
+  CHECK(accelerator.loss_scale() == 512.0);
+  of_a.zero_grad();
+  of_b.zero_grad();
+
+  // Inf in the gradients of one: that one's step alone is skipped.
+  accelerator.backward((a(1.0) + b(kInf)).sum());
+  of_a.step();
+  of_b.step();
+  CHECK_FALSE(of_a.step_was_skipped());
+  CHECK(of_b.step_was_skipped());
+  CHECK(accelerator.optimizer_step_was_skipped());
+  CHECK(value(first->w) == -1.0);
+  CHECK(accelerator.loss_scale() == 256.0);
+  of_a.zero_grad();
+  of_b.zero_grad();
+}
+
+TEST_CASE("backwards and steps in turn, as of two players, are rounds of their own; zeroed gradients hold nothing up") {
+  Accelerator accelerator(fp16());
+  OneFloat first, second;
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                torch::optim::SGD(second->parameters(), 1.0));
+  for (int round = 0; round < 2; ++round) {
+    of_a.zero_grad();
+    accelerator.backward(a(1.0).sum());
+    of_a.step();
+    of_b.zero_grad();
+    accelerator.backward((a(1.0) + b(2.0)).sum());  // reaches a, which throws it away
+    of_b.step();
+  }
+  CHECK(value(first->w) == -2.0);
+  CHECK(value(second->w) == -4.0);
+  CHECK(accelerator.scaler_state().growth_tracker == 3);  // a's gradients of the last round wait
+  of_a.zero_grad();
+  CHECK(accelerator.scaler_state().growth_tracker == 4);
+}
+
+TEST_CASE("gradients that one optimizer leaves over several rounds hold nothing up; two scales in them skip its step") {
+  Accelerator accelerator(fp16());
+  OneFloat first, second;
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                torch::optim::SGD(second->parameters(), 1.0));
+  const auto round = [&, &a = a, &b = b, &of_a = of_a](double x) {
+    accelerator.backward((a(x) + b(1.0)).sum());
+    of_a.step();
+    of_a.zero_grad();
+  };
+  round(1.0);
+  round(1.0);  // of the same scale: they add up
+  of_b.step();
+  of_b.zero_grad();
+  CHECK(value(second->w) == -2.0);
+  round(kInf);
+  round(1.0);  // comes round again: the scale backs off although b waits
+  CHECK(accelerator.loss_scale() == 512.0);
+  round(1.0);
+  of_b.step();
+  CHECK(of_b.step_was_skipped());
+  CHECK(value(second->w) == -2.0);
+  CHECK(value(first->w) == -4.0);
+}
+
+TEST_CASE("within an accumulation window scale and gradients stay as they are; the norm is told without the scale") {
+  auto options = fp16();
+  options.gradient_accumulation_steps = 2;
+  Accelerator accelerator(options);
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  Values norms;
+  for (const double x : {2.0, 4.0, kInf, 1.0, 6.0, 8.0}) {
+    auto window = accelerator.accumulate(model);
+    accelerator.backward(model(x).sum());
+    norms.push_back(value(accelerator.clip_grad_norm_(model, 100.0)));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  CHECK(norms[0] == 1.0);
+  CHECK(norms[1] == 3.0);
+  CHECK(norms[4] == 3.0);
+  CHECK(norms[5] == 7.0);
+  CHECK(value(net->w) == doctest::Approx(-10.0));
+  CHECK(accelerator.loss_scale() == 512.0);
+}
+
+TEST_CASE("all ranks decide alike: inf on one of them skips the step of all") {
+  for (const bool local : {false, true}) {
+    CAPTURE(local);
+    on_ranks(
+        2,
+        [local](Accelerator& accelerator) {
+          OneFloat net;
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+          const auto step = [&, &model = model, &optimizer = optimizer](double x) {
+            accelerator.backward(model(x).sum());
+            optimizer.step();
+            optimizer.zero_grad();
+          };
+          const auto run = [&, &optimizer = optimizer] {
+            step(1.0);
+            step(accelerator.is_main_process() ? 1.0 : kInf);
+            CHECK(optimizer.step_was_skipped());
+            CHECK(accelerator.loss_scale() == 512.0);
+          };
+          if (local) {
+            const auto steps_alone = accelerator.local_sgd(model, 8);
+            run();
+          } else {
+            run();
+          }
+          CHECK(value(net->w) == -1.0);
+        },
+        fp16());
+  }
+}
+
+TEST_CASE("a rank that runs out of batches early ends with the others' scale") {
+  on_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        OneFloat net;
+        auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+        {
+          auto join = accelerator.join_uneven_inputs(model);
+          for (int64_t step = 0; step <= accelerator.process_index(); ++step) {
+            accelerator.backward(model(step == 0 ? 1.0 : kInf).sum());
+            optimizer.step();
+            optimizer.zero_grad();
+          }
+        }
+        CHECK(accelerator.loss_scale() == 512.0);
+        CHECK(value(net->w) == -1.0);
+      },
+      fp16());
+}
+
+TEST_CASE("a schedule does not move for a skipped step, unless it follows nobody") {
+  for (const bool with_optimizer : {true, false}) {
+    auto options = fp16();
+    options.step_scheduler_with_optimizer = with_optimizer;
+    Accelerator accelerator(options);
+    OneFloat net;
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    accelerate::optim::LambdaLR linear(sgd, [](int64_t steps) { return 1.0 - static_cast<double>(steps) / 10.0; });
+    auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, linear);
+    for (const double x : {1.0, kInf, 1.0}) {
+      accelerator.backward(model(x).sum());
+      optimizer.step();
+      scheduler.step();
+      optimizer.zero_grad();
+    }
+    CHECK(scheduler.get_last_lr().at(0) == doctest::Approx(with_optimizer ? 0.8 : 0.7));
+  }
+}
+
+TEST_CASE("the loss scale is saved and loaded") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  accelerator.backward(model(1.0).sum());
+  optimizer.step();
+  const auto saved = accelerator.scaler_state();
+  CHECK(saved == accelerate::precision::ScalerState{.scale = 1024.0, .growth_tracker = 1});
+  Accelerator other(fp16(4.0));
+  other.load_scaler_state(saved);
+  CHECK(other.scaler_state() == saved);
+  Accelerator plain({.cpu = true, .mixed_precision = Precision::bf16});
+  CHECK(plain.loss_scale() == 1.0);
+  CHECK_FALSE(plain.optimizer_step_was_skipped());
+  CHECK_THROWS_WITH((void)plain.scaler_state(),
+                    doctest::Contains("scaler_state: mixed_precision is bf16, only fp16 has a loss scale"));
+}
+
+TEST_CASE("a scale that reaches its floor is an error with both values") {
+  auto options = fp16(8.0);
+  options.grad_scaler.min_scale = 2.0;
+  Accelerator accelerator(options);
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  const auto step = [&, &model = model, &optimizer = optimizer] {
+    optimizer.zero_grad();
+    accelerator.backward(model(kInf).sum());
+    optimizer.step();
+  };
+  step();
+  step();
+  CHECK_THROWS_WITH(
+      step(),
+      doctest::Contains("optimizer.step: the loss scale is 2, inf or NaN in the gradients would bring it to 1, "
+                        "below its floor min_scale (2), after 3 skipped steps in a row: smaller scales do not "
+                        "help; look for NaN in loss, data and parameters (stop_at_nan_loss), lower the learning "
+                        "rate, or use bf16"));
+}
+
+TEST_CASE("a NaN loss stops on request, with its number; else it is the scaler's affair") {
+  for (const auto precision : {Precision::no, Precision::fp16}) {
+    Accelerator accelerator({.cpu = true, .mixed_precision = precision, .stop_at_nan_loss = true});
+    OneFloat net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    accelerator.backward(model(1.0).sum());
+    CHECK_THROWS_WITH(accelerator.backward(model(std::nan("")).sum()),
+                      doctest::Contains("backward: the loss of backward() number 2 is nan, must be a number; look at "
+                                        "this batch and at the learning rate"));
+  }
+}
+
+TEST_CASE("gradients that accelerator.backward() did not make are refused, a closure of the optimizer's own too") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  model(1.0).sum().backward();
+  CHECK_THROWS_WITH(
+      optimizer.step(),
+      doctest::Contains("optimizer.step: accelerator.backward() made none of this optimizer's gradients since its last "
+                        "step or zero_grad(); with mixed_precision fp16 the loss is scaled there: call it instead of "
+                        "loss.backward()"));
+  auto lbfgs = accelerator.prepare(torch::optim::LBFGS(net->parameters()));
+  CHECK_THROWS_WITH(
+      lbfgs.step([&, &model = model] { return model(1.0).sum(); }),
+      doctest::Contains("optimizer.step: this optimizer calls its closure itself, maybe several times, "
+                        "which loss scaling cannot follow; step without a closure, or use bf16 instead of "
+                        "fp16"));
+  optimizer.zero_grad();
+  optimizer.step([&, &model = model, &optimizer = optimizer] {  // ours calls it once
+    optimizer.zero_grad();
+    auto loss = model(1.0).sum();
+    accelerator.backward(loss);
+    return loss;
+  });
+  CHECK(value(net->w) == -1.0);
+  const auto strangers = torch::nn::Linear(2, 2)->parameters();
+  CHECK_THROWS_WITH(accelerator.clip_grad_norm_(strangers, 1.0),
+                    doctest::Contains("clip_grad: none of the 2 parameters belongs to a prepared optimizer, so their "
+                                      "gradients keep the loss scale of fp16; give the optimizer to prepare()"));
+}
+
+TEST_CASE("invalid scaler options are refused where they are given, whatever the precision") {
+  CHECK_THROWS_WITH(Accelerator({.cpu = true, .grad_scaler = {.growth_factor = 0.5}}),
+                    doctest::Contains("grad_scaler: growth_factor is 0.5, must be a finite number above 1"));
+}

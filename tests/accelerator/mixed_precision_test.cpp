@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <ATen/autocast_mode.h>
+
+#include <thread>
+
+#include "tests/accelerator/ranks.hpp"
+#include "tests/data/sources/files.hpp"
+
+using accelerate::Accelerator;
+using accelerate::Precision;
+
+namespace {
+
+const accelerate::AcceleratorOptions kBf16{.cpu = true, .mixed_precision = Precision::bf16};
+
+/// Says what its products were computed in.
+struct SeesImpl : torch::nn::LinearImpl {
+  SeesImpl() : torch::nn::LinearImpl(4, 4) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto product = torch::nn::LinearImpl::forward(x);
+    seen = product.scalar_type();
+    if (fails) throw std::runtime_error("the forward fails");
+    return product;
+  }
+  at::ScalarType seen = at::kFloat;
+  bool fails = false;
+};
+TORCH_MODULE(Sees);
+
+torch::Tensor x() { return torch::ones({2, 4}); }
+
+/// A result of every kind.
+struct Answer {
+  torch::Tensor logits;
+  std::vector<torch::Tensor> hidden;
+  std::map<std::string, torch::Tensor> named;
+  std::optional<torch::Tensor> maybe;
+  int64_t count = 0;
+};
+auto tree_members(Answer& answer) { return std::tie(answer.logits, answer.hidden, answer.named, answer.maybe); }
+
+struct AnswersImpl : torch::nn::Module {
+  Answer forward(const torch::Tensor& input) {
+    const auto y = linear(input);
+    REQUIRE((y.scalar_type() == at::kBFloat16));
+    return {y, {y, input}, {{"y", y}}, y, 7};
+  }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
+};
+TORCH_MODULE(Answers);
+
+struct RefersImpl : torch::nn::Module {
+  torch::Tensor& forward(const torch::Tensor& input) { return last = linear(input); }
+  torch::Tensor last;
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
+};
+TORCH_MODULE(Refers);
+
+}  // namespace
+
+TEST_CASE("a prepared model computes in bf16 and answers in float32; its parameters and gradients are float32") {
+  Accelerator accelerator(kBf16);
+  Sees net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  const auto y = model(x());
+  CHECK((net->seen == at::kBFloat16));
+  CHECK((y.scalar_type() == at::kFloat));
+  accelerator.backward(y.sum());
+  optimizer.step();
+  for (const auto& parameter : net->parameters()) {
+    CHECK((parameter.scalar_type() == at::kFloat));
+    CHECK((parameter.grad().scalar_type() == at::kFloat));
+  }
+  CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  CHECK(accelerator.mixed_precision() == Precision::bf16);
+}
+
+TEST_CASE("evaluation computes in the same dtypes, in eval mode, without gradients and of a model for it alone") {
+  Accelerator accelerator(kBf16);
+  Sees net;
+  auto model = accelerator.prepare(net);
+  model.eval();
+  const torch::NoGradGuard no_grad;
+  CHECK((model(x()).scalar_type() == at::kFloat));
+  CHECK((net->seen == at::kBFloat16));
+  Sees other;
+  CHECK((accelerator.prepare_model(other, /*evaluation_mode=*/true)(x()).scalar_type() == at::kFloat));
+  CHECK((other->seen == at::kBFloat16));
+}
+
+TEST_CASE("outputs of any structure come back in float32, what was never low stays as it was") {
+  Accelerator accelerator(kBf16);
+  auto model = accelerator.prepare(Answers());
+  const auto input = x().to(at::kDouble).to(at::kFloat);
+  const Answer answer = model(input);
+  CHECK((answer.logits.scalar_type() == at::kFloat));
+  CHECK((answer.hidden.at(0).scalar_type() == at::kFloat));
+  CHECK(answer.hidden.at(1).is_same(input));
+  CHECK((answer.named.at("y").scalar_type() == at::kFloat));
+  CHECK((answer.maybe->scalar_type() == at::kFloat));
+  CHECK(answer.count == 7);
+  auto refers = accelerator.prepare(Refers());
+  CHECK((refers(x()).scalar_type() == at::kFloat));
+  CHECK((refers->last.scalar_type() == at::kBFloat16));  // the module's own is not touched
+}
+
+TEST_CASE("a block of autocast() computes as the model does; off inside on request, where models still keep theirs") {
+  Accelerator accelerator(kBf16);
+  auto model = accelerator.prepare(Sees());
+  const auto product = [] { return x().mm(torch::ones({4, 4})).scalar_type(); };
+  CHECK((product() == at::kFloat));
+  {
+    const auto block = accelerator.autocast();
+    CHECK((product() == at::kBFloat16));
+    {
+      const auto off = accelerator.autocast({.enabled = false});
+      CHECK((product() == at::kFloat));
+      model(x());
+      CHECK((model->seen == at::kBFloat16));
+      CHECK((product() == at::kFloat));
+    }
+    CHECK((product() == at::kBFloat16));
+  }
+  CHECK((product() == at::kFloat));
+  Accelerator plain({.cpu = true, .mixed_precision = Precision::no});
+  const auto block = plain.autocast();
+  CHECK((product() == at::kFloat));
+}
+
+TEST_CASE("a step within a block of autocast() is seen by the next forward in it") {
+  Accelerator accelerator(kBf16);
+  Sees net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
+  const auto block = accelerator.autocast();
+  const auto before = model(x());
+  accelerator.backward(before.sum());
+  optimizer.step();
+  CHECK_FALSE(at::equal(model(x()), before));
+}
+
+TEST_CASE("a forward that throws leaves no autocast behind") {
+  Accelerator accelerator(kBf16);
+  auto model = accelerator.prepare(Sees());
+  model->fails = true;
+  CHECK_THROWS_WITH(model(x()), "the forward fails");
+  CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  CHECK((x().mm(torch::ones({4, 4})).scalar_type() == at::kFloat));
+}
+
+TEST_CASE("a model that a worker of a loader or another thread calls computes in its own dtypes") {
+  Accelerator accelerator(kBf16);
+  auto model = accelerator.prepare(Sees());
+  std::thread([&] {
+    CHECK((model(x()).scalar_type() == at::kFloat));
+    CHECK((model->seen == at::kBFloat16));
+  }).join();
+  model->seen = at::kFloat;
+  const auto embedded =
+      accelerate::data::map(accelerate::data::memory_source(torch::ones({4, 4}), torch::arange(4)), [&](auto batch) {
+        const torch::NoGradGuard no_grad;
+        batch.data = model(batch.data);
+        return batch;
+      });
+  auto loader = accelerator.prepare(accelerate::data::Loader(embedded, {.batch_size = 2, .num_workers = 1}));
+  for (auto& batch : loader) CHECK((batch.data.scalar_type() == at::kFloat));
+  CHECK((model->seen == at::kBFloat16));
+}
+
+TEST_CASE("a TorchScript module computes in bf16 and answers in float32") {
+  torch::manual_seed(3);
+  const auto weight = torch::randn({4, 4});
+  torch::jit::Module script("net");
+  script.register_parameter("w", weight.clone().requires_grad_(), false);
+  script.define("def forward(self, x):\n  y = torch.mm(x, self.w)\n  return (y, y.dtype)\n");
+  Accelerator accelerator(kBf16);
+  auto scripted = accelerator.prepare(script);
+  const auto expected = x().to(at::kBFloat16).mm(weight.to(at::kBFloat16)).to(at::kFloat);
+  for (int call = 0; call < 3; ++call) {  // profiled, optimised, run
+    const auto result = scripted({x()});
+    const auto& elements = result.toTupleRef().elements();
+    CHECK((elements[0].toTensor().scalar_type() == at::kFloat));
+    CHECK((elements[1].toScalarType() == at::kBFloat16));
+    CHECK(at::equal(elements[0].toTensor(), expected));
+  }
+}
+
+TEST_CASE("ranks train alike in bf16, to one process's weights") {
+  const auto trained = [](int64_t ranks) {
+    torch::Tensor weight;
+    std::mutex one_at_a_time;
+    on_ranks(
+        ranks,
+        [&](Accelerator& accelerator) {
+          auto net = [&] {
+            const std::lock_guard lock(one_at_a_time);
+            torch::manual_seed(5);
+            return torch::nn::Linear(4, 1);
+          }();
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.01));
+          for (int step = 0; step < 4; ++step) {
+            const auto all = torch::arange(16, torch::kFloat).reshape({4, 4}) / 16 + step;
+            const int64_t share = 4 / ranks;
+            const auto mine = all.narrow(0, accelerator.process_index() * share, share);
+            optimizer.zero_grad();
+            accelerator.backward(model(mine).pow(2).mean());
+            optimizer.step();
+          }
+          if (accelerator.is_main_process()) weight = net->weight.detach().clone();
+        },
+        kBf16);
+    return weight;
+  };
+  CHECK(at::allclose(trained(2), trained(1), 1e-2, 1e-3));
+}
+
+TEST_CASE("mixed precision is said by the environment too, and fp16 on the CPU is said to be slow once") {
+  const auto lines = test_files::logged([] {
+    setenv("ACCELERATE_MIXED_PRECISION", "fp16", 1);
+    Accelerator accelerator({.cpu = true});
+    Accelerator another({.cpu = true});
+    unsetenv("ACCELERATE_MIXED_PRECISION");
+    CHECK(accelerator.mixed_precision() == Precision::fp16);
+    Sees net;
+    auto model = accelerator.prepare(net);
+    CHECK((model(x()).scalar_type() == at::kFloat));
+    CHECK((net->seen == at::kHalf));
+  });
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find("mixed_precision: fp16 on the CPU is computed as asked for, but slowly (BasicNet's step takes 11 "
+                      "times float32's); bf16 is fast there") != std::string::npos);
+}
+
+TEST_CASE("fp16 refuses a model of half parameters, but not for evaluation") {
+  Accelerator accelerator({.cpu = true, .mixed_precision = Precision::fp16});
+  torch::nn::Linear half(4, 4);
+  half->to(at::kHalf);
+  CHECK_THROWS_WITH(
+      (void)accelerator.prepare(half),
+      doctest::Contains("prepare: parameter weight is float16, with mixed_precision fp16 it must be float32: fp16 "
+                        "computes in float16 by itself, and the gradients of float16 parameters cannot be unscaled; "
+                        "model->to(torch::kFloat) first"));
+  CHECK((accelerator.prepare_model(half, /*evaluation_mode=*/true)(x()).scalar_type() == at::kFloat));
+}

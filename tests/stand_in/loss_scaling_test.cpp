@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixed precision on a device that computes later than the host goes on: fp16's flags are read when they have come.
+#include "tests/stand_in/ranks.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::Precision;
+using stand_in::Tensors;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+/// What autocast knows on every device: the CPU's lists differ from the others' in softmax, losses and norms.
+struct MlpImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& images) {
+    const auto product = hidden(images.flatten(1));
+    seen = product.scalar_type();
+    return last(torch::relu(product));
+  }
+  at::ScalarType seen = at::kFloat;
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 5));
+};
+TORCH_MODULE(Mlp);
+
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& labels) {
+  return torch::nll_loss(torch::log_softmax(logits, 1), labels);
+}
+
+AcceleratorOptions with(Precision precision) {
+  auto options = stand_in::with_small_buckets();
+  options.mixed_precision = precision;
+  options.grad_scaler.init_scale = 1024;
+  options.grad_scaler.growth_interval = 2;
+  return options;
+}
+
+/// An epoch of 8 steps, two of them with inf in the data.
+/// returns   parameters; scale, rate of the schedule, whether the last step was skipped
+template <typename Optimizer, typename Options>
+auto trains_over_inf(const Options& of_optimizer, bool last_too) {
+  return [=](Accelerator& accelerator) -> Tensors {
+    stand_in::Job<Mlp, Optimizer> job(accelerator, of_optimizer, 24 * accelerator.num_processes());
+    auto& [model, optimizer, loader] = job.prepared;
+    accelerate::optim::LambdaLR falling(job.stock, [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); });
+    auto scheduler = accelerator.prepare(falling);
+    int64_t step = 0;
+    for (auto& [images, labels] : loader) {
+      ++step;
+      const bool overflows = step == 3 || step == 4 || (last_too && step == 8);
+      optimizer.zero_grad();
+      accelerator.backward(loss_of(model(overflows ? images * kInf : images), labels));
+      if (step % 2 == 0) accelerator.clip_grad_norm_(model, 0.5);
+      optimizer.step();
+      scheduler.step();
+    }
+    CHECK(step == 8);
+    const bool skipped = optimizer.step_was_skipped();
+    CHECK(skipped == last_too);
+    CHECK(accelerator.optimizer_step_was_skipped() == skipped);
+    Tensors all = model->parameters();
+    all.push_back(torch::tensor({accelerator.loss_scale(), scheduler.get_last_lr().at(0), skipped ? 1.0 : 0.0}));
+    return all;
+  };
+}
+
+template <typename Optimizer, typename Options>
+void waits_for_nothing(const Options& of_optimizer, const AcceleratorOptions& options) {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    stand_in::at_every_pace(
+        [&] {
+          stand_in::on_devices(
+              ranks,
+              [&](Accelerator& accelerator) {
+                stand_in::Job<Mlp, Optimizer> job(accelerator, of_optimizer, 24 * accelerator.num_processes());
+                auto& [model, optimizer, loader] = job.prepared;
+                CHECK(stand_in::waits_when_steady(accelerator, loader,
+                                                  [&, &model = model, &optimizer = optimizer](auto& batch) {
+                                                    auto window = accelerator.accumulate(model);
+                                                    accelerator.backward(loss_of(model(batch.data), batch.target));
+                                                    accelerator.clip_grad_norm_(model, 1.0);
+                                                    optimizer.step();
+                                                    optimizer.zero_grad();
+                                                  }) == 0);
+              },
+              options);
+        },
+        500);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("autocast is the device's: products in bf16 and fp16, outputs in float32, as on the CPU to the bit") {
+  for (const auto precision : {Precision::bf16, Precision::fp16}) {
+    stand_in::same_as_on_cpu(
+        [&](Accelerator& accelerator) -> Tensors {
+          auto net = stand_in::made_alike([] { return Mlp(); });
+          auto model = accelerator.prepare(net);
+          const auto images = stand_in::small_data(4).first.to(accelerator.device());
+          const torch::NoGradGuard no_grad;
+          const auto logits = model(images);
+          CHECK((logits.scalar_type() == at::kFloat));
+          CHECK((net->seen == (precision == Precision::bf16 ? at::kBFloat16 : at::kHalf)));
+          {
+            const auto off = accelerator.autocast({.enabled = false});
+            net->forward(images);
+            CHECK((net->seen == at::kFloat));
+          }
+          return {logits};
+        },
+        with(precision), {1});
+  }
+}
+
+TEST_CASE("fp16 skips what overflows on the device, to the CPU's bits: parameters, scale and the schedule's rate") {
+  using torch::optim::AdamW;
+  using torch::optim::AdamWOptions;
+  using torch::optim::SGD;
+  using torch::optim::SGDOptions;
+  stand_in::same_as_on_cpu(trains_over_inf<AdamW>(AdamWOptions(1e-2), false), with(Precision::fp16));
+  stand_in::same_as_on_cpu(trains_over_inf<SGD>(SGDOptions(0.1).momentum(0.9), true), with(Precision::fp16));
+}
+
+TEST_CASE("an optimizer without a fused step waits for its flag and is right") {
+  struct OwnStep : torch::optim::SGD {
+    using SGD::SGD;
+  };
+  stand_in::same_as_on_cpu(trains_over_inf<OwnStep>(torch::optim::SGDOptions(0.1), true), with(Precision::fp16), {1});
+}
+
+TEST_CASE("a steady fp16 step does not wait for the device: SGD, AdamW, windows, clipping, on 1 and 2 ranks") {
+  auto options = with(Precision::fp16);
+  waits_for_nothing<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9), options);
+  options.gradient_accumulation_steps = 2;
+  waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
+}
+
+TEST_CASE("a schedule makes a step wait for the flag of the one before, never for its own") {
+  stand_in::at_every_pace(
+      [] {
+        stand_in::on_devices(
+            1,
+            [](Accelerator& accelerator) {
+              stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1));
+              auto& [model, optimizer, loader] = job.prepared;
+              accelerate::optim::ConstantLR constant(job.stock);
+              auto scheduler = accelerator.prepare(constant);
+              const auto waits = [&] { return stand_in::host_waits(accelerator.device().index()); };
+              int64_t for_the_schedule = 0;
+              const int64_t all = stand_in::waits_when_steady(
+                  accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
+                    optimizer.zero_grad();
+                    accelerator.backward(loss_of(model(batch.data), batch.target));
+                    optimizer.step();
+                    const auto before = waits();
+                    scheduler.step();
+                    for_the_schedule += waits() - before;
+                  });
+              CHECK(for_the_schedule == 0);
+              CHECK(all <= 6);  // steps 3 to 8: one each where the host is ahead
+            },
+            with(Precision::fp16));
+      },
+      500);
+}
