@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: the arithmetic of batch normalisation over several ranks; no rank is known here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace accelerate::nn {
+
+/// What one rank knows of its part of a batch, in a form that travels: mean, sum of squared deviations from that mean,
+/// values per channel.
+///
+/// input     [N, C, ...]; N may be 0
+/// returns   [2C + 1], float64 for a float64 input, else float32
+at::Tensor moments_of(const at::Tensor& input);
+
+/// The whole batch.
+struct BatchMoments {
+  at::Tensor mean;      ///< [C]
+  at::Tensor variance;  ///< [C], biased: what normalises
+  at::Tensor unbiased;  ///< [C], what running statistics follow
+  at::Tensor values;    ///< 0-dim, values per channel
+};
+
+/// of_ranks   [P, 2C + 1], a row of moments_of each. Deviations are combined (Chan et al.), so a mean that is large
+///            beside its variance costs no digits. Ranks without values count for nothing.
+BatchMoments combine(const at::Tensor& of_ranks);
+
+/// returns   (input - mean) * invstd * weight + bias per channel, [N, C, ...] of input's dtype and memory format
+at::Tensor normalised(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& invstd,
+                      const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias);
+
+/// One rank's part of a backward.
+struct BatchGradients {
+  at::Tensor deviation;  ///< (input - mean) * invstd, [N, C, ...]
+  at::Tensor sums;       ///< [2, C]: sum of the gradient, sum of the gradient times deviation
+};
+BatchGradients gradients_of(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean,
+                            const at::Tensor& invstd);
+
+/// The gradient of the input.
+///
+/// part     of this rank; its deviation is overwritten
+/// sums     [2, C], over all ranks
+/// scale    [C], invstd * weight
+at::Tensor input_gradient(BatchGradients part, const at::Tensor& gradient, const at::Tensor& sums,
+                          const at::Tensor& values, const at::Tensor& scale);
+
+}  // namespace accelerate::nn

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/nn/convert.hpp"
+
+#include <fmt/ranges.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "accelerate/nn/sync_batch_norm.hpp"
+
+namespace accelerate::nn {
+namespace {
+
+using torch::nn::Module;
+using ModulePtr = std::shared_ptr<Module>;
+/// Puts a layer in a container's own list, and in its children.
+using Place = std::function<void(const std::shared_ptr<SyncBatchNormImpl>&)>;
+
+bool is_stock(const Module& module) {
+  return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
+}
+
+/// replace_in(entry, layer)   puts the layer in an entry that holds the stock one; false: it holds another
+template <typename Container, typename Replace>
+Place place_in(Container* list, const std::string& name, const Replace& replace_in) {
+  if (list == nullptr) return {};
+  const bool listed = std::any_of(list->begin(), list->end(), [&](auto& entry) { return replace_in(entry, nullptr); });
+  if (!listed) return {};
+  return [=](const std::shared_ptr<SyncBatchNormImpl>& layer) {
+    for (auto& entry : *list) replace_in(entry, layer);  // it may stand there more than once
+    list->replace_module(name, layer);
+  };
+}
+
+/// Empty where the layer lies in a member of the holder's class.
+Place place_of(Module& holder, const std::string& name, const ModulePtr& stock) {
+  using Layer = std::shared_ptr<SyncBatchNormImpl>;
+  const auto in_sequential = [stock](torch::nn::AnyModule& entry, const Layer& layer) {
+    const bool found = entry.ptr() == stock;
+    if (found && layer) entry = layer;
+    return found;
+  };
+  const auto in_list = [stock](ModulePtr& entry, const Layer& layer) {
+    const bool found = entry == stock;
+    if (found && layer) entry = layer;
+    return found;
+  };
+  const auto in_dict = [in_list](auto& item, const Layer& layer) { return in_list(item.value(), layer); };
+  if (Place place = place_in(holder.as<torch::nn::SequentialImpl>(), name, in_sequential)) return place;
+  if (Place place = place_in(holder.as<torch::nn::ModuleListImpl>(), name, in_list)) return place;
+  return place_in(holder.as<torch::nn::ModuleDictImpl>(), name, in_dict);
+}
+
+struct Found {
+  std::vector<std::pair<ModulePtr, Place>> stock;
+  std::vector<std::string> stuck;  ///< names of layers that cannot be exchanged
+  std::vector<SyncBatchNormImpl*> ours;
+};
+
+void look(Module& module, const std::string& prefix, std::unordered_set<const Module*>& seen, Found& found) {
+  if (!seen.insert(&module).second) return;
+  if (auto* layer = dynamic_cast<SyncBatchNormImpl*>(&module)) found.ours.push_back(layer);
+  for (const auto& child : module.named_children()) {
+    const std::string name = prefix + child.key();
+    if (!is_stock(*child.value())) {
+      look(*child.value(), name + ".", seen, found);
+      continue;
+    }
+    Place place = synchronised(*child.value()) ? place_of(module, child.key(), child.value()) : Place();
+    if (place) {
+      found.stock.emplace_back(child.value(), std::move(place));
+    } else {
+      found.stuck.push_back(name);
+    }
+  }
+}
+
+Found look(Module& module) {
+  Found found;
+  std::unordered_set<const Module*> seen;
+  if (is_stock(module)) found.stuck.emplace_back("the module itself");
+  look(module, "", seen, found);
+  return found;
+}
+
+int64_t connect(const std::vector<SyncBatchNormImpl*>& layers, const comm::Group& group) {
+  std::vector<SyncBatchNormImpl*> alone;
+  for (SyncBatchNormImpl* layer : layers) {
+    if (!layer->connected()) alone.push_back(layer);
+  }
+  if (alone.empty() || group.size() == 1) return 0;
+  const comm::Group own = group.duplicate();
+  for (SyncBatchNormImpl* layer : alone) layer->connect(own);
+  return static_cast<int64_t>(alone.size());
+}
+
+}  // namespace
+
+int64_t convert_sync_batchnorm(Module& module, const comm::Group& group) {
+  Found found = look(module);
+  if (!found.stuck.empty()) {
+    base::fail(ErrorKind::usage, group.place(), "convert_sync_batchnorm",
+               "{} of the batch normalisations are held where only their own class can exchange them: {}; declare them "
+               "as accelerate::nn::SyncBatchNorm, or put them in a Sequential; nothing was converted",
+               found.stuck.size(), fmt::join(found.stuck, ", "));
+  }
+  std::unordered_map<const Module*, std::shared_ptr<SyncBatchNormImpl>> made;  // a layer in two places stays one
+  for (const auto& [stock, place] : found.stock) {
+    auto& layer = made[stock.get()];
+    if (!layer) {
+      layer = synchronised(*stock);
+      found.ours.push_back(layer.get());
+    }
+    place(layer);
+  }
+  connect(found.ours, group);
+  return static_cast<int64_t>(found.ours.size());
+}
+
+int64_t connect_sync_batchnorm(Module& module, const comm::Group& group) { return connect(look(module).ours, group); }
+
+}  // namespace accelerate::nn

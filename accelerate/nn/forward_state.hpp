@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: what a thread computes with beside tensors, noted in forward and there again in backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+namespace accelerate::nn {
+
+/// Random generators and autocast of this thread.
+struct ForwardState {
+  struct Autocast {
+    at::DeviceType type;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+  std::vector<std::pair<at::Device, at::Tensor>> generators;
+  std::vector<Autocast> autocast;
+
+  /// Autocast of the CPU and the accelerator; generators of the CPU and of the tensors' devices, if asked for.
+  static ForwardState now(const std::vector<at::Tensor>& tensors, bool with_generators);
+  /// The same parts, as they are now.
+  [[nodiscard]] ForwardState same_parts_now() const;
+  void set() const;
+};
+
+/// While it lives autocast keeps no casted weights: the graph of one from outside would not be there in the second run.
+class NoAutocastCache {
+ public:
+  NoAutocastCache();
+  ~NoAutocastCache();
+  NoAutocastCache(const NoAutocastCache&) = delete;
+  NoAutocastCache& operator=(const NoAutocastCache&) = delete;
+
+ private:
+  bool was_on_;
+};
+
+/// While it lives everything is as it was noted, and recomputing() is true.
+class SecondRun {
+ public:
+  explicit SecondRun(const ForwardState& first);
+  ~SecondRun();
+  SecondRun(const SecondRun&) = delete;
+  SecondRun& operator=(const SecondRun&) = delete;
+
+ private:
+  ForwardState before_;
+  NoAutocastCache no_cache_;
+  bool was_recomputing_;
+};
+
+}  // namespace accelerate::nn

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/nn/synchronized.hpp"
+
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "accelerate/nn/checksum.hpp"
+
+namespace accelerate::nn {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::vector<int64_t> checksums_of(const std::vector<CheckedTensor>& tensors) {
+  std::map<std::string, std::vector<at::Tensor>> by_device;  // one copy to the host for each
+  for (const CheckedTensor& one : tensors) by_device[one.tensor.device().str()].push_back(checksum(one.tensor));
+  std::map<std::string, at::Tensor> on_host;
+  for (const auto& [device, sums] : by_device) on_host[device] = at::stack(sums).to(at::kCPU);
+  std::map<std::string, int64_t> next;
+  std::vector<int64_t> list;
+  for (const CheckedTensor& one : tensors) {
+    const std::string device = one.tensor.device().str();
+    list.push_back(on_host[device].const_data_ptr<int64_t>()[next[device]++]);
+  }
+  return list;
+}
+
+std::string describe(const CheckedTensor& one) {
+  return fmt::format("{} [{}] {}", one.name, c10::Join(", ", one.tensor.sizes()),
+                     c10::toString(one.tensor.scalar_type()));
+}
+
+uint64_t digest(const Names& lines) {
+  uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+  for (const std::string& line : lines) {
+    for (const char c : line + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  }
+  return hash;
+}
+
+Names split_lines(const std::string& text) {
+  Names lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+/// What a rank says about tensor i: its description, and with a tab before it its checksum.
+std::string line_of(const Names& lines, size_t i) { return i < lines.size() ? lines[i] : "no such tensor\t"; }
+std::string before_tab(const std::string& line) { return line.substr(0, line.find('\t')); }
+
+std::string ranks_text(const std::vector<size_t>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+/// "has one value on ranks 0, 2 and another on rank 1"
+std::string who_agrees(const std::vector<Names>& all, size_t i) {
+  std::vector<std::pair<std::string, std::vector<size_t>>> classes;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string line = line_of(all[rank], i);
+    const auto same = std::find_if(classes.begin(), classes.end(), [&](const auto& one) { return one.first == line; });
+    if (same != classes.end()) {
+      same->second.push_back(rank);
+    } else {
+      classes.push_back({line, {rank}});
+    }
+  }
+  std::string text;
+  const std::string first = before_tab(classes.front().first);
+  for (const auto& [line, ranks] : classes) {
+    const bool alike = before_tab(line) == first;
+    const std::string what = text.empty() ? "one value" : alike ? "another" : before_tab(line);
+    text += fmt::format("{}{} on {}", text.empty() ? "has " : ", ", what, ranks_text(ranks));
+  }
+  return text;
+}
+
+[[noreturn]] void fail_first_difference(const comm::Group& group, const Names& mine, std::string_view when) {
+  std::string text;
+  for (const std::string& line : mine) text += line + '\n';
+  std::vector<Names> all;
+  size_t count = 0;
+  for (const std::string& theirs : group.all_gather_bytes(text)) {
+    all.push_back(split_lines(theirs));
+    count = std::max(count, all.back().size());
+  }
+  std::vector<size_t> differing;
+  for (size_t i = 0; i < count; ++i) {
+    const auto other = [&](const Names& lines) { return line_of(lines, i) != line_of(all[0], i); };
+    if (std::any_of(all.begin(), all.end(), other)) differing.push_back(i);
+  }
+  const size_t first = differing.front();
+  base::fail(ErrorKind::usage, group.place(), "check_synchronized",
+             "{}{} {} ({} of {} tensors differ); something changed it on some ranks alone: a step of an optimizer that "
+             "was not prepared, code under is_main_process(), random numbers of their own; load the same state on all "
+             "ranks to go on",
+             when.empty() ? "" : fmt::format("{} ", when), before_tab(line_of(all[0], first)), who_agrees(all, first),
+             differing.size(), count);
+}
+
+}  // namespace
+
+void check_synchronized(const comm::Group& group, const std::vector<CheckedTensor>& tensors, std::string_view when) {
+  if (group.size() == 1) return;
+  std::vector<CheckedTensor> there;
+  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(there),
+               [](const CheckedTensor& one) { return one.tensor.defined(); });
+  const auto sums = checksums_of(there);
+  Names lines;
+  for (size_t i = 0; i < there.size(); ++i) lines.push_back(fmt::format("{}\t{:x}", describe(there[i]), sums[i]));
+  // max(x) and ~max(~x), which is min(x): equal where every rank has the same.
+  const int64_t mine = static_cast<int64_t>(digest(lines));
+  const at::Tensor extremes = at::tensor({mine, ~mine}, at::kLong);
+  group.all_reduce(extremes, comm::ReduceOp::max);
+  const auto* seen = extremes.const_data_ptr<int64_t>();
+  if (seen[0] != ~seen[1]) fail_first_difference(group, lines, when);
+}
+
+}  // namespace accelerate::nn

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The core cases between processes, on every CPU backend.
+#include "tests/nn/support.hpp"
+#include "tests/world.hpp"
+
+using namespace nn_testing;
+
+TEST_CASE("processes normalise like one with the whole batch") {
+  check_all_options<torch::nn::BatchNorm1d>(testing::world(), {});
+  check_all_options<torch::nn::BatchNorm2d>(testing::world(), {4, 3});
+  check_all_options<torch::nn::BatchNorm3d>(testing::world(), {2, 3, 2});
+}
+
+TEST_CASE("gradients on their way in small buckets and backward's own collectives do not meet") {
+  for (int round = 0; round < 5; ++round) check_trains_like_one_process(testing::world(), false);
+}
+
+TEST_CASE("checkpointed layers train like one process") { check_trains_like_one_process(testing::world(), true); }
+
+TEST_CASE("a checkpointed model is averaged in as many operations as a plain one, to the same bits; dropout too") {
+  const Group& group = testing::world();
+  const auto train = [&](bool checkpointed, bool plainly) {
+    auto net = gradient_testing::built(gradient_testing::make_net);
+    const auto own = group.duplicate();
+    gradient_testing::Engine engine(own, gradient_testing::named(net), gradient_testing::small_buckets());
+    const std::vector<gradient_testing::Engine*> engines{&engine};
+    const auto part = [&](const at::Tensor& x) { return torch::dropout(net->with_extra(x), 0.5, true); };
+    torch::manual_seed(static_cast<uint64_t>(5 + group.rank()));
+    int64_t made = 0;
+    for (int64_t round = 0; round < 3; ++round) {
+      engine.zero_all();
+      const at::Tensor x = gradient_testing::batch(group.rank(), round);
+      const auto run = [&] {
+        const at::Tensor y = checkpointed ? accelerate::nn::checkpoint(part, x) : part(x);
+        const at::Tensor z = checkpointed ? accelerate::nn::checkpoint(part, x * 2) : part(x * 2);
+        (y * z).sum().backward();
+      };
+      made += operations_in(own, [&] {
+        if (plainly) return run();
+        run_backward(engines, group, run);
+      });
+    }
+    return std::pair(made, gradient_testing::gradients_of(net->parameters()));
+  };
+  const auto expected = train(false, true);
+  for (const bool plainly : {true, false}) {
+    const auto seen = train(true, plainly);
+    CHECK(seen.first == expected.first);
+    CHECK(gradient_testing::same(seen.second, expected.second));
+    CHECK(bit_equal(group, seen.second));
+  }
+}
+
+TEST_CASE("a parameter that differs on one rank is told to every rank") {
+  const Group& group = testing::world();
+  const at::Tensor weight = torch::ones({3});
+  CHECK_NOTHROW(accelerate::nn::check_synchronized(group, {{"parameter w", weight}}));
+  if (group.size() == 1) return;
+  if (group.rank() == 1) weight[2].neg_();
+  CHECK_THROWS_WITH_AS(accelerate::nn::check_synchronized(group, {{"parameter w", weight}}),
+                       doctest::Contains(group.size() == 2 ? "has one value on rank 0, another on rank 1"
+                                                           : "has one value on ranks 0, 2, 3, another on rank 1"),
+                       accelerate::Error);
+}
