@@ -22,6 +22,7 @@
 #include "accelerate/job/process_control.hpp"
 #include "accelerate/job/random_states.hpp"
 #include "accelerate/job/start.hpp"
+#include "accelerate/nn/convert.hpp"
 #include "accelerate/options.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "accelerate/prepared/dtypes.hpp"
@@ -130,6 +131,27 @@ class Accelerator {
   template <typename Model>
   [[nodiscard]] static torch::OrderedDict<std::string, at::Tensor> get_state_dict(const PreparedModel<Model>& model) {
     return prepared::state_dict(model.core());
+  }
+
+  /// Puts SyncBatchNorm in place of the stock BatchNorm layers of a module or module holder, before or after prepare():
+  /// see nn/convert.hpp for those that it cannot exchange. Modules that declare nn::SyncBatchNorm themselves need no
+  /// call: prepare() connects them.
+  /// returns   how many layers normalise over all ranks afterwards
+  template <typename Model>
+  int64_t convert_sync_batchnorm(Model&& model) const {
+    if constexpr (std::derived_from<std::remove_cvref_t<Model>, torch::nn::Module>) {
+      return nn::convert_sync_batchnorm(model, group());
+    } else {
+      return nn::convert_sync_batchnorm(*model, group());
+    }
+  }
+
+  /// Compares parameters and buffers across the ranks, bit for bit, by 16 bytes on the wire. Collective. Buffers that
+  /// the next forward makes rank 0's anyway (after a synchronised one, unless broadcast_buffers is off) are left out.
+  /// Throws Error (usage) on every rank, with the first that differs and who agrees on it.
+  template <typename Model>
+  void check_synchronized(const PreparedModel<Model>& model) const {
+    model.core().check_synchronized();
   }
 
   /// Whether loaders prepared from now on give every rank the same number of batches.

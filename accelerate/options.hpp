@@ -105,6 +105,10 @@ struct AcceleratorOptions {
   /// False: a prepared schedule moves at every call of step().
   bool step_scheduler_with_optimizer = true;
   SchedulerUnit scheduler_unit = SchedulerUnit::optimizer_steps;
+  /// After every so many steps of a prepared optimizer its models are compared across the ranks, bit for bit, as by
+  /// check_synchronized(): one pass over the parameters and 16 bytes on the wire. Not within local_sgd() and
+  /// join_uneven_inputs(). 0: never.
+  int64_t check_synchronized_every = 0;
   /// Makes a process group for one process too; for tests of a backend on one device.
   bool force_process_group = false;
 };

@@ -38,6 +38,8 @@ class BufferBroadcast {
   /// PyTorch's rule: run() before the first forward of all and before each one that follows a synchronised forward, in
   /// evaluation too. synchronised: this one trains, and its backward will be reduced.
   void before_forward(bool synchronised);
+  /// The next before_forward() runs: until then ranks may differ.
+  [[nodiscard]] bool due() const { return due_; }
   [[nodiscard]] bool empty() const { return packs_.empty(); }
   [[nodiscard]] std::vector<at::Tensor> tensors() const;
 

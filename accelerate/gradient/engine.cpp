@@ -84,6 +84,7 @@ bool Engine::joining() const { return core_->join_coordinator != nullptr; }
 bool Engine::touched() const { return core_->touched; }
 bool Engine::unreduced() const { return core_->unreduced() != nullptr; }
 void Engine::allow_local(bool allowed) { core_->local_allowed = allowed; }
+bool Engine::steps_alike() const { return !core_->local_allowed && core_->join_coordinator == nullptr; }
 const BucketPlan& Engine::plan() const { return core_->plan; }
 const comm::Group& Engine::group() const { return core_->group; }
 int64_t Engine::bytes_given() const { return core_->reducer->bytes_given(); }

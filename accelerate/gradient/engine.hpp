@@ -93,6 +93,8 @@ class Engine {
   [[nodiscard]] bool unreduced() const;
   /// Steps on local gradients are wanted (local SGD).
   void allow_local(bool allowed);
+  /// Every rank makes each step, on equal gradients: neither local SGD nor a join of uneven inputs is open.
+  [[nodiscard]] bool steps_alike() const;
   /// To be called before an optimizer steps. Throws Error (usage) where unreduced() and not allowed.
   void before_step();
 

@@ -11,6 +11,7 @@
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
 #include "accelerate/gradient/user_call.hpp"
+#include "accelerate/nn/synchronized.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -128,6 +129,15 @@ void ModelCore::before_forward() {
   if (!sync) return;
   find_partners();
   for (const auto& partner : partners_) partner->engine_->forward(true);
+}
+
+void ModelCore::check_synchronized(std::string_view when) const {
+  std::vector<nn::CheckedTensor> all;
+  for (const auto& parameter : parameters_) all.push_back({"parameter " + parameter.name, parameter.tensor});
+  if (buffer_broadcast() == nullptr || !buffer_broadcast_->due()) {
+    for (const auto& buffer : buffers_) all.push_back({"buffer " + buffer.name, buffer.tensor});
+  }
+  nn::check_synchronized(shared_->group, all, when);
 }
 
 void ModelCore::open_no_sync() {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,10 @@ class ModelCore : public Entry {
   [[nodiscard]] gradient::Engine* engine() const { return retired_ ? nullptr : engine_.get(); }
   /// The engine, and those of other models that average parameters which this one shares with them.
   [[nodiscard]] std::vector<gradient::Engine*> engines();
+
+  /// Throws Error (usage) on every rank where the ranks' parameters differ, or buffers that the next forward would not
+  /// make rank 0's anyway. See nn/synchronized.hpp.
+  void check_synchronized(std::string_view when = {}) const;
 
   /// Null where buffers are not broadcast.
   [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const {

@@ -56,15 +56,28 @@ bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
 }
 
 at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
-  return device::naming_out_of_memory(shared_->place, "optimizer.step", [&] {
-    at::Tensor loss = step_now(closure);
+  if (!shared_->window.ends) return {};
+  at::Tensor loss = device::naming_out_of_memory(shared_->place, "optimizer.step", [&] {
+    at::Tensor of_step = step_now(closure);
     precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
-    return loss;
+    return of_step;
   });
+  check_synchronized();
+  return loss;
+}
+
+void OptimizerCore::check_synchronized() {
+  const int64_t every = shared_->check_synchronized_every;
+  if (every == 0 || ++steps_ % every != 0) return;
+  for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
+    const bool ours = std::find(engines_.begin(), engines_.end(), model.engine()) != engines_.end();
+    if (ours && model.engine()->steps_alike()) {
+      model.check_synchronized(fmt::format("after {} optimizer steps", steps_));
+    }
+  }
 }
 
 at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& closure) {
-  if (!shared_->window.ends) return {};
   if (shared_->scaling) return step_scaled(closure);
   spent_ = true;
   if (!fused_ && closure) {

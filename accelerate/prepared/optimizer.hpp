@@ -62,6 +62,7 @@ class OptimizerCore : public Entry {
   void update_unless(const at::Tensor& skip);
   void zero_now(bool set_to_none);
   void check_reduced();
+  void check_synchronized();
   void warn_of_odd_step() const;
   void refuse_foreign_parameters() const;
   void find_engines();
@@ -73,6 +74,7 @@ class OptimizerCore : public Entry {
   std::unique_ptr<optim::FusedStep> fused_;
   ScaledGradients scaled_;
   bool spent_ = false;  // the gradients have been stepped on
+  int64_t steps_ = 0;
   // Engines of our parameters, and the parameters nobody reduces; found again when either side grew.
   std::vector<gradient::Engine*> engines_;
   std::vector<at::Tensor> all_, unmanaged_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/nn/convert.hpp"
 #include "accelerate/prepared/concepts.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
 #include "accelerate/prepared/refusals.hpp"
@@ -65,6 +66,7 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
     }
     held->to(*dtype);
   }
+  if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
   auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
   return PreparedModel<Module>(std::move(held), with_shared(shared, std::move(core)));
 }

@@ -76,6 +76,8 @@ struct Shared {
   int64_t local_steps = 0;
   Window window{};
   OpenLoops open_loops{};
+  /// Optimizer steps after which parameters and buffers are compared across the ranks; 0: never.
+  int64_t check_synchronized_every = 0;
   /// Its entries refer to this struct, which therefore outlives them: see with_shared().
   Registry registry{};
 

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SyncBatchNorm, checkpoint() and checksums on the device, beside the CPU.
+#include "accelerate/nn/checksum.hpp"
+#include "tests/stand_in/ranks.hpp"
+
+using accelerate::Accelerator;
+using stand_in::device;
+using stand_in::same_as_on_cpu;
+using stand_in::with_small_buckets;
+
+namespace {
+
+const auto kMomentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+
+struct SyncedNetImpl : torch::nn::Module {
+  SyncedNetImpl() {
+    convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3).padding(1)));
+    norm = register_module("norm", accelerate::nn::SyncBatchNorm(3));
+    last = register_module("last", torch::nn::Linear(3 * 6 * 6, 5));
+    second = register_module("second", accelerate::nn::SyncBatchNorm(5));
+  }
+  at::Tensor forward(const at::Tensor& images) {
+    const auto x = accelerate::nn::checkpoint(
+        [this](const at::Tensor& in) { return torch::relu(norm(convolution(in))).flatten(1); }, images);
+    return torch::log_softmax(second(last(x)), 1);
+  }
+  torch::nn::Conv2d convolution{nullptr};
+  accelerate::nn::SyncBatchNorm norm{nullptr}, second{nullptr};
+  torch::nn::Linear last{nullptr};
+};
+TORCH_MODULE(SyncedNet);
+
+}  // namespace
+
+TEST_CASE("SyncBatchNorm, within checkpoint() too, gives the CPU's bits") {
+  same_as_on_cpu(stand_in::trains_with<torch::optim::SGD, SyncedNet>(kMomentum), with_small_buckets());
+}
+
+TEST_CASE("dropout on the device falls alike in the second run") {
+  const at::Tensor x = torch::ones({1000}, at::TensorOptions(device(0))).requires_grad_(true);
+  const at::Tensor y =
+      accelerate::nn::checkpoint([](const at::Tensor& in) { return torch::dropout(in, 0.5, true); }, x);
+  (void)torch::rand({7}, at::TensorOptions(device(0)));  // the generator goes on in between
+  y.sum().backward();
+  CHECK(torch::equal(y.detach().cpu(), x.grad().cpu()));
+}
+
+TEST_CASE("a tensor's checksum is the same on the device") {
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kLong, at::kBool}) {
+    CAPTURE(dtype);
+    for (const int64_t values : {0, 1, 1000, (1 << 20) + 3}) {
+      const at::Tensor tensor = torch::randn({values}).mul(3).to(dtype);
+      const auto on_device = accelerate::nn::checksum(tensor.to(device(0)));
+      CHECK(on_device.device() == device(0));
+      CHECK(on_device.item<int64_t>() == accelerate::nn::checksum(tensor).item<int64_t>());
+    }
+  }
+}
+
+TEST_CASE("ranks on devices that went apart are told") {
+  stand_in::on_devices(2, [](Accelerator& accelerator) {
+    auto net = stand_in::made_alike([] { return SyncedNet(); });
+    auto model = accelerator.prepare(net);
+    CHECK_NOTHROW(accelerator.check_synchronized(model));
+    if (accelerator.is_main_process()) {
+      const torch::NoGradGuard no_grad;
+      net->last->bias[2].neg_();
+    }
+    CHECK_THROWS_WITH_AS(accelerator.check_synchronized(model),
+                         doctest::Contains("parameter last.bias [5] Float has one value on rank 0, another on rank 1"),
+                         accelerate::Error);
+  });
+}
