@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused steps on pieces: some of the parameters, in any order, ranges of them, and masters in float32.
 #include <limits>
+#include <sstream>
 
 #include "tests/optim/steps.hpp"
 
@@ -46,6 +47,54 @@ TEST_CASE("each parameter has its own count of steps, and pieces of two groups g
         fused->step(step % 2 == 1 ? std::vector{pieces[1], pieces[0]} : std::vector{pieces[2], pieces[0], pieces[1]}));
   }
   CHECK(largest_difference(stock, ours) < 1e-12);
+}
+
+TEST_CASE("parameters that user code moves to another group go with that group's options from the next step on") {
+  const Parameters list = parameters();
+  torch::optim::SGD optimizer({list[0]}, torch::optim::SGDOptions(0.0));
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+      {list[1]}, std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions(1.0))));
+  auto fused = FusedStep::recognise(optimizer);
+  const auto moved_by = [&](size_t i, bool as_pieces) {
+    const at::Tensor before = list[i].detach().clone();
+    for (const at::Tensor& parameter : {list[0], list[1]}) parameter.mutable_grad() = torch::ones_like(parameter);
+    REQUIRE(as_pieces ? fused->step(std::vector{pieces_of(list)[1], pieces_of(list)[0]}) : fused->step());
+    return (before - list[i].detach()).abs().max().item<double>();
+  };
+  for (const bool as_pieces : {false, true}) {
+    CHECK(moved_by(0, as_pieces) == 0);
+    CHECK(moved_by(1, as_pieces) == doctest::Approx(1));
+    std::swap(optimizer.param_groups()[0].params(), optimizer.param_groups()[1].params());
+    CHECK(moved_by(0, as_pieces) == doctest::Approx(1));
+    CHECK(moved_by(1, as_pieces) == 0);
+    std::swap(optimizer.param_groups()[0].params(), optimizer.param_groups()[1].params());
+  }
+}
+
+TEST_CASE("state that is loaded into the optimizer between two fused steps is gone on from") {
+  for (const Make& make : one_of_each()) {
+    const Parameters ours = parameters(), theirs = parameters();
+    auto optimizer = make(ours), other = make(theirs);
+    auto fused = FusedStep::recognise(*optimizer), fused_other = FusedStep::recognise(*other);
+    for (int64_t step = 0; step < 2; ++step) {
+      set_gradients(ours, 50 + step);  // what the load is to overwrite
+      set_gradients(theirs, step);
+      REQUIRE(fused->step());
+      REQUIRE(fused_other->step());
+    }
+    std::stringstream file;
+    torch::save(*other, file);
+    torch::load(*optimizer, file);
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < ours.size(); ++i) ours[i].copy_(theirs[i]);
+    for (int64_t step = 2; step < 4; ++step) {
+      set_gradients(ours, step);
+      set_gradients(theirs, step);
+      REQUIRE(fused->step());
+      REQUIRE(fused_other->step());
+    }
+    CHECK(largest_difference(ours, theirs) == 0);
+  }
 }
 
 TEST_CASE("a range of a parameter is updated as the whole one is there, with its state as large as the range") {
