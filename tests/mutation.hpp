@@ -171,7 +171,8 @@ inline int run_formats(const Formats& formats, int argc, char** argv) {
   limit_memory();
   for (const auto& name : names)
     if (!run(name, formats.at(name)(), std::stod(argv[1]), path)) return 1;
-  fs::remove_all(path);
+  for (const auto& entry : fs::directory_iterator(path)) fs::remove(entry.path());  // LibTorch 2.11 breaks remove_all
+  fs::remove(path);
   return 0;
 }
 

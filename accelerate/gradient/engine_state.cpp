@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between reductions: whether gradients may be stepped on, zeroing, and gradients as flat tensors.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
 
 #include <algorithm>
 
@@ -112,7 +113,10 @@ std::vector<at::Tensor> Engine::Core::gradients() {
     }
   }
   for (const FlatBucket& bucket : buckets) {
-    if (bucket.gradients.numel() > 0) all.push_back(bucket.gradients);
+    if (bucket.gradients.numel() == 0) continue;
+    // Whoever multiplied the whole by infinity or NaN left NaN there, too.
+    if (!bucket.gaps.empty()) at::_foreach_zero_(bucket.gaps);
+    all.push_back(bucket.gradients);
   }
   return all;
 }

@@ -107,8 +107,11 @@ std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const Bucke
       bucket.views.push_back(state.view);
       state.bucket = bucket.index;
       state.blank = true;
+      const int64_t end = offset + state.parameter.numel();
       offset += padded(state.parameter.numel(), any.parameter);
+      if (offset > end) bucket.gaps.push_back(bucket.flat.narrow(0, end, offset - end));
     }
+    if (total > offset) bucket.gaps.push_back(bucket.flat.narrow(0, offset, total - offset));
   }
   return buckets;
 }

@@ -69,8 +69,7 @@ void add(CLI::App& app, const env::CommandLineOption& option, const Type& type,
 }
 
 void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
-  add(app,
-      {"num_processes", "N", "Ranks to start, at most 4096; else one per visible GPU, or one on a --device by number."},
+  add(app, {"num_processes", "N", "Ranks, at most 4096; else one per visible GPU, or one (with --device cuda:N)."},
       env::Integer{1, most_processes}, o.num_processes);
   add(app, {"main_process_port", "PORT", "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one."},
       env::Integer{0, 65535}, o.main_process_port);

@@ -6,6 +6,11 @@
 //
 #include <torch/script.h>
 
+#include <cmath>
+#include <limits>
+
+#include "accelerate/gradient/clip.hpp"
+
 using namespace gradient_testing;
 using accelerate::comm::run_threads;
 using accelerate::gradient::run_backward;
@@ -325,5 +330,21 @@ TEST_CASE("the parameters of a torch::jit::Module are reduced like any") {
       backward(net, group.rank());
       CHECK(same(gradients_of(list(net)), mean_of(per_rank)));
     }
+  });
+}
+
+TEST_CASE("an infinite gradient that was clipped leaves nothing in the norms of later steps") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    const auto norm_of_step = [&](double factor) {
+      engine.zero_all();
+      (net->with_extra(batch(group.rank())).sum() * factor).backward();
+      return accelerate::gradient::clip_norm_of(engine.gradients(), 1.0).item<double>();
+    };
+    const double finite = norm_of_step(1.0);
+    CHECK(std::isfinite(finite));
+    CHECK_FALSE(std::isfinite(norm_of_step(std::numeric_limits<double>::infinity())));
+    CHECK(norm_of_step(1.0) == finite);
   });
 }
