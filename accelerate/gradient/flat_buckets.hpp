@@ -63,7 +63,7 @@ struct ParameterState {
 struct FlatBucket : GradientBucket {
   std::vector<int64_t> members{};
   std::vector<at::Tensor> gaps{};  ///< between and behind the members
-  int64_t pending = 0;  ///< members whose gradient has not arrived
+  int64_t pending = 0;             ///< members whose gradient has not arrived
 };
 
 /// A factor for ParameterState::attach(); like a literal it does not widen the dtype of what it multiplies.
