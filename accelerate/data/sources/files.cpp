@@ -4,7 +4,6 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -36,26 +35,10 @@ OpenFile open_file(const std::filesystem::path& path, std::string_view operation
 
 }  // namespace
 
-MappedFile::MappedFile(std::filesystem::path path, std::string_view operation) : path_(std::move(path)) {
-  const OpenFile file = open_file(path_, operation);
-  if (file.size == 0) return;
-  // Private and writable: a batch may be changed in place wherever it lies, and pages are shared until then.
-  void* const data =
-      ::mmap(nullptr, file.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.descriptor.get(), 0);
-  if (data == MAP_FAILED)
-    base::fail(ErrorKind::io, {}, operation, "{} cannot be mapped: {}", path_.string(), std::strerror(errno));
-  data_ = data;
-  size_ = file.size;
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-}
-
-at::Tensor MappedFile::tensor(const std::shared_ptr<MappedFile>& file, uint64_t offset, at::IntArrayRef shape,
-                              at::ScalarType dtype) {
+at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, uint64_t offset, at::IntArrayRef shape,
+                     at::ScalarType dtype) {
   return at::from_blob(
-      static_cast<uint8_t*>(file->data_) + offset, shape, [file](void*) {}, at::TensorOptions().dtype(dtype));
+      file->data() + offset, shape, [file](void*) {}, at::TensorOptions().dtype(dtype));
 }
 
 std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_view operation) {
@@ -71,19 +54,6 @@ std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_vi
   }
   bytes.resize(have);  // it may have been cut meanwhile
   return bytes;
-}
-
-std::string in_quotes(std::string_view text) {
-  constexpr size_t most = 60;
-  std::string shown = "'";
-  for (const char c : text.substr(0, most)) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      shown += c;
-    }
-  }
-  return shown + (text.size() > most ? "...'" : "'");
 }
 
 std::string dtype_name(at::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }

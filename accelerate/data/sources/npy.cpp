@@ -54,7 +54,7 @@ at::Tensor map_npy(const std::filesystem::path& path) {
   const auto header = read_npy_header(file->text(), path);
   check_length(*file, header);
   check_alignment(header.size, header.dtype, path, "npy", "save it again with numpy.save");
-  return MappedFile::tensor(file, header.size, header.shape, header.dtype);
+  return tensor_in(file, header.size, header.shape, header.dtype);
 }
 
 at::Tensor map_raw(const RawFile& raw) {
@@ -72,7 +72,7 @@ at::Tensor map_raw(const RawFile& raw) {
                bytes, size, fmt::join(raw.sample_shape, ", "), dtype_name(raw.dtype), bytes % size);
   std::vector<int64_t> shape{static_cast<int64_t>(bytes / size)};
   shape.insert(shape.end(), raw.sample_shape.begin(), raw.sample_shape.end());
-  return MappedFile::tensor(file, offset, shape, raw.dtype);
+  return tensor_in(file, offset, shape, raw.dtype);
 }
 
 Loader npy(const NpyFiles& files, const LoaderOptions& options) {
