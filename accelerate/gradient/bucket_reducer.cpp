@@ -6,6 +6,11 @@
 
 namespace accelerate::gradient {
 
+at::Tensor GradientBucket::same_place(const at::Tensor& view, const at::Tensor& other) const {
+  const int64_t offset = view.storage_offset() - gradients.storage_offset();
+  return other.as_strided(view.sizes(), view.strides(), other.storage_offset() + offset);
+}
+
 void AllReduce::start(const GradientBucket& bucket, comm::Execution execution) {
   const auto at = static_cast<size_t>(bucket.index);
   under_way_.resize(std::max(under_way_.size(), at + 1));

@@ -27,6 +27,9 @@ struct GradientBucket {
   at::Tensor counts{};
   /// Gradients and counts, one behind the other in memory.
   at::Tensor flat{};
+  /// The place of one of the views in another tensor that is laid out as gradients are.
+  [[nodiscard]] at::Tensor same_place(const at::Tensor& view, const at::Tensor& other) const;
+
   /// 1 / ranks; where ranks have run out of batches, as join_uneven_inputs divides.
   double share = 1.0;
 };

@@ -15,10 +15,7 @@ GradientBucket twin(const GradientBucket& bucket, at::ScalarType dtype) {
   GradientBucket other{.index = bucket.index, .is_last = bucket.is_last};
   other.flat = at::empty(bucket.flat.sizes(), bucket.flat.options().dtype(dtype));
   other.gradients = other.flat.narrow(0, 0, bucket.gradients.numel());
-  for (const at::Tensor& view : bucket.views) {
-    const int64_t offset = view.storage_offset() - bucket.gradients.storage_offset();
-    other.views.push_back(other.flat.as_strided(view.sizes(), view.strides(), offset));
-  }
+  for (const at::Tensor& view : bucket.views) other.views.push_back(bucket.same_place(view, other.flat));
   if (bucket.counts.defined()) other.counts = other.flat.narrow(0, bucket.gradients.numel(), bucket.counts.numel());
   return other;
 }

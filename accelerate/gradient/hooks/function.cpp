@@ -35,11 +35,8 @@ class FunctionReducer final : public BucketReducer {
   void start(const GradientBucket& bucket, comm::Execution) override {
     const at::Tensor result = (*reduce_)(bucket, group_);
     check_result(result, bucket, group_.place());
-    for (const at::Tensor& view : bucket.views) {
-      const int64_t offset = view.storage_offset() - bucket.gradients.storage_offset();
-      const at::Tensor flat = result.contiguous();
-      view.copy_(flat.as_strided(view.sizes(), view.strides(), flat.storage_offset() + offset), true);
-    }
+    const at::Tensor flat = result.contiguous();
+    for (const at::Tensor& view : bucket.views) view.copy_(bucket.same_place(view, flat), true);
     if (bucket.counts.defined()) group_.all_reduce(bucket.counts);
     bytes_given_ += static_cast<int64_t>(bucket.flat.nbytes());
   }

@@ -66,10 +66,7 @@ LowRankMatrix matrix_of(const at::Tensor& view) {
 LowRankMatrix square_of(const GradientBucket& bucket) {
   const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(bucket.gradients.numel()))));
   LowRankMatrix matrix{.m = at::zeros({side, side}, bucket.gradients.options())};
-  for (const at::Tensor& view : bucket.views) {
-    const int64_t offset = view.storage_offset() - bucket.gradients.storage_offset();
-    matrix.copies.emplace_back(view, matrix.m.as_strided(view.sizes(), view.strides(), offset));
-  }
+  for (const at::Tensor& view : bucket.views) matrix.copies.emplace_back(view, bucket.same_place(view, matrix.m));
   return matrix;
 }
 
