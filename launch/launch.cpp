@@ -39,7 +39,9 @@ int launch(const LaunchOptions& given) {
   const ReservedPort port(options.main_process_port);
   const Wiring wiring{.port = port.number(), .serve_mpi = decide_mpi(options, machine), .job_id = random_job_id()};
   // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
-  return supervise(plan(options, machine, variables, wiring), {.mpi_start = timeout + std::chrono::seconds(2)});
+  return supervise(
+      plan(options, machine, variables, wiring),
+      {.grace = options.grace_time.value_or(SuperviseOptions{}.grace), .mpi_start = timeout + std::chrono::seconds(2)});
 }
 
 }  // namespace accelerate::launch

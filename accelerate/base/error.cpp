@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "accelerate/base/error_file.hpp"
+
 namespace accelerate::base {
 
 std::string_view name(ErrorKind kind) {
@@ -31,7 +33,9 @@ std::string prefix(const Place& place) {
 }
 
 Error::Error(ErrorKind kind, const Place& place, std::string_view operation, std::string_view message)
-    : std::runtime_error(fmt::format("{}{}: {}", prefix(place), operation, message)), kind_(kind) {}
+    : std::runtime_error(fmt::format("{}{}: {}", prefix(place), operation, message)), kind_(kind) {
+  note_error(what());
+}
 
 std::string host_name() {
   std::array<char, 256> buffer{};

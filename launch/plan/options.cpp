@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "accelerate/env/settings_table.hpp"
+#include "launch/plan/option_types.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -73,6 +74,8 @@ void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
       env::Integer{1, most_processes}, o.num_processes);
   add(app, {"main_process_port", "PORT", "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one."},
       env::Integer{0, 65535}, o.main_process_port);
+  add(app, {"grace_time", "SECONDS", "For ranks that are told to end, before they are killed; else 5."}, Duration{},
+      o.grace_time);
   env::for_each_setting([&](const auto& row) { add(app, row.option, row.type, row.of(o.settings)); });
   app.add_flag("-h,--help", help, "Print this page and exit.");
   app.add_flag("--version", version, "Print the version and exit.");

@@ -2,6 +2,7 @@
 // The command line of accelerate_launch.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,7 +19,8 @@ struct LaunchOptions {
   std::optional<int64_t> num_processes{};  ///< 1 to 4096; unset: one per visible GPU, one on the CPU, without GPUs or
                                            ///< on a device by number
   std::optional<int64_t> main_process_port{};
-  std::vector<std::string> command{};  ///< program and its arguments
+  std::optional<std::chrono::milliseconds> grace_time{};  ///< between SIGTERM and SIGKILL; unset: 5 s
+  std::vector<std::string> command{};                     ///< program and its arguments
 
   bool operator==(const LaunchOptions&) const = default;
 };

@@ -84,7 +84,7 @@ PrivateFolder::~PrivateFolder() {
 PrivateFolder folder_for_temporary_files() {
   const char* given = std::getenv("TMPDIR");
   if (given != nullptr && *given != '\0') return PrivateFolder(given, "TMPDIR");
-  return PrivateFolder("/tmp");
+  return PrivateFolder(access("/tmp", W_OK | X_OK) == 0 ? "/tmp" : "/dev/shm");
 }
 
 }  // namespace accelerate::launch

@@ -31,7 +31,7 @@ class PrivateFolder {
   base::FileDescriptor lock_;
 };
 
-/// TMPDIR, else /tmp, as the parent of a PrivateFolder.
+/// TMPDIR, else /tmp, else (where that cannot be written) /dev/shm, as the parent of a PrivateFolder.
 PrivateFolder folder_for_temporary_files();
 
 }  // namespace accelerate::launch

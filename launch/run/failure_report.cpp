@@ -5,8 +5,10 @@
 #include <fmt/ranges.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <cctype>
 #include <cstring>
+#include <ctime>
 
 namespace accelerate::launch {
 namespace {
@@ -30,6 +32,27 @@ std::string what_happened(const Failure& failure) {
   return text + (failure.others_were_stopped ? "; the others were stopped" : "");
 }
 
+/// The lines without those that show the error.
+std::string without(std::string lines, const std::string& error) {
+  const auto at = error.empty() ? std::string::npos : lines.find(error);
+  if (at == std::string::npos) return lines;
+  const auto line_before = at == 0 ? std::string::npos : lines.rfind('\n', at - 1);
+  const auto begin = line_before == std::string::npos ? 0 : line_before + 1;
+  const auto end = lines.find('\n', at + error.size());
+  return lines.erase(begin, end == std::string::npos ? end : end + 1 - begin);
+}
+
+/// Its error, where it left one, and its last lines.
+std::string last_words(const JobEnd& end) {
+  const auto lines = without(end.last_lines, end.error);
+  std::string text = end.error.empty() ? "" : fmt::format("Its error follows.\n{}\n", end.error);
+  if (end.earlier_error) {
+    text += fmt::format("Worker {} had an error before:\n{}\n", end.earlier_error->first, end.earlier_error->second);
+  }
+  if (lines.empty()) return text.empty() ? "It printed nothing.\n" : text;
+  return fmt::format("{}Its last lines follow.\n{}", text, lines);
+}
+
 }  // namespace
 
 std::string describe(int status) {
@@ -43,18 +66,27 @@ std::string describe(int status) {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
+std::string clock_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local);
+  return text.data();
+}
+
 std::string failure_report(const Failure& failure, const JobEnd& end) {
-  const auto who = fmt::format("accelerate_launch: worker {} ({}, pid {})", failure.rank, end.host, failure.pid);
-  const auto lines = (end.last_lines.empty() ? "It printed nothing.\n" : "Its last lines follow.\n") + end.last_lines;
+  const auto place = fmt::format("({}, pid {}, {})", end.host, failure.pid, end.time);
+  const auto who = fmt::format("accelerate_launch: worker {} {}", failure.rank, place);
   if (failure.never_came) {
-    return fmt::format("accelerate_launch: {} ({}, pid {}); all were stopped. {}", failure.cause, end.host, failure.pid,
-                       lines);
+    return fmt::format("accelerate_launch: {} {}; all were stopped. {}", failure.cause, place, last_words(end));
   }
   if (end.signal != 0) {
     return fmt::format("{} ended with {} after signal {} was passed on.\n", who, failure.cause, end.signal);
   }
-  if (end.workers == 1) return fmt::format("{} ended with {}.\n", who, failure.cause);
-  return fmt::format("{} {}. {}", who, what_happened(failure), lines);
+  if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure), last_words(end));
+  const bool shown = end.error.empty() || end.last_lines.find(end.error) != std::string::npos;
+  return fmt::format("{} ended with {}.{}\n", who, failure.cause, shown ? "" : " Its error follows.\n" + end.error);
 }
 
 }  // namespace accelerate::launch

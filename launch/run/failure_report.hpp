@@ -5,7 +5,9 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace accelerate::launch {
@@ -17,6 +19,9 @@ std::string describe(int status);
 
 /// What a shell would see: the exit code, or 128 + signal.
 int exit_code_of(int status);
+
+/// "2026-11-22 15:04:05", on this machine's clock and in its time zone.
+std::string clock_time();
 
 /// The failure that ends a job, and how the job stood then.
 struct Failure {
@@ -35,11 +40,15 @@ struct JobEnd {
   std::string host{};
   size_t workers = 1;
   int signal = 0;            ///< that was passed on to the workers; 0: none
+  std::string time{};        ///< of the failure: "2026-11-22 15:04:05"
   std::string last_lines{};  ///< of the worker that failed; empty: it printed nothing
+  std::string error{};       ///< what the worker said of its failure (error_files.hpp); empty: nothing
+  std::optional<std::pair<int64_t, std::string>> earlier_error{};  ///< another rank's that is older
 };
 
-/// "accelerate_launch: worker 5 (gpu-b, pid 4121) ended first, signal 9 (killed); the others were stopped. Its last
-/// lines follow." and these. Only who ended before all others is said to have ended first. Pure.
+/// "accelerate_launch: worker 5 (gpu-b, pid 4121, 2026-11-22 15:04:05) ended first, signal 9 (killed); the others were
+/// stopped. Its last lines follow." and these. An error is told once: lines that show it too are left out. Only who
+/// ended before all others is said to have ended first. Pure.
 std::string failure_report(const Failure& failure, const JobEnd& end);
 
 }  // namespace accelerate::launch

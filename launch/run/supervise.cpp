@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "launch/pmix/private_folder.hpp"
 #include "launch/pmix/server.hpp"
+#include "launch/run/error_files.hpp"
 #include "launch/run/failure_report.hpp"
 #include "launch/run/lifetimes.hpp"
 #include "launch/run/mpi_start.hpp"
@@ -67,6 +69,7 @@ class Supervisor {
     if (plan.serve_mpi) mpi_ = serve_mpi(static_cast<int64_t>(plan.workers.size()));
     for (auto planned : plan.workers) {
       if (mpi_) planned.environment.merge(mpi_->variables(planned.rank));
+      planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folder_.path(), planned.rank);
       Process process = spawn(program, planned, open_files_.before());
       lifetimes_.add(planned.rank, process.pid);
       output_.add(std::move(process.out), std::move(process.err));
@@ -187,6 +190,7 @@ class Supervisor {
   }
 
   void fail(const Worker& worker, const std::string& cause, int exit_code) {
+    failed_at_ = clock_time();
     failure_ = Failure{.rank = worker.rank,
                        .pid = worker.pid,
                        .cause = cause,
@@ -209,10 +213,26 @@ class Supervisor {
     if (!failure_) return;
     const auto& workers = lifetimes_.workers();
     const auto failed = static_cast<size_t>(&worker_of(failure_->rank) - workers.data());
-    output_.say(failure_report(*failure_, {.host = base::host_name(),
-                                           .workers = workers.size(),
-                                           .signal = told_,
-                                           .last_lines = output_.last_lines(failed)}));
+    JobEnd end{.host = base::host_name(),
+               .workers = workers.size(),
+               .signal = told_,
+               .time = failed_at_,
+               .last_lines = output_.last_lines(failed)};
+    add_errors(end);
+    output_.say(failure_report(*failure_, end));
+  }
+
+  void add_errors(JobEnd& end) const {
+    std::vector<std::pair<int64_t, base::ErrorNote>> notes;
+    for (const auto& worker : lifetimes_.workers()) {
+      if (auto note = read_error_note(folder_.path(), worker.rank)) notes.emplace_back(worker.rank, std::move(*note));
+    }
+    for (const auto& [rank, note] : notes) {
+      if (rank == failure_->rank) end.error = note.text;
+    }
+    if (const auto earlier = earlier_error(notes, failure_->rank)) {
+      end.earlier_error = std::pair(earlier->first, earlier->second.text);
+    }
   }
 
   /// A slow reader gets all of it, unless we are told to stop.
@@ -234,10 +254,12 @@ class Supervisor {
   SuperviseOptions options_;
   OpenFiles open_files_;
   Signals signals_;  // before the server: its threads inherit what is blocked
+  PrivateFolder folder_ = folder_for_temporary_files();
   std::unique_ptr<MpiServer> mpi_;
   Output output_;
   Lifetimes lifetimes_;
   std::optional<Failure> failure_;
+  std::string failed_at_;
   std::optional<Clock::time_point> start_deadline_;
   std::optional<Clock::time_point> stragglers_at_;
   int told_ = 0;         // the signal that we passed on

@@ -152,6 +152,13 @@ TEST_CASE("a second signal does not wait for stubborn ranks") {
   CHECK(child.wait().code == 128 + SIGKILL);
 }
 
+TEST_CASE("the grace time is the user's") {
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--grace_time", "0.2", "sh", "-c",
+                           "[ $RANK = 0 ] && sleep 0.5 && exit 5; trap '' TERM; while :; do sleep 1; done"});
+  CHECK(ran.code == 5);  // the default of 5 s would do too, in its time
+  CHECK(ran.err.find("exit code 5; the others were stopped.") != std::string::npos);
+}
+
 TEST_CASE("SIGUSR1 and SIGUSR2 reach the ranks and end nothing, however often they come") {
   Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                         "n=0; trap 'n=$((n+1))' USR1; trap 'echo rank $RANK had $n; exit 0' USR2; echo up; "

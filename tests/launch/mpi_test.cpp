@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
 
 using testing::Child;
 using testing::launch;
 using testing::launcher;
+using testing::Scratch;
 
 namespace {
 
@@ -38,18 +40,6 @@ std::vector<std::string> hello(int ranks) {
   }
   return lines;
 }
-
-/// A folder of this test where temporary files go, so that other jobs on this machine do not disturb.
-struct Scratch {
-  Scratch() {
-    char name[] = "/tmp/mpi_test.XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Scratch() { std::filesystem::remove_all(path); }
-  [[nodiscard]] bool empty() const { return std::filesystem::is_empty(path); }
-  [[nodiscard]] accelerate::env::Variables variables() const { return {{"TMPDIR", path}}; }
-  std::string path;
-};
 
 /// What Open MPI, PMIx or the launcher called pid left in shared memory.
 std::set<std::string> shared_memory_of(pid_t launcher_pid) {

@@ -133,13 +133,23 @@ TEST_CASE("a wrong command line is refused with what was given and what is allow
         "accelerate_launch: --num_processes: At Most 1 required but received 2; see accelerate_launch --help");
 }
 
+TEST_CASE("the grace time is seconds, with a fraction where wanted") {
+  CHECK(parse({"--grace_time", "0.25", "x"}).options.grace_time == std::chrono::milliseconds(250));
+  CHECK(parse({"--grace-time=30", "x"}).options.grace_time == std::chrono::seconds(30));
+  for (const char* wrong : {"", "5s", "-1", "nan", "1e10"}) {
+    CAPTURE(wrong);
+    CHECK(refusal({"--grace_time", wrong, "x"}) ==
+          "accelerate_launch: --grace_time is '" + std::string(wrong) + "', must be seconds, 0 to 1000000000");
+  }
+}
+
 TEST_CASE("help is one page that names every option once") {
   const auto page = parse({"--help"}).print;
   REQUIRE(page);
   for (const char* option :
        {"--cpu ", "--num_processes N", "--backend NAME", "--main_process_port PORT", "--num_cpu_threads_per_process N",
         "--gradient_accumulation_steps N", "--mixed_precision NAME", "--debug ", "--timeout SECONDS", "--device NAME",
-        "--allow_shared_gpus ", "--help ", "--version "}) {
+        "--allow_shared_gpus ", "--grace_time SECONDS", "--help ", "--version "}) {
     CAPTURE(option);
     const auto first = page->find("  " + std::string(option));
     REQUIRE(first != std::string::npos);

@@ -20,21 +20,24 @@ TEST_CASE("a status is told in words and as a shell's exit code") {
 }
 
 TEST_CASE("who ended before all others is named with its last lines") {
-  CHECK(failure_report({.rank = 5, .pid = 4121, .cause = "signal 9 (killed)", .others_were_stopped = true},
-                       {.host = "gpu-b", .workers = 8, .last_lines = "loss 0.5\nboom\n"}) ==
-        "accelerate_launch: worker 5 (gpu-b, pid 4121) ended first, signal 9 (killed); the others were stopped. Its "
+  CHECK(failure_report(
+            {.rank = 5, .pid = 4121, .cause = "signal 9 (killed)", .others_were_stopped = true},
+            {.host = "gpu-b", .workers = 8, .time = "2026-11-22 15:04:05", .last_lines = "loss 0.5\nboom\n"}) ==
+        "accelerate_launch: worker 5 (gpu-b, pid 4121, 2026-11-22 15:04:05) ended first, signal 9 (killed); the others "
+        "were stopped. Its "
         "last lines follow.\nloss 0.5\nboom\n");
-  CHECK(failure_report({.rank = 1, .pid = 12, .cause = "MPI_Abort(7)"}, {.host = "a", .workers = 2}) ==
-        "accelerate_launch: worker 1 (a, pid 12) ended first, MPI_Abort(7). It printed nothing.\n");
+  CHECK(failure_report({.rank = 1, .pid = 12, .cause = "MPI_Abort(7)"}, {.host = "a", .workers = 2, .time = "t"}) ==
+        "accelerate_launch: worker 1 (a, pid 12, t) ended first, MPI_Abort(7). It printed nothing.\n");
 }
 
 TEST_CASE("who failed after others had ended is not said to have ended first") {
   const auto text = [](std::vector<int64_t> before) {
     return failure_report({.rank = 9, .pid = 12, .cause = "exit code 4", .ended_before = std::move(before)},
-                          {.host = "a", .workers = 64});
+                          {.host = "a", .workers = 64, .time = "t"});
   };
   CHECK(text({0}) ==
-        "accelerate_launch: worker 9 (a, pid 12) failed first, exit code 4, after worker 0 had ended with exit code 0. "
+        "accelerate_launch: worker 9 (a, pid 12, t) failed first, exit code 4, after worker 0 had ended with exit code "
+        "0. "
         "It printed nothing.\n");
   CHECK(text({0, 2}).find(", after workers 0 and 2 had ended with exit code 0. ") != std::string::npos);
   CHECK(text({0, 2, 3, 7}).find(", after workers 0, 2, 3 and 7 had ended with exit code 0. ") != std::string::npos);
@@ -42,16 +45,50 @@ TEST_CASE("who failed after others had ended is not said to have ended first") {
 }
 
 TEST_CASE("a worker that stood still is named: it may be what the failed one waited for") {
-  CHECK(failure_report({.rank = 0, .pid = 12, .cause = "exit code 1", .suspended = {1}, .others_were_stopped = true},
-                       {.host = "a", .workers = 2}) ==
-        "accelerate_launch: worker 0 (a, pid 12) ended first, exit code 1, while worker 1 was suspended by a signal; "
-        "the others were stopped. It printed nothing.\n");
+  CHECK(
+      failure_report({.rank = 0, .pid = 12, .cause = "exit code 1", .suspended = {1}, .others_were_stopped = true},
+                     {.host = "a", .workers = 2, .time = "t"}) ==
+      "accelerate_launch: worker 0 (a, pid 12, t) ended first, exit code 1, while worker 1 was suspended by a signal; "
+      "the others were stopped. It printed nothing.\n");
 }
 
 TEST_CASE("a job of one worker, and one that was told to end, need fewer words") {
-  CHECK(failure_report({.rank = 0, .pid = 12, .cause = "exit code 3"}, {.host = "a", .last_lines = "printed\n"}) ==
-        "accelerate_launch: worker 0 (a, pid 12) ended with exit code 3.\n");
-  CHECK(failure_report({.rank = 1, .pid = 12, .cause = "signal 15 (terminated)", .ended_before = {0}},
-                       {.host = "a", .workers = 2, .signal = 15}) ==
-        "accelerate_launch: worker 1 (a, pid 12) ended with signal 15 (terminated) after signal 15 was passed on.\n");
+  CHECK(failure_report({.rank = 0, .pid = 12, .cause = "exit code 3"},
+                       {.host = "a", .time = "t", .last_lines = "printed\n"}) ==
+        "accelerate_launch: worker 0 (a, pid 12, t) ended with exit code 3.\n");
+  CHECK(
+      failure_report({.rank = 1, .pid = 12, .cause = "signal 15 (terminated)", .ended_before = {0}},
+                     {.host = "a", .workers = 2, .signal = 15, .time = "t"}) ==
+      "accelerate_launch: worker 1 (a, pid 12, t) ended with signal 15 (terminated) after signal 15 was passed on.\n");
+}
+
+TEST_CASE("what the worker said of its failure comes once, before its last lines") {
+  const auto text = [](std::string lines, std::string error, size_t workers = 2) {
+    return failure_report(
+        {.rank = 0, .pid = 12, .cause = "exit code 1"},
+        {.host = "a", .workers = workers, .time = "t", .last_lines = std::move(lines), .error = std::move(error)});
+  };
+  const std::string head = "accelerate_launch: worker 0 (a, pid 12, t) ended first, exit code 1. Its error follows.\n";
+  CHECK(text("loss\n  what():  shard: 0\nAborted\n", "shard: 0") ==
+        head + "shard: 0\nIts last lines follow.\nloss\nAborted\n");
+  CHECK(text("shard: 0\n", "shard: 0") == head + "shard: 0\n");
+  CHECK(text("", "two\nlines") == head + "two\nlines\n");
+  CHECK(text("a: two\nlines\nb\n", "two\nlines") == head + "two\nlines\nIts last lines follow.\nb\n");
+  const std::string alone = "accelerate_launch: worker 0 (a, pid 12, t) ended with exit code 1.";
+  CHECK(text("shard: 0\n", "shard: 0", 1) == alone + "\n");
+  CHECK(text("loss\n", "shard: 0", 1) == alone + " Its error follows.\nshard: 0\n");
+}
+
+TEST_CASE("an older error of another worker is told too") {
+  CHECK(
+      failure_report({.rank = 0, .pid = 12, .cause = "exit code 1"},
+                     {.host = "a", .workers = 2, .time = "t", .error = "lost", .earlier_error = {{1, "full disk"}}}) ==
+      "accelerate_launch: worker 0 (a, pid 12, t) ended first, exit code 1. Its error follows.\nlost\n"
+      "Worker 1 had an error before:\nfull disk\n");
+}
+
+TEST_CASE("the clock's time has a date and seconds") {
+  const auto now = accelerate::launch::clock_time();
+  REQUIRE(now.size() == 19);
+  CHECK(now.find_first_not_of("0123456789-: ") == std::string::npos);
 }

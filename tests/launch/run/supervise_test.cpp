@@ -40,15 +40,15 @@ accelerate::launch::LaunchPlan ranks(int64_t count, const std::string& script) {
   return plan(options, {}, accelerate::env::current_variables(), {.port = 29500});
 }
 
-/// "accelerate_launch: worker 1 (host, pid ...) tail": the process number differs from run to run.
+/// "accelerate_launch: worker 1 (host, pid ..., time) tail": process number and time differ from run to run.
 void check_said(const std::string& text, int rank, const std::string& rest) {
   CAPTURE(text);
   const std::string head =
       "accelerate_launch: worker " + std::to_string(rank) + " (" + accelerate::base::host_name() + ", pid ";
   const auto at = text.find(head);
   REQUIRE(at != std::string::npos);
-  const auto number_end = text.find_first_not_of("0123456789", at + head.size());
-  CHECK(text.substr(number_end) == rest);
+  const auto place_end = text.find(')', at + head.size());
+  CHECK(text.substr(place_end) == rest);
 }
 
 }  // namespace
@@ -140,6 +140,19 @@ TEST_CASE("helpers that a rank leaves behind do not outlive it, and no zombie st
   const pid_t helper = static_cast<pid_t>(std::stol(out.text()));
   CHECK(testing::gone(helper));
   CHECK(waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("a worker that writes torchrun's error file is quoted") {
+  const Sink out;
+  const Sink err;
+  CHECK(
+      supervise(ranks(2,
+                      "if [ $RANK = 0 ]; then exec sleep 300; fi; echo loss; "
+                      "echo '{\"message\": \"no \\\"data\\\"\", \"timestamp\": 7}' > $TORCHELASTIC_ERROR_FILE; exit 1"),
+                {.out = out.fd, .err = err.fd}) == 1);
+  check_said(err.text(), 1,
+             ") ended first, exit code 1; the others were stopped. Its error follows.\nno \"data\"\n"
+             "Its last lines follow.\nloss\n");
 }
 
 TEST_CASE("lines of several ranks do not mix") {

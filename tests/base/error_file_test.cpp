@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/base/error_file.hpp"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+
+#include "accelerate/base/error.hpp"
+#include "tests/launch/scratch.hpp"
+
+using accelerate::ErrorKind;
+using accelerate::base::ErrorNote;
+using accelerate::base::parse_error_note;
+namespace base = accelerate::base;
+
+namespace {
+
+[[noreturn]] void fail_at_work() { base::fail(ErrorKind::data, {}, "read", "line 3 is \"x\""); }
+
+/// What a process left in its error file that did this.
+std::string left_by(const std::function<void()>& work) {
+  const testing::Scratch scratch;
+  const std::string path = scratch.path + "/error.json";
+  const pid_t pid = fork();
+  if (pid == 0) {
+    setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
+    std::set_terminate([] { _exit(7); });  // no core, and doctest's own words would only disturb
+    work();
+    _exit(0);
+  }
+  waitpid(pid, nullptr, 0);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  const auto note = parse_error_note(text.str());
+  return note ? note->text : "";
+}
+
+}  // namespace
+
+TEST_CASE("an error note is what torchrun reads, and comes back whole") {
+  const ErrorNote note{.text = "[rank 1 of 2, a] read: \"x\"\n", .time_ns = 1'700'000'000'123'456'789};
+  CHECK(
+      base::to_json(note) ==
+      R"({"message":{"extraInfo":{"time_ns":1700000000123456789,"timestamp":"1700000000"},"message":"[rank 1 of 2, a] read: \"x\"\n"}})");
+  CHECK(parse_error_note(base::to_json(note)) == note);
+}
+
+TEST_CASE("text that is not UTF-8 does not hinder the note") {
+  CHECK(base::to_json({.text = "\xff"}).find("\xef\xbf\xbd") != std::string::npos);
+}
+
+TEST_CASE("both of torchrun's forms are read, and anything else is nothing") {
+  CHECK(parse_error_note(R"({"message": "lost", "timestamp": 7})") == ErrorNote{"lost", 7'000'000'000});
+  CHECK(
+      parse_error_note(R"({"message": {"message": "lost", "extraInfo": {"py_callstack": "...", "timestamp": "7"}}})") ==
+      ErrorNote{"lost", 7'000'000'000});
+  for (const auto* junk : {"", "{", "[]", "7", "{}", R"({"message": 7})", R"({"message": {}})", R"({"message": ""})"}) {
+    CAPTURE(junk);
+    CHECK_FALSE(parse_error_note(junk));
+  }
+}
+
+TEST_CASE("an error that ends the process is left in the file that the launcher named") {
+  CHECK(left_by([]() noexcept { fail_at_work(); }) == "read: line 3 is \"x\"");
+}
+
+TEST_CASE("so is one that main() turned into an exit code") {
+  CHECK(left_by([] {
+          try {
+            fail_at_work();
+          } catch (const accelerate::Error&) {
+            exit(1);
+          }
+        }) == "read: line 3 is \"x\"");
+}
+
+TEST_CASE("an error that was handled is not: the process ended well") {
+  CHECK(left_by([] {
+          try {
+            fail_at_work();
+          } catch (const accelerate::Error&) {
+            exit(0);
+          }
+        }) == "");
+}
