@@ -18,7 +18,8 @@ Names operator+(Names left, const Names& right) {
 
 // Plain C++: nothing of LibTorch may be included.
 bool is_plain(const std::string& place) {
-  return place == "archive" || place == "base" || place == "env" || place == "launch" || place.starts_with("launch/");
+  static const Names rooms{"archive", "base", "env", "launch", "tracking"};
+  return rooms.contains(place) || place.starts_with("launch/");
 }
 
 // Rooms so large that their folders are places of their own; a file directly in one of them is its face.
@@ -92,6 +93,7 @@ const std::map<std::string, Names>& table() {
     rows["data"].erase("comm");
     for (const auto& wing : data_wings) rows[wing] = rows["data"] + Names{"data"};
     rows["optim"].erase("comm");
+    rows["tracking"] = ground;
     return rows;
   }();
   return made;

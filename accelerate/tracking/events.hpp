@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of TensorBoard's event files; their .proto files are in tensorboard/compat/proto and plugins/hparams.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "accelerate/tracking/protobuf.hpp"
+#include "accelerate/tracking/values.hpp"
+
+namespace accelerate::tracking {
+
+/// The first of a file.
+[[nodiscard]] Message version_event(double time);
+
+/// summary   one or several summary values, from below
+[[nodiscard]] Message summary_event(const std::vector<Message>& summary, int64_t step, double time);
+
+[[nodiscard]] Message scalar_summary(const std::string& tag, double value);
+[[nodiscard]] Message text_summary(const std::string& tag, const std::string& text);
+[[nodiscard]] Message image_summary(const std::string& tag, const Image& image);
+[[nodiscard]] Message histogram_summary(const std::string& tag, const Histogram& histogram);
+
+/// What the tab HPARAMS shows: the configuration of the run, where it begins.
+[[nodiscard]] std::vector<Message> hparams_summaries(const std::string& name, const Values& config, double time);
+/// ... and that it ended well.
+[[nodiscard]] Message hparams_end_summary(double time);
+
+}  // namespace accelerate::tracking

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trackers of one Accelerator.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/tracking/tracker.hpp"
+
+namespace accelerate::tracking {
+
+/// One tracker of log_with: the name of one of the library's, "all" of them, or an object of the user's own.
+class LogWith {
+ public:
+  LogWith(const char* name) : name_(name) {}
+  LogWith(std::string name) : name_(std::move(name)) {}
+  template <std::derived_from<Tracker> Own>
+  LogWith(std::shared_ptr<Own> tracker) : tracker_(std::move(tracker)) {}
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const std::shared_ptr<Tracker>& tracker() const { return tracker_; }
+
+ private:
+  std::string name_;
+  std::shared_ptr<Tracker> tracker_;
+};
+
+struct TrackingOptions {
+  std::vector<LogWith> log_with{};
+  std::optional<std::string> logging_dir{};
+};
+
+/// Hands what is logged to every tracker of this rank. Once a run has begun, a tracker that throws is named in the log,
+/// once, and stops nothing.
+class Trackers {
+ public:
+  /// None: what is logged goes nowhere.
+  Trackers() = default;
+  /// Nothing is written before start().
+  /// Throws Error (usage), on every rank, for a name that no tracker has, a null pointer, two trackers of one name, and
+  /// a tracker that needs a logging_dir where none is given.
+  Trackers(const TrackingOptions& options, const Place& place);
+  ~Trackers();
+  Trackers(Trackers&&) noexcept = default;
+  Trackers& operator=(Trackers&& other) noexcept;
+
+  /// Begins a run, which ends the one before it.
+  /// Throws Error (usage) for a project that is no name of a folder, and what starting a tracker throws: Error (io) for
+  /// a folder that cannot be written.
+  void start(const std::string& project, const Values& config);
+  void log(const Values& values, Step step);
+  void log_text(const std::string& name, const std::string& text, Step step);
+  void log_images(const std::string& name, const std::vector<Image>& images, Step step);
+  void log_histogram(const std::string& name, const Histogram& histogram, Step step);
+  /// Ends the run. Never throws.
+  void finish() noexcept;
+
+  /// A tracker that runs on no more than the main process is, on others, one that keeps nothing.
+  /// Throws Error (usage), naming those there are.
+  [[nodiscard]] std::shared_ptr<Tracker> get(std::string_view name) const;
+  /// Whether a tracker of this rank is in a run: what is dear to log is made only then.
+  [[nodiscard]] bool in_run() const { return in_run_ && !here_.empty(); }
+
+ private:
+  void each(std::string_view what, const std::function<void(Tracker&)>& call) noexcept;
+  void say_failed(const Tracker& tracker, std::string_view what, std::string_view why) noexcept;
+  [[nodiscard]] std::filesystem::path make_folder(const std::string& project) const;
+
+  std::optional<std::string> logging_dir_;
+  Place place_;
+  std::vector<std::shared_ptr<Tracker>> all_, here_;  // here: on this rank
+  bool in_run_ = false;
+  std::set<std::string, std::less<>> failed_;
+};
+
+}  // namespace accelerate::tracking

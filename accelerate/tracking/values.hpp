@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What trackers are given.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace accelerate::tracking {
+
+/// Tensors of one element, of whatever library.
+template <typename T>
+concept ScalarTensor = requires(const T& tensor) {
+  { tensor.template item<double>() } -> std::convertible_to<double>;
+};
+
+/// A number, a text, or numbers by name that belong together (a loss for training, one for validation).
+class Value {
+ public:
+  using Group = std::map<std::string, double>;
+  using Kind = std::variant<bool, int64_t, double, std::string, Group>;
+
+  template <typename T>
+  requires std::is_arithmetic_v<T> Value(T number) : kind_(number_of(number)) {}
+  Value(const char* text) : kind_(std::string(text)) {}
+  Value(std::string_view text) : kind_(std::string(text)) {}
+  Value(std::string text) : kind_(std::move(text)) {}
+  Value(Group group) : kind_(std::move(group)) {}
+  /// Waits for the tensor's device. It has one element.
+  template <ScalarTensor Tensor>
+  Value(const Tensor& tensor) : kind_(tensor.template item<double>()) {}
+
+  [[nodiscard]] const Kind& kind() const { return kind_; }
+  bool operator==(const Value&) const = default;
+
+ private:
+  template <typename T>
+  static Kind number_of(T number) {
+    if constexpr (std::same_as<T, bool>) {
+      return number;
+    } else if constexpr (std::integral<T>) {
+      return static_cast<int64_t>(number);
+    } else {
+      return static_cast<double>(number);
+    }
+  }
+  Kind kind_;
+};
+
+/// By name, in the order in which they were written.
+using Values = std::vector<std::pair<std::string, Value>>;
+
+/// Groups taken apart: "loss" of {train, test} becomes loss/train and loss/test.
+[[nodiscard]] Values flattened(const Values& values);
+
+/// The number that it is (bools as 0 and 1); none for texts and groups.
+[[nodiscard]] std::optional<double> number_of(const Value& value);
+
+/// Of optimizer steps, batches, epochs: what the program counts.
+using Step = std::optional<int64_t>;
+
+/// A picture of 8 bits a channel.
+struct Image {
+  int64_t height = 0, width = 0;
+  int64_t channels = 0;           ///< 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
+  std::vector<uint8_t> pixels{};  ///< [height, width, channels]
+};
+
+/// How numbers are spread.
+struct Histogram {
+  double lowest = 0.0, highest = 0.0;
+  double count = 0.0, sum = 0.0, sum_of_squares = 0.0;
+  std::vector<double> limits{};  ///< upper, of each bucket; none may lie above the last
+  std::vector<double> counts{};  ///< [limits]
+};
+
+/// Buckets that grow by a tenth, as TensorBoard's own: from 1e-12 to 1e20, alike on both sides of 0. Infinities and
+/// NaNs are left out.
+[[nodiscard]] Histogram histogram_of(std::span<const double> numbers);
+
+}  // namespace accelerate::tracking
