@@ -33,11 +33,6 @@ base::FileDescriptor open_folder(const fs::path& path) {
   return base::FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-void bring_to_disk(const fs::path& folder, std::string_view operation) {
-  const auto open = open_folder(folder);
-  if (!open || ::fsync(open.get()) != 0) fail(operation, folder, "cannot be brought to the disk");
-}
-
 fs::path parent_of(const fs::path& place) { return place.has_parent_path() ? place.parent_path() : fs::path("."); }
 
 std::optional<int64_t> number_of(const std::string& name) {
@@ -65,6 +60,11 @@ bool is_leftover(const fs::path& path) {
 }
 
 }  // namespace
+
+void bring_to_disk(const fs::path& folder, std::string_view operation) {
+  const auto open = open_folder(folder);
+  if (!open || ::fsync(open.get()) != 0) fail(operation, folder, "cannot be brought to the disk");
+}
 
 NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::move(place)), operation_(operation) {
   const fs::path parent = parent_of(place_);
@@ -125,19 +125,21 @@ Manifest manifest_of(const fs::path& folder, std::string_view operation) {
   return read_manifest(file.text(), {.path = path.string(), .operation = std::string(operation)});
 }
 
+std::optional<std::string> what_is_wrong_with(const ManifestFile& listed, const fs::path& folder, bool verify) {
+  std::error_code error;
+  const auto bytes = fs::file_size(folder / listed.name, error);
+  if (error) return fmt::format("{} is missing", listed.name);
+  if (bytes != listed.bytes) return fmt::format("{} has {} bytes, expected {}", listed.name, bytes, listed.bytes);
+  if (!verify) return std::nullopt;
+  const std::string now = checksum_of(MappedFile(folder / listed.name, "load").text());
+  if (now == listed.checksum) return std::nullopt;
+  return fmt::format("{} has checksum {}, expected {}: its bytes were changed", listed.name, now, listed.checksum);
+}
+
 std::optional<std::string> what_is_wrong(const fs::path& folder, bool verify) {
   try {
     for (const ManifestFile& listed : manifest_of(folder, "load").files) {
-      std::error_code error;
-      const auto bytes = fs::file_size(folder / listed.name, error);
-      if (error) return fmt::format("{} is missing", listed.name);
-      if (bytes != listed.bytes) return fmt::format("{} has {} bytes, expected {}", listed.name, bytes, listed.bytes);
-      if (!verify) continue;
-      const std::string now = checksum_of(MappedFile(folder / listed.name, "load").text());
-      if (now != listed.checksum) {
-        return fmt::format("{} has checksum {}, expected {}: its bytes were changed", listed.name, now,
-                           listed.checksum);
-      }
+      if (auto wrong = what_is_wrong_with(listed, folder, verify)) return wrong;
     }
     return std::nullopt;
   } catch (const Error& error) {

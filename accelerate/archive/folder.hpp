@@ -44,6 +44,14 @@ class NewFolder {
 /// Takes away what processes that were killed left beside a place: folders in the making that nobody holds.
 void remove_leftovers(const std::filesystem::path& parent);
 
+/// What was renamed within a folder stays so after a loss of power. Throws Error (io).
+void bring_to_disk(const std::filesystem::path& folder, std::string_view operation);
+
+/// What is wrong with one file of a checkpoint's folder, in a sentence; none: it is as the manifest says.
+/// verify   its checksum too, which reads all of it
+[[nodiscard]] std::optional<std::string> what_is_wrong_with(const ManifestFile& listed,
+                                                            const std::filesystem::path& folder, bool verify);
+
 /// What is wrong with a checkpoint's folder, in a sentence; none: it is whole.
 /// verify   checksums too, which reads all of it
 [[nodiscard]] std::optional<std::string> what_is_wrong(const std::filesystem::path& folder, bool verify);

@@ -5,6 +5,7 @@
 #include "accelerate/archive/manifest.hpp"
 #include "accelerate/archive/pickle.hpp"
 #include "accelerate/archive/safetensors.hpp"
+#include "accelerate/archive/torch_file.hpp"
 #include "accelerate/archive/unpickle.hpp"
 #include "accelerate/archive/zip.hpp"
 #include "tests/mutation.hpp"
@@ -65,6 +66,33 @@ Format pickles() {
           }};
 }
 
+// The pickle within is what is changed: a changed ZIP file is another format's.
+Format torch_files() {
+  PicklePersistent storage;
+  *storage.id = {"storage"s, PickleGlobal{"torch", "FloatStorage"}, "0"s, "cpu"s, int64_t{6}};
+  PickleTuple shape, stride;
+  *shape.items = {int64_t{2}, int64_t{3}};
+  *stride.items = {int64_t{3}, int64_t{1}};
+  PickleObject tensor{std::make_shared<PickleObject::Parts>()};
+  tensor.parts->global = {"torch._utils", "_rebuild_tensor_v2"};
+  tensor.parts->arguments = {storage, int64_t{0}, shape, stride, false, PickleNone{}};
+  PickleObject parameter{std::make_shared<PickleObject::Parts>()};
+  parameter.parts->global = {"torch._utils", "_rebuild_parameter"};
+  parameter.parts->arguments = {tensor, true, PickleNone{}};
+  PickleDict dict;
+  dict.entries->emplace_back("weight"s, parameter);
+  return {.whole = {pickle(dict)}, .read = [](const fs::path& folder, uint64_t) {
+            StringSink sink;
+            ZipWriter zip(sink);
+            zip.add("a/data.pkl", file_in(folder));
+            zip.add("a/data/0", std::string(24, 'x'));
+            zip.finish();
+            for (const auto& one : read_torch_file(sink.text(), origin).tensors) {
+              if (one.is_contiguous()) (void)one.bytes_of(sink.text());
+            }
+          }};
+}
+
 Format manifests() {
   return {.whole = {write_manifest({.library = "test",
                                     .files = {{"m", 10, "x"}, {"n", 3, "y"}},
@@ -76,7 +104,10 @@ Format manifests() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return mutation::run_formats(
-      {{"safetensors", safetensors_files}, {"zip", zip_files}, {"pickle", pickles}, {"manifest", manifests}}, argc,
-      argv);
+  return mutation::run_formats({{"safetensors", safetensors_files},
+                                {"zip", zip_files},
+                                {"pickle", pickles},
+                                {"torch", torch_files},
+                                {"manifest", manifests}},
+                               argc, argv);
 }

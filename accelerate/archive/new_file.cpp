@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/new_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "accelerate/archive/folder.hpp"
+
+namespace accelerate::archive {
+namespace {
+
+// Held by the process that writes it: what nobody holds was left by one that is gone.
+base::FileDescriptor held(const std::filesystem::path& path) {
+  base::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) file.reset();
+  return file;
+}
+
+}  // namespace
+
+NewFile::NewFile(std::filesystem::path place, std::string_view operation)
+    : place_(std::move(place)), path_(place_.string() + ".saving"), operation_(operation) {
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path_, error))) {
+    if (!held(path_)) {
+      base::fail(ErrorKind::usage, {}, operation_, "{} is being written by another process ({} is in the making)",
+                 place_.string(), path_.string());
+    }
+    std::filesystem::remove(path_, error);
+  }
+  sink_.emplace(path_, operation_);
+  lock_ = held(path_);
+}
+
+NewFile::~NewFile() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+void NewFile::commit(Existing existing) {
+  sink_->finish();
+  const unsigned flags = existing == Existing::keep ? RENAME_NOREPLACE : 0;
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, place_.c_str(), flags) != 0) {
+    base::fail(ErrorKind::io, {}, operation_, "{} cannot be renamed to {}: {}", path_.string(), place_.string(),
+               std::strerror(errno));
+  }
+  path_.clear();
+  bring_to_disk(place_.has_parent_path() ? place_.parent_path() : std::filesystem::path("."), operation_);
+}
+
+}  // namespace accelerate::archive

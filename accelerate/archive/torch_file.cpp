@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/torch_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+
+#include "accelerate/archive/unpickle.hpp"
+#include "accelerate/archive/zip.hpp"
+
+namespace accelerate::archive {
+namespace {
+
+struct TorchType {
+  std::string_view global, dtype;
+  uint64_t bits;
+};
+
+// Storages say their dtype; an untyped one leaves it to the tensor, which names it.
+constexpr std::array<TorchType, 18> torch_types{{{"torch.FloatStorage", "F32", 32},
+                                                 {"torch.DoubleStorage", "F64", 64},
+                                                 {"torch.HalfStorage", "F16", 16},
+                                                 {"torch.BFloat16Storage", "BF16", 16},
+                                                 {"torch.LongStorage", "I64", 64},
+                                                 {"torch.IntStorage", "I32", 32},
+                                                 {"torch.ShortStorage", "I16", 16},
+                                                 {"torch.CharStorage", "I8", 8},
+                                                 {"torch.ByteStorage", "U8", 8},
+                                                 {"torch.BoolStorage", "BOOL", 8},
+                                                 {"torch.ComplexFloatStorage", "C64", 64},
+                                                 {"torch.ComplexDoubleStorage", "C128", 128},
+                                                 {"torch.uint16", "U16", 16},
+                                                 {"torch.uint32", "U32", 32},
+                                                 {"torch.uint64", "U64", 64},
+                                                 {"torch.float8_e4m3fn", "F8_E4M3", 8},
+                                                 {"torch.float8_e5m2", "F8_E5M2", 8},
+                                                 {"torch.float8_e8m0fnu", "F8_E8M0", 8}}};
+constexpr std::string_view untyped_storage = "torch.storage.UntypedStorage";
+
+const AllowedGlobals& allowed_in_torch_files() {
+  static const AllowedGlobals names = [] {
+    AllowedGlobals all{"collections.OrderedDict",
+                       "torch._utils._rebuild_tensor_v2",
+                       "torch._utils._rebuild_tensor_v3",
+                       "torch._utils._rebuild_parameter",
+                       "torch.Size",
+                       "torch.device",
+                       "torch.float32",
+                       "torch.float64",
+                       "torch.float16",
+                       "torch.bfloat16",
+                       "torch.int64",
+                       "torch.int32",
+                       "torch.int16",
+                       "torch.int8",
+                       "torch.uint8",
+                       "torch.bool",
+                       "torch.complex64",
+                       "torch.complex128",
+                       "collections.defaultdict",
+                       "builtins.dict",
+                       "numpy._core.multiarray._reconstruct",
+                       "numpy.core.multiarray._reconstruct",
+                       "numpy.ndarray",
+                       "numpy.dtype",
+                       "_codecs.encode"};
+    all.insert(std::string(untyped_storage));
+    for (const TorchType& type : torch_types) all.insert(std::string(type.global));
+    return all;
+  }();
+  return names;
+}
+
+const TorchType* type_of(const PickleValue& value) {
+  const auto* global = value.as<PickleGlobal>();
+  if (global == nullptr) return nullptr;
+  const auto found = std::find_if(torch_types.begin(), torch_types.end(),
+                                  [name = global->str()](const TorchType& type) { return type.global == name; });
+  return found == torch_types.end() ? nullptr : &*found;
+}
+
+const PickleItems* arguments_of(const PickleValue& value, std::string_view global) {
+  const auto* object = value.as<PickleObject>();
+  return object != nullptr && object->parts->global.str() == global ? &object->parts->arguments : nullptr;
+}
+
+std::optional<uint64_t> natural_of(const PickleValue& value) {
+  const auto* number = value.as<int64_t>();
+  return number != nullptr && *number >= 0 ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
+}
+
+std::string text_of(const PickleValue& value) {
+  if (value.as<PickleNone>() != nullptr) return "None";
+  if (const auto* flag = value.as<bool>()) return *flag ? "True" : "False";
+  if (const auto* number = value.as<int64_t>()) return std::to_string(*number);
+  if (const auto* number = value.as<double>()) return fmt::format("{}", *number);
+  if (const auto* text = value.as<std::string>()) return in_quotes(*text);
+  if (const auto* global = value.as<PickleGlobal>()) return global->str();
+  if (const auto* bytes = value.as<PickleBytes>()) return fmt::format("{} bytes", bytes->bytes.size());
+  if (const auto* big = value.as<PickleBigInteger>()) {
+    std::string digits;
+    for (auto at = big->bytes.rbegin(); at != big->bytes.rend(); ++at) {
+      digits += fmt::format("{:02x}", static_cast<uint8_t>(*at));
+    }
+    return "0x" + digits;
+  }
+  return std::string(value.kind());
+}
+
+// Walks through a file's value and lists what it meets.
+class TorchLister {
+ public:
+  TorchLister(std::string_view file, const Origin& origin) : origin_(origin) {
+    const std::vector<ZipMember> members = read_zip(file, origin);
+    const auto main = std::find_if(members.begin(), members.end(),
+                                   [](const ZipMember& member) { return member.name.ends_with("/data.pkl"); });
+    if (main == members.end()) origin.broken("the ZIP file has no data.pkl; torch.save writes one");
+    const std::string top = main->name.substr(0, main->name.size() - std::string_view("data.pkl").size());
+    for (const ZipMember& member : members) {
+      if (!member.name.starts_with(top)) continue;
+      members_.emplace(member.name.substr(top.size()), member);
+    }
+    const auto order = members_.find("byteorder");
+    if (order != members_.end() && bytes_of(file, order->second) != "little") {
+      origin.broken("the numbers are in byte order {}, little is read", in_quotes(bytes_of(file, order->second)));
+    }
+    check_member(file, *main, origin);
+    list("", unpickle(bytes_of(file, *main), allowed_in_torch_files(), origin));
+  }
+
+  TorchFile take() { return std::move(result_); }
+
+ private:
+  static std::string joined(const std::string& path, const std::string& key) {
+    return path.empty() ? key : path + "." + key;
+  }
+  void list_items(const std::string& path, const PickleItems& items) {
+    for (size_t i = 0; i < items.size(); ++i) list(joined(path, std::to_string(i)), items[i]);
+  }
+  void list_entries(const std::string& path, const PickleEntries& entries) {
+    for (const auto& [key, value] : entries) {
+      const auto* text = key.as<std::string>();
+      list(joined(path, text != nullptr ? *text : text_of(key)), value);
+    }
+  }
+
+  void list(const std::string& path, const PickleValue& value) {
+    if (const auto* parameter = arguments_of(value, "torch._utils._rebuild_parameter")) {
+      if (parameter->empty()) origin_.broken("the parameter {} is made of nothing", in_quotes(path));
+      return list(path, parameter->front());
+    }
+    if (const auto* v2 = arguments_of(value, "torch._utils._rebuild_tensor_v2")) return list_tensor(path, *v2);
+    if (const auto* v3 = arguments_of(value, "torch._utils._rebuild_tensor_v3")) return list_tensor(path, *v3);
+    if (const auto* items = value.as<PickleList>()) return list_items(path, *items->items);
+    if (const auto* items = value.as<PickleTuple>()) return list_items(path, *items->items);
+    if (const auto* entries = entries_of(value)) return list_entries(path, *entries);
+    if (const auto* object = value.as<PickleObject>()) return list_object(path, *object->parts);
+    result_.others.emplace_back(path, text_of(value));
+  }
+  void list_object(const std::string& path, const PickleObject::Parts& parts) {
+    result_.others.emplace_back(path, parts.global.str());
+    list_items(path, parts.arguments);
+    list_items(path, parts.items);
+    list_entries(path, parts.entries);
+    if (parts.state.as<PickleNone>() == nullptr) list(path, parts.state);
+  }
+
+  void list_tensor(const std::string& path, const PickleItems& arguments) {
+    if (arguments.size() < 6) {
+      origin_.broken("the tensor {} is made of {} values, expected at least 6", in_quotes(path), arguments.size());
+    }
+    TorchTensor tensor{.path = path};
+    const auto* storage = arguments[0].as<PicklePersistent>();
+    if (storage == nullptr || storage->id->size() < 5) {
+      origin_.broken("the tensor {} lies in {}, expected a storage", in_quotes(path), arguments[0].kind());
+    }
+    const PickleItems& id = *storage->id;
+    const TorchType* type = type_of(arguments.size() > 6 ? arguments[6] : id[1]);
+    if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", in_quotes(path));
+    tensor.dtype = type->dtype;
+    tensor.bits = type->bits;
+    place(tensor, id);
+    tensor.offset = natural(arguments[1], path);
+    tensor.shape = naturals(arguments[2], path);
+    tensor.stride = naturals(arguments[3], path);
+    check_extent(tensor);
+    result_.tensors.push_back(std::move(tensor));
+  }
+
+  void place(TorchTensor& tensor, const PickleItems& id) {
+    const auto* name = id[2].as<std::string>();
+    const auto member = name == nullptr ? members_.end() : members_.find("data/" + *name);
+    if (member == members_.end()) {
+      origin_.broken("the tensor {} lies in the storage {}, which the file does not hold", in_quotes(tensor.path),
+                     name == nullptr ? id[2].kind() : in_quotes(*name));
+    }
+    tensor.storage = *name;
+    tensor.begin = member->second.begin;
+    tensor.end = member->second.begin + member->second.size;
+  }
+
+  uint64_t natural(const PickleValue& value, const std::string& path) {
+    const auto number = natural_of(value);
+    if (!number) {
+      origin_.broken("the tensor {} has {} in its shape, expected an integer from 0", in_quotes(path), text_of(value));
+    }
+    return *number;
+  }
+  std::vector<uint64_t> naturals(const PickleValue& value, const std::string& path) {
+    const auto* size = arguments_of(value, "torch.Size");
+    const auto* tuple = (size != nullptr && !size->empty() ? size->front() : value).as<PickleTuple>();
+    if (tuple == nullptr) origin_.broken("the tensor {} has {} as shape", in_quotes(path), value.kind());
+    std::vector<uint64_t> numbers;
+    for (const PickleValue& item : *tuple->items) numbers.push_back(natural(item, path));
+    return numbers;
+  }
+
+  // Its elements lie within its storage.
+  void check_extent(TorchTensor& tensor) {
+    uint64_t last = tensor.offset;
+    bool fits = tensor.shape.size() == tensor.stride.size();
+    tensor.elements = 1;
+    for (size_t i = 0; fits && i < tensor.shape.size(); ++i) {
+      uint64_t step = 0;
+      fits = !__builtin_mul_overflow(tensor.elements, tensor.shape[i], &tensor.elements) &&
+             (tensor.shape[i] == 0 || (!__builtin_mul_overflow(tensor.shape[i] - 1, tensor.stride[i], &step) &&
+                                       !__builtin_add_overflow(last, step, &last)));
+    }
+    const uint64_t there = (tensor.end - tensor.begin) / (tensor.bits / 8);
+    if (fits && (tensor.elements == 0 || last < there)) return;
+    origin_.broken("the tensor {} reaches beyond its storage of {} elements", in_quotes(tensor.path), there);
+  }
+
+  const Origin& origin_;
+  std::map<std::string, ZipMember> members_;
+  TorchFile result_;
+};
+
+}  // namespace
+
+bool TorchTensor::is_contiguous() const {
+  uint64_t expected = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && stride[i] != expected) return elements == 0;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+std::string_view TorchTensor::bytes_of(std::string_view file) const {
+  if (elements == 0) return {};
+  return file.substr(begin + offset * (bits / 8), elements * (bits / 8));
+}
+
+TorchFile read_torch_file(std::string_view file, const Origin& origin) { return TorchLister(file, origin).take(); }
+
+}  // namespace accelerate::archive

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/archive/weight_index.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "accelerate/archive/manifest.hpp"
+
+namespace accelerate::archive {
+
+WeightIndex read_weight_index(std::string_view text, const Origin& origin) {
+  nlohmann::json whole;
+  try {
+    whole = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    origin.broken("the index is no JSON: {}", error.what());
+  }
+  const auto* const map = whole.is_object() && whole.contains("weight_map") ? &whole["weight_map"] : nullptr;
+  if (map == nullptr || !map->is_object()) {
+    origin.broken("the index has no 'weight_map' from tensors to files");
+  }
+  WeightIndex index;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string() || !is_file_name(file.get_ref<const std::string&>())) {
+      origin.broken("the index says that {} lies in {}, expected a file's name without folders", in_quotes(tensor),
+                    in_quotes(file.is_string() ? file.get<std::string>() : file.dump()));
+    }
+    index.emplace(tensor, file.get<std::string>());
+  }
+  return index;
+}
+
+}  // namespace accelerate::archive

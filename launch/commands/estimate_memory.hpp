@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory a model's weights, gradients and optimizer take, from a file's header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launch/commands/command.hpp"
+#include "launch/commands/weights.hpp"
+
+namespace accelerate::launch {
+
+/// Tensors whose names differ after the last dot only: "conv1.weight" and "conv1.bias" are the layer conv1.
+struct LayerSize {
+  std::string name{};
+  std::vector<std::string> tensors{};
+  uint64_t parameters = 0;
+};
+
+struct DtypeSize {
+  std::string dtype{};
+  uint64_t tensors = 0, elements = 0, bytes = 0;
+};
+
+struct ModelSize {
+  std::vector<DtypeSize> dtypes{};  ///< most bytes first
+  uint64_t tensors = 0, bytes = 0;
+  uint64_t parameters = 0;  ///< elements of floating and complex tensors; counters and masks are none
+  uint64_t shared = 0;      ///< tensors whose memory was counted with another's
+  LayerSize largest{};
+};
+
+/// Pure. Memory that several tensors share counts once.
+ModelSize size_of(const std::vector<Weight>& weights);
+
+/// The program: accelerate_estimate_memory [options] FILE
+Answer estimate_memory(const Arguments& arguments);
+
+}  // namespace accelerate::launch

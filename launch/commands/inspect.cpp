@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+
+#include "accelerate/archive/folder.hpp"
+#include "accelerate/base/error.hpp"
+#include "launch/commands/checkpoint.hpp"
+#include "launch/commands/text.hpp"
+#include "launch/commands/weights.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string line_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (const auto wrong = archive::what_is_wrong(folder, false)) return fmt::format("{}: {}\n", name, *wrong);
+  const archive::Manifest manifest = archive::manifest_of(folder, checkpoint_program);
+  uint64_t bytes = 0;
+  for (const auto& file : manifest.files) bytes += file.bytes;
+  return fmt::format("{}: step {}, epoch {}, {} in {}\n", name, manifest.step, manifest.epoch, readable_bytes(bytes),
+                     counted(manifest.files.size(), "file"));
+}
+
+std::string parts_of(const archive::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& part : manifest.parts) {
+    rows.push_back({fmt::format("{} {}", part.kind, part.index), fmt::format("{}", fmt::join(part.files, " "))});
+  }
+  std::string text = "parts:\n";
+  size_t width = 0;
+  for (const auto& row : rows) width = std::max(width, row[0].size());
+  for (const auto& row : rows) text += fmt::format("  {:<{}}  {}\n", row[0], width, row[1]);
+  return text;
+}
+
+std::string files_of(const archive::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows{{"file", "bytes", "checksum"}};
+  for (const auto& file : manifest.files) rows.push_back({file.name, with_commas(file.bytes), file.checksum});
+  return table_of(rows);
+}
+
+// Those of the files that hold tensors at all: the manifest's ranges and, for files without, what their headers say.
+std::string tensors_of(const archive::Manifest& manifest, const fs::path& folder) {
+  std::string text = "tensors:\n";
+  for (const auto& file : manifest.files) {
+    try {
+      for (const Weight& weight : read_weight_file(folder / file.name, checkpoint_program).weights) {
+        text += fmt::format("  {} {} {} in {}\n", weight.name, weight.dtype, text_of_shape(weight.shape), file.name);
+      }
+    } catch (const Error& error) {
+      if (!file.name.ends_with(".json")) text += fmt::format("  {}\n", error.what());
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+Answer inspect(const fs::path& folder, bool tensors) {
+  if (!fs::exists(folder / archive::manifest_name)) {
+    std::string text;
+    for (const fs::path& one : archive::numbered_checkpoints(folder)) text += line_of(one);
+    if (!text.empty()) return {text};
+    base::fail(ErrorKind::io, {}, checkpoint_program, "{} has no {} and no folder checkpoint_N", folder.string(),
+               archive::manifest_name);
+  }
+  const archive::Manifest manifest = archive::manifest_of(folder, checkpoint_program);
+  uint64_t bytes = 0;
+  for (const auto& file : manifest.files) bytes += file.bytes;
+  std::string text =
+      fmt::format("{}: step {}, epoch {}, {}, {}\nwritten by {}, format {}\n\n", folder.string(), manifest.step,
+                  manifest.epoch, counted(static_cast<uint64_t>(manifest.world_size), "rank"), readable_bytes(bytes),
+                  manifest.library, manifest.version);
+  text += parts_of(manifest) + "\n" + files_of(manifest);
+  if (tensors) text += "\n" + tensors_of(manifest, folder);
+  return {text};
+}
+
+}  // namespace accelerate::launch

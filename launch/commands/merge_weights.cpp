@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/commands/merge_weights.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "accelerate/archive/new_file.hpp"
+#include "accelerate/archive/safetensors.hpp"
+#include "accelerate/base/error.hpp"
+#include "launch/commands/text.hpp"
+#include "launch/commands/weights.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view merger = "accelerate_merge_weights";
+constexpr std::string_view index_ending = ".safetensors.index.json";
+
+fs::path index_in(const fs::path& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(index_ending)) found.push_back(name);
+  }
+  if (error) base::fail(ErrorKind::io, {}, merger, "{} cannot be read: {}", folder.string(), error.message());
+  std::sort(found.begin(), found.end());
+  if (found.size() == 1) return folder / found.front();
+  if (found.empty()) {
+    base::fail(ErrorKind::data, {}, merger, "{} has no *{}, which lists the shards of a model", folder.string(),
+               index_ending);
+  }
+  base::fail(ErrorKind::usage, {}, merger, "{} has {} indices ({}); name the file of one", folder.string(),
+             found.size(), fmt::join(found, ", "));
+}
+
+// "model.safetensors.index.json" belongs to "model.safetensors".
+fs::path place_of(const fs::path& out, const fs::path& index) {
+  if (!fs::is_directory(out) && out.has_filename()) return out;
+  const std::string name = index.stem().stem().string();
+  return out / (name.ends_with(".safetensors") ? name : "model.safetensors");
+}
+
+// What all shards say alike.
+std::map<std::string, std::string> common_metadata(const std::vector<WeightFile>& shards) {
+  std::map<std::string, std::string> common = shards.front().metadata;
+  for (const WeightFile& shard : shards) {
+    std::erase_if(common, [&](const auto& entry) {
+      const auto found = shard.metadata.find(entry.first);
+      return found == shard.metadata.end() || found->second != entry.second;
+    });
+  }
+  return common;
+}
+
+uint64_t write_merged(const std::vector<WeightFile>& shards, archive::FileSink& sink) {
+  std::vector<archive::SafetensorsEntry> entries;
+  std::map<std::string_view, std::string_view> bytes;
+  for (const WeightFile& shard : shards) {
+    for (const Weight& weight : shard.weights) {
+      entries.push_back({.name = weight.name, .dtype = weight.dtype, .shape = weight.shape});
+      bytes.emplace(weight.name, weight.data);
+    }
+  }
+  sink.write(archive::write_safetensors(entries, common_metadata(shards), merger));
+  for (const auto& entry : entries) sink.write(bytes.at(entry.name));
+  return entries.size();
+}
+
+std::vector<WeightFile> shards_of(const fs::path& index) {
+  std::vector<WeightFile> shards = read_sharded(index, merger);
+  if (shards.empty()) base::fail(ErrorKind::data, {}, merger, "{}: the index lists no tensor", index.string());
+  for (const WeightFile& shard : shards) {
+    if (shard.others.empty() && shard.file->path().extension() == ".safetensors") continue;
+    base::fail(ErrorKind::data, {}, merger, "{} is no safetensors file", shard.file->path().string());
+  }
+  return shards;
+}
+
+}  // namespace
+
+Answer merge_weights(const Arguments& arguments) {
+  CommandLine line(std::string(merger),
+                   "Makes one safetensors file of a sharded model. OUT is there as a whole or not at all: the new file "
+                   "is written beside\nit, brought to the disk and renamed.\n",
+                   {"accelerate_merge_weights checkpoints/checkpoint_7 model.safetensors",
+                    "accelerate_merge_weights --overwrite big_model/model.safetensors.index.json merged/"});
+  std::string from;
+  std::string out;
+  bool overwrite = false;
+  line.app()
+      .add_option("DIR", from, "Folder with model.safetensors.index.json and its shards, or that file")
+      ->required();
+  line.app()
+      .add_option("OUT", out, "File to write, or a folder that is there: it is called model.safetensors in it")
+      ->required();
+  line.app().add_flag("--overwrite", overwrite, "Replace a file that is there; else it is an error.");
+  if (auto answer = line.parse(arguments)) return *answer;
+
+  const fs::path index = fs::is_directory(from) ? index_in(from) : fs::path(from);
+  const std::vector<WeightFile> shards = shards_of(index);
+  const fs::path place = place_of(out, index);
+  if (!overwrite && fs::exists(place)) {
+    base::fail(ErrorKind::usage, {}, merger, "{} is there already; --overwrite replaces it", place.string());
+  }
+  archive::NewFile file(place, merger);
+  const uint64_t tensors = write_merged(shards, file.sink());
+  const uint64_t bytes = file.sink().written();
+  file.commit(overwrite ? archive::Existing::replace : archive::Existing::keep);
+  return {fmt::format("{}: {} of {}, {}\n", place.string(), counted(tensors, "tensor"), counted(shards.size(), "shard"),
+                      readable_bytes(bytes))};
+}
+
+}  // namespace accelerate::launch

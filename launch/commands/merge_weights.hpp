@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "launch/commands/command.hpp"
+
+namespace accelerate::launch {
+
+/// The program: accelerate_merge_weights [options] DIR OUT. A sharded model of safetensors becomes one file.
+Answer merge_weights(const Arguments& arguments);
+
+}  // namespace accelerate::launch

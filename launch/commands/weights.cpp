@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/commands/weights.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "accelerate/archive/safetensors.hpp"
+#include "accelerate/archive/torch_file.hpp"
+#include "accelerate/archive/weight_index.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ZIP files, and pickles as PyTorch wrote them before 1.6, which the reader of ZIP files refuses in words. No
+// safetensors file begins so: its header would be of 67 or 176 MB.
+bool is_of_torch(const archive::MappedFile& file) {
+  return file.path().extension() != ".safetensors" &&
+         (file.text().starts_with("PK\x03\x04") || file.text().starts_with("\x80\x02\x8a\x0a"));
+}
+
+void add_safetensors(WeightFile& result, const archive::Origin& origin) {
+  const std::string_view text = result.file->text();
+  archive::SafetensorsHeader header = archive::read_safetensors(text, origin);
+  result.metadata = std::move(header.metadata);
+  for (const auto& entry : header.tensors) {
+    const uint64_t bytes = entry.end - entry.begin;
+    result.weights.push_back({.name = entry.name,
+                              .dtype = entry.dtype,
+                              .shape = entry.shape,
+                              .elements = bytes * 8 / archive::safetensors_bits(entry.dtype).value(),
+                              .bytes = bytes,
+                              .memory = fmt::format("{}:{}", origin.path, entry.name),
+                              .data = text.substr(header.data_begin + entry.begin, bytes)});
+  }
+}
+
+void add_torch(WeightFile& result, const archive::Origin& origin) {
+  const std::string_view text = result.file->text();
+  archive::TorchFile file = archive::read_torch_file(text, origin);
+  result.others = std::move(file.others);
+  for (const auto& tensor : file.tensors) {
+    result.weights.push_back(
+        {.name = tensor.path,
+         .dtype = tensor.dtype,
+         .shape = tensor.shape,
+         .elements = tensor.elements,
+         .bytes = tensor.elements * (tensor.bits / 8),
+         .memory = fmt::format("{}:{}:{}:{}", origin.path, tensor.storage, tensor.offset, tensor.elements),
+         .data = tensor.is_contiguous() ? tensor.bytes_of(text) : std::string_view()});
+  }
+}
+
+}  // namespace
+
+WeightFile read_weight_file(const fs::path& path, std::string_view operation) {
+  WeightFile result{.file = std::make_shared<archive::MappedFile>(path, operation)};
+  const archive::Origin origin{.path = path.string(), .operation = std::string(operation)};
+  is_of_torch(*result.file) ? add_torch(result, origin) : add_safetensors(result, origin);
+  return result;
+}
+
+std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view operation) {
+  const archive::Origin origin{.path = index.string(), .operation = std::string(operation)};
+  const auto listed = archive::read_weight_index(archive::MappedFile(index, operation).text(), origin);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : listed) names.insert(file);
+  std::vector<WeightFile> shards;
+  std::set<std::string> found;
+  for (const std::string& name : names) {
+    shards.push_back(read_weight_file(index.parent_path() / name, operation));
+    for (const Weight& weight : shards.back().weights) {
+      const auto where = listed.find(weight.name);
+      if (where == listed.end()) {
+        origin.broken("{} holds {}, which the index does not name", name, archive::in_quotes(weight.name));
+      }
+      if (where->second != name) {
+        origin.broken("the index says that {} lies in {}, but {} holds it too", archive::in_quotes(weight.name),
+                      where->second, name);
+      }
+      found.insert(weight.name);
+    }
+  }
+  for (const auto& [tensor, file] : listed) {
+    if (!found.contains(tensor)) {
+      origin.broken("the index says that {} lies in {}, which does not hold it", archive::in_quotes(tensor), file);
+    }
+  }
+  return shards;
+}
+
+std::string text_of_shape(const std::vector<uint64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+}  // namespace accelerate::launch

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/commands/estimate_memory.hpp"
+
+#include <doctest/doctest.h>
+
+#include "tests/launch/commands/files.hpp"
+#include "tests/launch/commands/program.hpp"
+
+using namespace accelerate::launch;
+using testing::run_program;
+using testing::safetensors_of;
+using testing::TemporaryFolder;
+using testing::write_file;
+
+namespace {
+
+testing::Ran estimate(const std::vector<std::string>& arguments) {
+  return run_program("accelerate_estimate_memory", arguments);
+}
+
+std::string bytes(size_t count) { return std::string(count, '\0'); }
+
+const std::vector<testing::SmallTensor> model{{"conv.weight", "F32", {16, 4}, bytes(256)},
+                                              {"conv.bias", "F32", {16}, bytes(64)},
+                                              {"norm.weight", "BF16", {8}, bytes(16)},
+                                              {"norm.num_batches_tracked", "I64", {}, bytes(8)}};
+
+}  // namespace
+
+TEST_CASE("parameters are counted by dtype and layer, counters are none, shared memory counts once") {
+  const auto weight = [](const std::string& name, const std::string& dtype, uint64_t elements, uint64_t each) {
+    return Weight{.name = name, .dtype = dtype, .elements = elements, .bytes = elements * each, .memory = name};
+  };
+  std::vector<Weight> weights{weight("a.weight", "F32", 10, 4),      weight("a.bias", "F32", 2, 4),
+                              weight("b.deep.weight", "F16", 20, 2), weight("b.steps", "I64", 100, 8),
+                              weight("tied", "F32", 10, 4),          weight("bare", "C64", 1, 8)};
+  weights[4].memory = "a.weight";
+  const ModelSize size = size_of(weights);
+  CHECK(size.tensors == 6);
+  CHECK(size.shared == 1);
+  CHECK(size.parameters == 33);
+  CHECK(size.bytes == 48 + 40 + 800 + 8);
+  REQUIRE(size.dtypes.size() == 4);
+  CHECK(size.dtypes[0].dtype == "I64");
+  CHECK(size.dtypes[1].dtype == "F32");
+  CHECK(size.dtypes[1].tensors == 2);
+  CHECK(size.dtypes[1].elements == 12);
+  CHECK(size.largest.name == "b.deep");
+  CHECK(size.largest.parameters == 20);
+}
+
+TEST_CASE("the program reads a file, an index beside its shards, or a folder with one of them") {
+  const TemporaryFolder at;
+  write_file(at.path / "model.safetensors", safetensors_of(model));
+  const auto file = estimate({at / "model.safetensors"});
+  CHECK(file.err.empty());
+  CHECK(file.code == 0);
+  CHECK(file.out == (at / "model.safetensors") +
+                        ": 4 tensors, 88 parameters, 344 B\n"
+                        "\n"
+                        "dtype  tensors  elements  memory\n"
+                        "F32          2        80   320 B\n"
+                        "BF16         1         8    16 B\n"
+                        "I64          1         1     8 B\n"
+                        "\n"
+                        "largest layer: conv (bias, weight), 80 parameters\n"
+                        "\n"
+                        "                                largest layer  weights  gradients      adam  training\n"
+                        "float32, or mixed bf16 or fp16          320 B    352 B      352 B     704 B  1.38 KiB\n"
+                        "bfloat16, masters in float32            160 B    176 B      176 B  1.03 KiB  1.38 KiB\n"
+                        "int8                                     80 B     88 B          -         -         -\n"
+                        "int4                                     40 B     44 B          -         -         -\n"
+                        "Activations, and what the system and its libraries take, come on top.\n");
+  CHECK(estimate({at.path.string()}).out == file.out);
+
+  const TemporaryFolder sharded;
+  write_file(sharded.path / "1.safetensors", safetensors_of({model[0], model[1]}));
+  write_file(sharded.path / "2.safetensors", safetensors_of({model[2], model[3]}));
+  write_file(sharded.path / "model.safetensors.index.json",
+             R"({"weight_map":{"conv.weight":"1.safetensors","conv.bias":"1.safetensors",)"
+             R"("norm.weight":"2.safetensors","norm.num_batches_tracked":"2.safetensors"}})");
+  const auto shards = estimate({sharded.path.string()});
+  CHECK(shards.code == 0);
+  CHECK(shards.out.substr(shards.out.find(": 4")) == file.out.substr(file.out.find(": 4")));
+}
+
+TEST_CASE("the optimizer's memory is the chosen one's") {
+  const TemporaryFolder at;
+  write_file(at.path / "m.safetensors", safetensors_of(model));
+  CHECK(estimate({"--optimizer", "sgd", at / "m.safetensors"}).out.find("sgd") != std::string::npos);
+  CHECK(estimate({"--optimizer=momentum", at / "m.safetensors"}).out.find("momentum") != std::string::npos);
+  const auto wrong = estimate({"--optimizer", "lion", at / "m.safetensors"});
+  CHECK(wrong.code == 2);
+  CHECK(wrong.out.empty());
+  CHECK(wrong.err == "accelerate_estimate_memory: --optimizer is 'lion', must be adam, momentum or sgd\n");
+}
+
+TEST_CASE("what cannot be estimated is said with the path and the remedy") {
+  const TemporaryFolder at;
+  const auto missing = estimate({"/no/such.safetensors"});
+  CHECK(missing.code == 1);
+  CHECK(missing.err ==
+        "accelerate_estimate_memory: /no/such.safetensors cannot be opened: No such file or directory\n");
+  CHECK(estimate({at.path.string()}).err ==
+        "accelerate_estimate_memory: " + at.path.string() +
+            " holds none of model.safetensors, model.safetensors.index.json, pytorch_model.bin, "
+            "pytorch_model.bin.index.json; name the file\n");
+  write_file(at.path / "counters.safetensors", safetensors_of({model[3]}));
+  CHECK(estimate({at / "counters.safetensors"}).err ==
+        "accelerate_estimate_memory: " + (at / "counters.safetensors") + " holds no tensor of floating numbers\n");
+  write_file(at.path / "cut.safetensors", "1234");
+  CHECK(estimate({at / "cut.safetensors"}).err == "accelerate_estimate_memory: " + (at / "cut.safetensors") +
+                                                      ": the file has 4 bytes, a safetensors file has at least 8\n");
+  CHECK(estimate({}).code == 2);
+  CHECK(estimate({}).err == "accelerate_estimate_memory: FILE is required; see accelerate_estimate_memory --help\n");
+  const auto help = estimate({"--help"});
+  CHECK(help.code == 0);
+  CHECK(help.out.find("Examples:\n  accelerate_estimate_memory model.safetensors\n") != std::string::npos);
+  CHECK(estimate({"--version"}).out == "accelerate_estimate_memory 0.1.0\n");
+}
