@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
+#include "accelerate/env/config_file.hpp"
 #include "accelerate/env/process_env.hpp"
 #include "launch/plan/machine.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/plan/resolve.hpp"
+#include "launch/plan/shell.hpp"
 #include "launch/pmix/server.hpp"
 #include "launch/run/job_id.hpp"
 #include "launch/run/port.hpp"
@@ -28,14 +32,38 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
   return false;
 }
 
+env::Config read_config(const LaunchOptions& options, const env::Variables& variables) {
+  return options.config_file ? env::read_config_file(*options.config_file, "--config_file")
+                             : env::read_config(variables);
+}
+
+void say(const std::optional<std::string>& line) {
+  if (line) fmt::print(stderr, "accelerate_launch: {}\n", *line);
+}
+
+/// Prints what would be started; nothing is, and no port is kept.
+int dry_run(const LaunchOptions& options, const Machine& machine, const env::Variables& variables) {
+  const bool any_port = options.main_process_port == 0;
+  const int64_t port = any_port ? ReservedPort(0).number() : options.main_process_port.value_or(default_port);
+  const Wiring wiring{.address = options.main_process_ip.value_or(Wiring{}.address),
+                      .port = port,
+                      .serve_mpi = decide_mpi(options, machine)};
+  const auto folder = std::filesystem::current_path().string();
+  fmt::print("{}", as_script(plan(options, machine, variables, wiring), variables, folder));
+  return 0;
+}
+
 }  // namespace
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
-  const auto [options, timeout, conflicts] = resolve(given, variables, env::read_config(variables));
-  for (const auto& conflict : conflicts) fmt::print(stderr, "accelerate_launch: {}\n", conflict);
-  const auto machine = this_machine(variables);
+  const auto [options, timeout, conflicts] = resolve(given, variables, read_config(given, variables));
+  for (const auto& conflict : conflicts) say(conflict);
+  const auto machine = this_machine(variables, options.gpu_ids == "all" ? std::nullopt : options.gpu_ids);
   check_gpus(options, machine);
+  say(what_was_chosen(options, machine));
+  if (options.dry_run) return dry_run(options, machine, variables);
+  say(too_many_for_the_processors(options, machine));
   const ReservedPort port(options.main_process_port);
   const Wiring wiring{.port = port.number(), .serve_mpi = decide_mpi(options, machine), .job_id = random_job_id()};
   // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.

@@ -2,11 +2,16 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
+#include "accelerate/base/nearest.hpp"
+#include "accelerate/env/config_file.hpp"
+#include "accelerate/env/config_keys.hpp"
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/settings.hpp"
 #include "accelerate/env/settings_table.hpp"
@@ -14,57 +19,118 @@
 namespace accelerate::env {
 namespace {
 
+template <typename... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  base::fail(ErrorKind::environment, {}, "settings", format, std::forward<Args>(args)...);
+}
+
+YAML::Node load(std::string_view text, const std::string& path) {
+  try {
+    return YAML::Load(std::string(text));
+  } catch (const YAML::Exception& error) {
+    refuse("{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
+  }
+}
+
 void check_known(const std::string& key, const std::string& path) {
-  bool is_known = false;
-  std::string known;
-  for_each_setting([&](const auto& row) {
-    is_known = is_known || row.key == key;
-    known += (known.empty() ? "" : ", ") + std::string(row.key);
-  });
-  if (is_known) return;
-  base::fail(ErrorKind::environment, {}, "settings", "{} has the unknown key '{}'; known are {}", path, key, known);
+  const auto known = known_keys();
+  if (std::find(known.begin(), known.end(), key) != known.end()) return;
+  const auto meant = base::nearest(key, known);
+  if (meant) refuse("{} has the unknown key '{}'; did you mean {}?", path, key, *meant);
+  std::string all;
+  for_each_setting([&](const auto& row) { all += (all.empty() ? "" : ", ") + std::string(row.key); });
+  for (const auto launchers : launcher_keys()) all += ", " + std::string(launchers);
+  refuse("{} has the unknown key '{}'; known are {}", path, key, all);
+}
+
+bool is_foreign(const std::string& key) {
+  const auto& all = foreign_keys();
+  return std::any_of(all.begin(), all.end(), [&](const auto& each) { return each.key == key && each.setting.empty(); });
+}
+
+/// What `accelerate config` writes as a map of its own may stand in the file directly, too.
+bool is_only_a_group(const std::string& key, const YAML::Node& value) {
+  return key == "mpirun_config" && value.IsMap();
+}
+
+void read_entry(const std::string& key, const YAML::Node& value, Config& config) {
+  if (value.IsNull() || ((value.IsMap() || value.IsSequence()) && value.size() == 0)) return;
+  std::string text = "{...}";  // of another's keys only whether they are there counts
+  if (value.IsScalar()) {
+    text = value.Scalar();
+  } else if (!is_foreign(key)) {
+    refuse("{} of {} is a list or a map, must be one value", key, config.path);
+  }
+  if (!config.values.emplace(key, text).second) refuse("{} has {} twice", config.path, key);
+}
+
+void read_map(const YAML::Node& map, Config& config, bool is_group = false) {
+  for (const auto& entry : map) {
+    const auto key = entry.first.IsScalar() ? entry.first.Scalar() : std::string();
+    check_known(key, config.path);
+    if (!is_group && is_only_a_group(key, entry.second)) {
+      read_map(entry.second, config, true);
+    } else {
+      read_entry(key, entry.second, config);
+    }
+  }
+}
+
+/// The other's name for a setting; ours wins.
+void rename(Config& config, const std::string& from, const std::string& to) {
+  auto found = config.values.extract(from);
+  if (!found.empty()) config.values.try_emplace(to, found.mapped());
+}
+
+/// Before mixed_precision there was fp16.
+void read_fp16(Config& config) {
+  auto found = config.values.extract("fp16");
+  if (found.empty()) return;
+  const auto flag = parse_bool(found.mapped());
+  if (!flag) refuse("fp16 in {} is '{}', must be {}", config.path, found.mapped(), Flag::expected());
+  if (*flag) config.values.try_emplace("mixed_precision", "fp16");
+}
+
+/// What `accelerate config` writes for "not chosen".
+void drop_unchosen(Config& config) {
+  const std::array<std::pair<std::string, std::string>, 2> unchosen{{{"num_processes", "-1"}, {"gpu_ids", "all"}}};
+  for (const auto& [key, value] : unchosen) {
+    const auto found = config.values.find(key);
+    if (found != config.values.end() && found->second == value) config.values.erase(found);
+  }
 }
 
 }  // namespace
 
 Config parse_config(std::string_view text, const std::string& path) {
   Config config{.path = path, .values = {}};
-  YAML::Node root;
-  try {
-    root = YAML::Load(std::string(text));
-  } catch (const YAML::Exception& error) {
-    base::fail(ErrorKind::environment, {}, "settings", "{} line {} is no YAML: {}", path, error.mark.line + 1,
-               error.msg);
-  }
+  const YAML::Node root = load(text, path);
   if (root.IsNull()) return config;
-  if (!root.IsMap()) base::fail(ErrorKind::environment, {}, "settings", "{} must hold lines like 'cpu: true'", path);
-  for (const auto& entry : root) {
-    const auto key = entry.first.IsScalar() ? entry.first.Scalar() : std::string();
-    check_known(key, path);
-    if (entry.second.IsNull()) continue;
-    if (!entry.second.IsScalar()) {
-      base::fail(ErrorKind::environment, {}, "settings", "{} of {} is a list or a map, must be one value", key, path);
-    }
-    if (!config.values.emplace(key, entry.second.Scalar()).second) {
-      base::fail(ErrorKind::environment, {}, "settings", "{} has {} twice", path, key);
-    }
-  }
+  if (!root.IsMap()) refuse("{} must hold lines like 'cpu: true'", path);
+  read_map(root, config);
+  check_distributed_type(config.values, path);
+  rename(config, "use_cpu", "cpu");
+  read_fp16(config);
+  drop_unchosen(config);
   return config;
 }
 
-Config read_config(const Variables& variables) {
-  const auto path = find(variables, "ACCELERATE_CONFIG_FILE");
-  if (!path) return {};
+Config read_config_file(const std::string& path, std::string_view named_by) {
   errno = 0;
-  std::ifstream file(*path);
+  std::ifstream file(path);
   std::ostringstream text;
   // A folder opens but cannot be read; an empty file leaves failbit on text only.
   if (file) text << file.rdbuf();
   if (!file || file.bad() || errno != 0) {
-    base::fail(ErrorKind::io, {}, "settings", "cannot read {}, which ACCELERATE_CONFIG_FILE names: {}", *path,
+    base::fail(ErrorKind::io, {}, "settings", "cannot read {}, which {} names: {}", path, named_by,
                std::strerror(errno));
   }
-  return parse_config(text.str(), *path);
+  return parse_config(text.str(), path);
+}
+
+Config read_config(const Variables& variables) {
+  const auto path = find(variables, "ACCELERATE_CONFIG_FILE");
+  return path ? read_config_file(*path, "ACCELERATE_CONFIG_FILE") : Config{};
 }
 
 }  // namespace accelerate::env

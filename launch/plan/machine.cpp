@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/plan/machine.hpp"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <fstream>
+#include <numeric>
 #include <sstream>
+
+#include "accelerate/env/parse.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -35,7 +40,54 @@ std::vector<std::string> device_files() {
   return names;
 }
 
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// The first of the processors that share a core with this one; itself where the system does not say.
+int core_of(int processor) {
+  const auto siblings = parse_processors(
+      first_line(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", processor)));
+  return siblings.empty() ? processor : siblings.front();
+}
+
+std::vector<int> usable_of(const cpu_set_t& allowed, std::vector<int> processors) {
+  std::erase_if(processors, [&](int each) { return each < 0 || each >= CPU_SETSIZE || !CPU_ISSET(each, &allowed); });
+  std::stable_sort(processors.begin(), processors.end(), [](int a, int b) { return core_of(a) < core_of(b); });
+  return processors;
+}
+
+std::vector<std::vector<int>> processors_by_node(const cpu_set_t& allowed) {
+  std::vector<std::vector<int>> nodes;
+  for (int node = 0; node < 1024; ++node) {
+    const auto list = first_line(fmt::format("/sys/devices/system/node/node{}/cpulist", node));
+    auto usable = usable_of(allowed, parse_processors(list));
+    if (!usable.empty()) nodes.push_back(std::move(usable));
+  }
+  if (!nodes.empty()) return nodes;
+  std::vector<int> all(CPU_SETSIZE);
+  std::iota(all.begin(), all.end(), 0);
+  nodes.push_back(usable_of(allowed, std::move(all)));
+  return nodes;
+}
+
 }  // namespace
+
+std::vector<int> parse_processors(std::string_view list) {
+  std::vector<int> processors;
+  std::istringstream items{std::string(list)};
+  for (std::string item; std::getline(items, item, ',');) {
+    const auto dash = item.find('-');
+    const auto first = env::parse_integer(item.substr(0, dash));
+    const auto last = dash == std::string::npos ? first : env::parse_integer(item.substr(dash + 1));
+    if (!first || !last || *first < 0 || *last >= CPU_SETSIZE) return {};
+    for (int64_t each = *first; each <= *last; ++each) processors.push_back(static_cast<int>(each));
+  }
+  return processors;
+}
 
 int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<std::string>& visible) {
   const auto is_gpu = [](const std::string& name) { return name.starts_with("nvidia") && is_number(name.substr(6)); };
@@ -47,13 +99,15 @@ int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<
   return present == 0 ? 0 : shown;
 }
 
-Machine this_machine(const env::Variables& variables) {
+Machine this_machine(const env::Variables& variables, const std::optional<std::string>& gpus) {
   Machine machine;
   const auto visible = variables.find("CUDA_VISIBLE_DEVICES");
-  machine.gpus = count_gpus(device_files(),
-                            visible == variables.end() ? std::nullopt : std::optional<std::string>(visible->second));
+  const auto shown = visible == variables.end() ? std::nullopt : std::optional<std::string>(visible->second);
+  machine.gpus = count_gpus(device_files(), gpus ? gpus : shown);
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) machine.usable_cpus = CPU_COUNT(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return machine;
+  machine.usable_cpus = CPU_COUNT(&allowed);
+  machine.processors = processors_by_node(allowed);
   return machine;
 }
 

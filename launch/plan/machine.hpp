@@ -15,6 +15,8 @@ namespace accelerate::launch {
 struct Machine {
   int64_t gpus = 0;         ///< visible to this job
   int64_t usable_cpus = 1;  ///< logical ones this process may run on
+  /// Their numbers, by NUMA node; those that share a core are neighbours.
+  std::vector<std::vector<int>> processors{};
 
   bool operator==(const Machine&) const = default;
 };
@@ -26,7 +28,12 @@ struct Machine {
 ///           empty list or one that starts with -1 shows none.
 int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<std::string>& visible);
 
-/// Looks at /dev and this process's affinity.
-Machine this_machine(const env::Variables& variables);
+/// The numbers of "0-3,8"; none for another text.
+std::vector<int> parse_processors(std::string_view list);
+
+/// Looks at /dev, /sys and this process's affinity.
+///
+/// gpus   those of CUDA_VISIBLE_DEVICES that the ranks will see; unset: as this process
+Machine this_machine(const env::Variables& variables, const std::optional<std::string>& gpus = {});
 
 }  // namespace accelerate::launch

@@ -2,6 +2,9 @@
 // Types of the launcher's own options, made as those of settings are (accelerate/env/setting_types.hpp).
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -23,7 +26,27 @@ struct Duration {
     if (!(seconds >= 0 && seconds <= longest_s)) return std::nullopt;
     return Value(static_cast<Value::rep>(std::llround(seconds * 1000)));
   }
+  static bool allows(Value value) { return value.count() >= 0; }
   static std::string expected() { return "seconds, 0 to 1000000000"; }
+  static std::string text(Value value) { return fmt::format("{:g}", std::chrono::duration<double>(value).count()); }
+  static std::string show(Value value) { return text(value) + " s"; }
+};
+
+/// Any text but an empty one or one with bytes that no name has.
+struct Text {
+  using Value = std::string;
+
+  std::string_view what = "a text";
+
+  static std::optional<std::string> parse(std::string_view text) {
+    return allows(text) ? std::optional(std::string(text)) : std::nullopt;
+  }
+  static bool allows(std::string_view text) {
+    return !text.empty() && std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; });
+  }
+  [[nodiscard]] std::string expected() const { return std::string(what); }
+  static std::string text(const std::string& value) { return value; }
+  static std::string show(const std::string& value) { return value; }
 };
 
 }  // namespace accelerate::launch

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <memory>
 
+#include "accelerate/base/nearest.hpp"
 #include "accelerate/env/settings_table.hpp"
+#include "launch/plan/foreign_options.hpp"
 #include "launch/plan/option_types.hpp"
+#include "launch/plan/options_table.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -22,26 +25,20 @@ class OnePage : public CLI::Formatter {
   }
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
     return "accelerate_launch [options] program [arguments]\n\n"
-           "Starts the ranks of a job on this machine, passes their output and signals on, and stops all of them when\n"
-           "one fails. Exit code: the first failing rank's (128 + signal), 2 for a wrong option, 126 / 127 when the\n"
-           "program cannot be run / is not there.\n";
+           "Starts the ranks of a job, here or on several machines, passes their output and signals on, and stops all\n"
+           "of them when one fails. Exit code: the first failing rank's (128 + signal), 2 for a wrong option, 126 / "
+           "127\n"
+           "when the program cannot be run / is not there.\n\n"
+           "  accelerate_launch --cpu --num_processes 2 build/bin/mnist --epochs 3\n"
+           "  accelerate_launch --hosts gpu-a:4,gpu-b:4 ./train            # over ssh\n";
   }
   std::string make_description(const CLI::App* /*app*/) const override { return ""; }
   std::string make_footer(const CLI::App* /*app*/) const override {
-    return "\nOptions may be spelled --num-processes too. Everything after the program is the program's; -- may stand "
-           "before it.\n";
+    return "\nOptions may be spelled --num-processes too; each has a variable too, ACCELERATE_NUM_PROCESSES. "
+           "Everything\n"
+           "after the program is the program's; -- may stand before it.\n";
   }
 };
-
-/// "--num_processes,--num-processes"
-std::string both_spellings(const std::string& name) {
-  std::string dashes = name;
-  std::replace(dashes.begin(), dashes.end(), '_', '-');
-  return dashes == name ? fmt::format("--{}", name) : fmt::format("--{},--{}", name, dashes);
-}
-
-/// More than any machine can run; a typing error must not fork until memory ends.
-constexpr int64_t most_processes = 4096;
 
 /// The command line calls integers whole numbers.
 std::string expected(const env::Integer& type) {
@@ -56,29 +53,62 @@ std::string expected(const Type& type) {
 
 /// Declares an option; a text that its type does not take is refused with what it takes.
 template <typename Type>
-void add(CLI::App& app, const env::CommandLineOption& option, const Type& type,
-         std::optional<typename Type::Value>& target) {
+CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type& type,
+                 std::optional<typename Type::Value>& target) {
   const auto take = [name = option.name, type, &target](const CLI::results_t& texts) {
+    if (name == "backend" && texts.back() == "auto") return target.reset(), true;  // as if it were not given
     target = type.parse(texts.back());
     if (!target) fail(ErrorKind::usage, "--{} is '{}', must be {}", name, texts.back(), expected(type));
     return true;
   };
-  auto* declared = app.add_option(both_spellings(std::string(option.name)), take, option.help);
+  auto* declared = app.add_option(fmt::format("--{}", option.name), take, option.help);
   declared->type_name(std::string(option.value_name));
   // A flag: --cpu, or --cpu=no.
   if (option.value_name.empty()) declared->expected(0)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  return declared;
 }
 
 void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
-  add(app, {"num_processes", "N", "Ranks, at most 4096; else one per visible GPU, or one (with --device cuda:N)."},
-      env::Integer{1, most_processes}, o.num_processes);
-  add(app, {"main_process_port", "PORT", "Where rank 0 listens on 127.0.0.1; else 29500. 0: a free one."},
-      env::Integer{0, 65535}, o.main_process_port);
-  add(app, {"grace_time", "SECONDS", "For ranks that are told to end, before they are killed; else 5."}, Duration{},
-      o.grace_time);
-  env::for_each_setting([&](const auto& row) { add(app, row.option, row.type, row.of(o.settings)); });
-  app.add_flag("-h,--help", help, "Print this page and exit.");
-  app.add_flag("--version", version, "Print the version and exit.");
+  for_each_option([&](std::string_view group, const auto& row) {
+    add(app, row.option, row.type, row.of(o))->group(std::string(group));
+  });
+  env::for_each_setting(
+      [&](const auto& row) { add(app, row.option, row.type, row.of(o.settings))->group("What the ranks are told"); });
+  const std::string rest = "Other";
+  add(app, {"config_file", "FILE", "YAML, as `accelerate config` writes it; else ACCELERATE_CONFIG_FILE."},
+      Text{"a file's name"}, o.config_file)
+      ->group(rest);
+  app.add_flag("--dry_run", o.dry_run, "Print what would be started, in a form that a shell can run.")->group(rest);
+  app.add_flag("-h,--help", help, "Print this page and exit.")->group(rest);
+  app.add_flag("--version", version, "Print the version and exit.")->group(rest);
+}
+
+/// "--num-processes=4" -> "--num_processes=4", up to the program's name.
+std::vector<std::string> with_underscores(const CLI::App& app, std::vector<std::string> arguments) {
+  for (size_t i = 0; i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--"; ++i) {
+    auto& word = arguments[i];
+    const auto equals = word.find('=');
+    const auto name_end = word.begin() + static_cast<std::ptrdiff_t>(std::min(equals, word.size()));
+    if (word.starts_with("--")) std::replace(word.begin() + 2, name_end, '-', '_');
+    const auto* option = app.get_option_no_throw(std::string(word.begin(), name_end));
+    if (option == nullptr) break;  // it is refused
+    if (equals == std::string::npos && option->get_expected_min() > 0) ++i;
+  }
+  return arguments;
+}
+
+[[noreturn]] void refuse_option(const CLI::App& app, const std::string& word) {
+  const std::string given = word.substr(0, word.find('='));
+  std::string name = given.substr(std::min(given.find_first_not_of('-'), given.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  if (const auto why = why_foreign(name)) {
+    fail(ErrorKind::usage, "{} of Hugging Face Accelerate is not an option here: {}", given, *why);
+  }
+  std::vector<std::string> known;
+  for (const auto* option : app.get_options()) known.push_back(option->get_lnames().front());
+  const auto meant = base::nearest(name, known);
+  fail(ErrorKind::usage, "{} is not an option; {}see accelerate_launch --help", given,
+       meant ? fmt::format("did you mean --{}? ", *meant) : "");
 }
 
 void check_device_of_backend(const LaunchOptions& o) {
@@ -109,7 +139,9 @@ Parsed parse(const std::vector<std::string>& arguments) {
   app.formatter(std::make_shared<OnePage>());
   declare(app, options, help, version);
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 reads from the back
+    auto words = with_underscores(app, arguments);
+    std::reverse(words.begin(), words.end());  // CLI11 reads from the back
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     fail(ErrorKind::usage, "{}; see accelerate_launch --help", error.what());
   }
@@ -121,7 +153,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   if (!options.command.empty() && options.command.front() == "--") {
     options.command.erase(options.command.begin());
   } else if (!options.command.empty() && options.command.front().starts_with('-')) {
-    fail(ErrorKind::usage, "{} is not an option; see accelerate_launch --help", options.command.front());
+    refuse_option(app, options.command.front());
   }
   check_device_of_backend(options);
   if (options.command.empty()) {

@@ -13,12 +13,27 @@
 
 namespace accelerate::launch {
 
-/// What the user asked for; unset means "not given".
+/// What the user asked for; unset means "not given". What is not a setting of the library's is told in
+/// options_table.hpp.
 struct LaunchOptions {
   env::GivenSettings settings{};           ///< what the ranks are told
-  std::optional<int64_t> num_processes{};  ///< 1 to 4096; unset: one per visible GPU, one on the CPU, without GPUs or
-                                           ///< on a device by number
+  std::optional<int64_t> num_processes{};  ///< 1 to 4096, of the whole job; unset: on each machine one per visible GPU,
+                                           ///< one on the CPU, without GPUs or on a device by number
+  std::optional<int64_t> num_machines{};
+  std::optional<int64_t> machine_rank{};
+  std::optional<std::string> main_process_ip{};
   std::optional<int64_t> main_process_port{};
+  std::optional<std::string> gpu_ids{};
+  std::optional<bool> multi_gpu{};
+  std::optional<bool> enable_cpu_affinity{};
+  std::optional<std::string> runner{};
+  std::optional<std::string> hostfile{};
+  std::optional<std::string> hosts{};
+  std::optional<std::string> mpirun_hostfile{};
+  std::optional<bool> same_network{};
+  std::optional<std::string> rdzv_backend{};
+  std::optional<std::string> config_file{};
+  bool dry_run = false;                                   ///< print the plan as a shell would run it
   std::optional<std::chrono::milliseconds> grace_time{};  ///< between SIGTERM and SIGKILL; unset: 5 s
   std::vector<std::string> command{};                     ///< program and its arguments
 

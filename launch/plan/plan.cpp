@@ -8,6 +8,9 @@
 #include <string_view>
 
 #include "accelerate/env/settings_table.hpp"
+#include "launch/plan/cores.hpp"
+#include "launch/plan/job_place.hpp"
+#include "launch/plan/options_table.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -44,6 +47,12 @@ void add_settings(env::Variables& variables, const LaunchOptions& options) {
   });
 }
 
+/// What the launcher itself has read.
+void drop_own(env::Variables& variables) {
+  variables.erase("ACCELERATE_CONFIG_FILE");
+  for_each_option([&](std::string_view /*group*/, const auto& row) { variables.erase(std::string(row.variable)); });
+}
+
 /// What lost to an option, so that the ranks need not say it once more.
 void drop_losers(env::Variables& variables, const LaunchOptions& options) {
   // Every rank with a GPU takes the GPUs' backend; the variable names the CPU's.
@@ -55,6 +64,24 @@ void drop_losers(env::Variables& variables, const LaunchOptions& options) {
     variables.erase("ACCELERATE_TORCH_DEVICE");
   } else if (options.settings.device) {
     variables.erase("ACCELERATE_USE_CPU");
+  }
+}
+
+void check_ranks_per_gpu(const LaunchOptions& options, const Machine& machine) {
+  const auto place = place_of(options, machine);
+  const bool multi_gpu = options.multi_gpu.value_or(false);
+  const bool on_gpus = machine.gpus > 0 && !on_cpu(options);
+  if (multi_gpu && !on_gpus) {
+    fail(ErrorKind::usage, "--multi_gpu, but {}", on_cpu(options) ? "the CPU is asked for too" : "0 GPUs are visible");
+  }
+  if (multi_gpu && place.world_size() < 2) {
+    fail(ErrorKind::usage, "--multi_gpu with num_processes {}, must be at least 2", place.world_size());
+  }
+  if (!on_gpus || options.settings.allow_shared_gpus.value_or(false) || options.settings.device) return;
+  if (place.ranks_here() > machine.gpus) {
+    fail(ErrorKind::usage,
+         "{} ranks on this machine, but {} GPU{} visible; start fewer, or --allow_shared_gpus, or --cpu",
+         place.ranks_here(), machine.gpus, machine.gpus == 1 ? " is" : "s are");
   }
 }
 
@@ -75,15 +102,35 @@ bool belongs_to_another_launcher(std::string_view name, bool serve_mpi) {
 }
 
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine) {
-  return options.num_processes.value_or(on_cpu(options) ? 1 : std::max<int64_t>(1, machine.gpus));
+  return place_of(options, machine).ranks_here();
 }
 
 bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
   if (options.settings.backend) return options.settings.backend == "mpi";
-  return (on_cpu(options) || machine.gpus == 0) && number_of_processes(options, machine) > 1;
+  const auto place = place_of(options, machine);
+  return (on_cpu(options) || machine.gpus == 0) && place.machines() == 1 && place.world_size() > 1;
+}
+
+std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine) {
+  if (options.num_processes) return std::nullopt;
+  const int64_t ranks = number_of_processes(options, machine);
+  const auto* what = ranks == 1 ? "rank" : "ranks";
+  if (on_cpu(options) || machine.gpus == 0) {
+    return fmt::format("{} {} on the CPU{}; --num_processes N starts more", ranks, what,
+                       on_cpu(options) ? "" : ", as no GPU is visible");
+  }
+  return fmt::format("{} {}, one per visible GPU; --num_processes N or --cpu chooses otherwise", ranks, what);
+}
+
+std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine) {
+  const int64_t ranks = number_of_processes(options, machine);
+  if (ranks <= machine.usable_cpus || !(on_cpu(options) || machine.gpus == 0)) return std::nullopt;
+  return fmt::format("{} ranks share {} processor{}, which is slower than one rank on each", ranks, machine.usable_cpus,
+                     machine.usable_cpus == 1 ? "" : "s");
 }
 
 void check_gpus(const LaunchOptions& options, const Machine& machine) {
+  check_ranks_per_gpu(options, machine);
   if (!needs_gpus(options)) return;
   const std::string& backend = *options.settings.backend;
   if (on_cpu(options)) {
@@ -100,24 +147,28 @@ void check_gpus(const LaunchOptions& options, const Machine& machine) {
 
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring) {
-  const int64_t ranks = number_of_processes(options, machine);
+  const JobPlace job = place_of(options, machine);
   env::Variables common = inherited;
   std::erase_if(common,
                 [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
+  drop_own(common);
   add_settings(common, options);
   drop_losers(common, options);
-  if (wiring.serve_mpi) add_mpi_defaults(common, ranks, machine);
+  if (options.gpu_ids && *options.gpu_ids != "all") common["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
+  if (wiring.serve_mpi) add_mpi_defaults(common, job.ranks_here(), machine);
   if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
 
   LaunchPlan result{.serve_mpi = wiring.serve_mpi};
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    WorkerPlan worker{.rank = rank, .command = options.command, .environment = common};
+  const auto shares = share_processors(machine.processors, job.ranks_here());
+  for (int64_t local = 0; local < job.ranks_here(); ++local) {
+    WorkerPlan worker{.rank = job.first_rank() + local, .command = options.command, .environment = common};
+    if (options.enable_cpu_affinity.value_or(false)) worker.processors = shares[static_cast<size_t>(local)];
     const env::ProcessEnv place{.source = env::Source::torchrun,
-                                .rank = rank,
-                                .world_size = ranks,
-                                .local_rank = rank,
-                                .local_world_size = ranks,
-                                .master_addr = "127.0.0.1",
+                                .rank = worker.rank,
+                                .world_size = job.world_size(),
+                                .local_rank = local,
+                                .local_world_size = job.ranks_here(),
+                                .master_addr = wiring.address,
                                 .master_port = wiring.port,
                                 .job_id = wiring.job_id};
     for (const auto& [name, value] : env::write(place)) worker.environment[name] = value;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@ struct WorkerPlan {
   int64_t rank = 0;
   std::vector<std::string> command{};  ///< program and arguments
   env::Variables environment{};        ///< all of it, not an addition to ours
+  std::vector<int> processors{};       ///< that it keeps to; empty: those of the launcher
 
   bool operator==(const WorkerPlan&) const = default;
 };
@@ -30,9 +32,10 @@ struct LaunchPlan {
 
 /// What only a doer can find out.
 struct Wiring {
-  int64_t port = 0;        ///< where rank 0 will listen on 127.0.0.1
-  bool serve_mpi = false;  ///< wants_mpi(), and a server can be had
-  std::string job_id{};    ///< drawn at random: strangers who share a port never meet
+  std::string address = "127.0.0.1";  ///< of rank 0
+  int64_t port = 0;                   ///< where it will listen
+  bool serve_mpi = false;             ///< wants_mpi(), and a server can be had
+  std::string job_id{};               ///< drawn at random: strangers who share a port never meet
 };
 
 /// options     resolved (resolve.hpp)
@@ -40,14 +43,21 @@ struct Wiring {
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring);
 
-/// Throws LaunchError (2) when a backend of GPUs is asked for and none is visible, or the CPU is asked for elsewhere.
+/// Throws LaunchError (2) when a backend of GPUs is asked for and none is visible, or the CPU is asked for elsewhere;
+/// when there are more ranks than GPUs and nobody said that they may share; when multi_gpu has too few of either.
 void check_gpus(const LaunchOptions& options, const Machine& machine);
 
-/// Ranks that options ask for on this machine.
+/// Ranks that options ask for, on this machine.
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
 
-/// MPI is asked for (by option, variable or config file: options are resolved), or is the default: several ranks on a
-/// CPU.
+/// What was chosen where nothing was said, and how to choose; nothing where num_processes is given. One line.
+std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine);
+
+/// A warning where ranks of this machine share processors. One line.
+std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine);
+
+/// MPI is asked for (by option, variable or config file: options are resolved), or is the default: several ranks on the
+/// CPU of one machine.
 bool wants_mpi(const LaunchOptions& options, const Machine& machine);
 
 /// A variable that tells a process its place in a job of torchrun, MPI or PMIx. Half of that would contradict ours.

@@ -1,18 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/plan/resolve.hpp"
 
+#include <fmt/ranges.h>
+
 #include "accelerate/env/backends.hpp"
+#include "accelerate/env/config_keys.hpp"
+#include "accelerate/env/precedence.hpp"
+#include "launch/plan/options_table.hpp"
 
 namespace accelerate::launch {
+namespace {
+
+/// The launcher's own, which the ranks do not read.
+void resolve_own(const env::Variables& inherited, const env::Config& config, Resolved& result) {
+  for_each_option([&](std::string_view /*group*/, const auto& row) {
+    auto& option = row.of(result.options);
+    const auto resolved = env::resolve(row, option, inherited, config, "the command line");
+    option = resolved.value;
+    if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
+  });
+}
+
+/// The settings of the file that hold become the ranks' variables, because on another machine there may be no such
+/// file.
+void take_settings_of_file(const env::Variables& inherited, const env::Config& config, const env::Settings& settings,
+                           env::GivenSettings& given) {
+  env::for_each_setting([&](const auto& row) {
+    const auto text = env::find(config.values, std::string(row.key));
+    if (!text || row.of(given) || env::find(inherited, std::string(row.variable))) return;
+    row.of(given) = env::read_setting(row, *text, fmt::format("{} in {}", row.key, config.path));
+  });
+  if (given.cpu && *given.cpu != settings.cpu) given.cpu.reset();
+  if (!settings.device) given.device.reset();
+}
+
+}  // namespace
 
 Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config) {
   Resolved result{.options = options};
-  // What the file loses is rank 0's to say.
-  result.conflicts = env::weigh(options.settings, inherited, {}, "the command line").conflicts;
-  const env::Settings settings = env::weigh(options.settings, inherited, config, "the command line").settings;
+  const auto [settings, conflicts] = env::weigh(options.settings, inherited, config, "the command line");
+  result.conflicts = conflicts;
   result.timeout = settings.timeout;
+  resolve_own(inherited, config, result);
+  const auto unused = env::keys_without_meaning(config.values);
+  if (!unused.empty()) {
+    result.conflicts.push_back(
+        fmt::format("{} has keys that mean nothing here: {}", config.path, fmt::join(unused, ", ")));
+  }
   env::GivenSettings& given = result.options.settings;
+  take_settings_of_file(inherited, config, settings, given);
   if (settings.cpu || (settings.device && settings.device->is_cpu())) given.cpu = true;
+  if (settings.allow_shared_gpus) given.allow_shared_gpus = true;
   // One GPU by its number is for one rank.
   if (settings.device && settings.device->index && !result.options.num_processes) result.options.num_processes = 1;
   // A GPU's backend from there is for ranks on GPUs, which use it anyway; those on the CPU refuse it themselves.

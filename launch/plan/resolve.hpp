@@ -11,11 +11,12 @@
 namespace accelerate::launch {
 
 struct Resolved {
-  /// With --cpu and --backend where another setting, the environment or the config file asks for the same.
+  /// With what the environment and the config file say of the launcher's own options, with the file's settings, and
+  /// with --cpu and --backend where another setting or the environment asks for the same.
   LaunchOptions options{};
   /// Longest wait for a peer, as far as the code does not say otherwise.
   std::chrono::seconds timeout{};
-  /// One sentence for every variable that lost to a different value of the command line.
+  /// One sentence for every value that lost to a different one, and one for keys of the file that mean nothing here.
   std::vector<std::string> conflicts{};
 };
 

@@ -18,8 +18,6 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr int64_t default_port = 29500;
-
 /// Returns 0 or errno.
 int bind_loopback(int socket, int64_t port) {
   sockaddr_in address{};

@@ -10,6 +10,9 @@
 
 namespace accelerate::launch {
 
+/// Where rank 0 listens, as long as nobody else does.
+inline constexpr int64_t default_port = 29500;
+
 /// What a launcher says that found 29500 in use and took number.
 std::string port_moved(int64_t number);
 

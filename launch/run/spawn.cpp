@@ -2,6 +2,7 @@
 #include "launch/run/spawn.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -81,6 +82,7 @@ struct Exec {
   int in, out, err, report;
   pid_t launcher;
   const rlimit* open_files;
+  const cpu_set_t* processors;  // null: the launcher's
 };
 
 [[noreturn]] void become(const Exec& exec) {
@@ -92,6 +94,8 @@ struct Exec {
   dup2(exec.err, STDERR_FILENO);
   signal(SIGPIPE, SIG_DFL);
   setrlimit(RLIMIT_NOFILE, exec.open_files);
+  // What the launcher was given may have been taken from it since; the rank then runs where it may.
+  if (exec.processors != nullptr) sched_setaffinity(0, sizeof *exec.processors, exec.processors);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -146,6 +150,9 @@ Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit
   Channel err = open_channel(STDERR_FILENO);
   Channel report = open_pipe();
 
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  for (const int each : worker.processors) CPU_SET(each, &processors);
   const Exec exec{.program = program.c_str(),
                   .argv = argv.data(),
                   .envp = envp.data(),
@@ -154,7 +161,8 @@ Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit
                   .err = err.theirs.get(),
                   .report = report.theirs.get(),
                   .launcher = getpid(),
-                  .open_files = &open_files};
+                  .open_files = &open_files,
+                  .processors = worker.processors.empty() ? nullptr : &processors};
   const pid_t pid = fork();
   if (pid == 0) become(exec);
   int error = errno;

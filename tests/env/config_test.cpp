@@ -28,13 +28,19 @@ TEST_CASE("a config file is keys and values, comments and gaps") {
   CHECK(env::parse_config("# nothing\n", "job.yaml").values.empty());
 }
 
-TEST_CASE("an unknown key is refused with the known ones") {
+TEST_CASE("an unknown key is refused with the one that was probably meant, else with the known ones") {
   CHECK(parse_refusal("cpus: 2\n") ==
-        std::pair{
-            ErrorKind::environment,
-            std::string(
-                "settings: job.yaml has the unknown key 'cpus'; known are gradient_accumulation_steps, "
-                "mixed_precision, cpu, backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus")});
+        std::pair{ErrorKind::environment,
+                  std::string("settings: job.yaml has the unknown key 'cpus'; did you mean cpu?")});
+  CHECK(
+      parse_refusal("learning_rate: 2\n") ==
+      std::pair{ErrorKind::environment,
+                std::string(
+                    "settings: job.yaml has the unknown key 'learning_rate'; known are gradient_accumulation_steps, "
+                    "mixed_precision, cpu, backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus, "
+                    "num_processes, multi_gpu, hosts, num_machines, machine_rank, main_process_ip, main_process_port, "
+                    "same_network, gpu_ids, rdzv_backend, runner, hostfile, enable_cpu_affinity, mpirun_hostfile, "
+                    "grace_time")});
 }
 
 TEST_CASE("what is no flat YAML is refused") {

@@ -183,3 +183,84 @@ TEST_CASE("more ranks than processors yield while they wait") {
   CHECK(first({.num_processes = 17}, no_gpus, {}, true).at("OMPI_MCA_mpi_yield_when_idle") == "1");
   CHECK_FALSE(first({.num_processes = 17}, no_gpus, {}, false).contains("OMPI_MCA_mpi_yield_when_idle"));
 }
+
+TEST_CASE("the ranks of a machine follow those of the machines before it") {
+  const LaunchOptions options{
+      .num_processes = 4, .num_machines = 2, .machine_rank = 1, .main_process_ip = "gpu-a", .command = {"./train"}};
+  const auto here = plan(options, no_gpus, {}, {.address = "gpu-a", .port = 29500});
+  REQUIRE(here.workers.size() == 2);
+  CHECK(here.workers[0].rank == 2);
+  CHECK(here.workers[1].rank == 3);
+  CHECK(here.workers[1].environment ==
+        with(rank_variables("3", "4"), {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "gpu-a"}}));
+}
+
+TEST_CASE("MPI is not served over several machines unless it is asked for") {
+  using accelerate::launch::wants_mpi;
+  CHECK_FALSE(wants_mpi({.num_processes = 4, .num_machines = 2, .main_process_ip = "a"}, no_gpus));
+}
+
+TEST_CASE("ranks keep to their share of the processors when asked") {
+  const Machine machine{.usable_cpus = 4, .processors = {{0, 1, 2, 3}}};
+  CHECK(plan({.num_processes = 2}, machine, {}, {}).workers[1].processors.empty());
+  const auto bound = plan({.num_processes = 2, .enable_cpu_affinity = true}, machine, {}, {});
+  CHECK(bound.workers[0].processors == std::vector<int>{0, 1});
+  CHECK(bound.workers[1].processors == std::vector<int>{2, 3});
+}
+
+TEST_CASE("the GPUs that the ranks see are those that are asked for") {
+  CHECK(first({.gpu_ids = "1,0"}, two_gpus, {{"CUDA_VISIBLE_DEVICES", "0"}}).at("CUDA_VISIBLE_DEVICES") == "1,0");
+  CHECK(first({.gpu_ids = "all"}, two_gpus, {{"CUDA_VISIBLE_DEVICES", "0"}}).at("CUDA_VISIBLE_DEVICES") == "0");
+  CHECK_FALSE(first({}, two_gpus, {}).contains("CUDA_VISIBLE_DEVICES"));
+}
+
+TEST_CASE("what the launcher was told by variables does not reach the ranks") {
+  const Variables inherited{{"ACCELERATE_NUM_PROCESSES", "2"}, {"ACCELERATE_CONFIG_FILE", "f"}, {"MINE", "1"}};
+  CHECK(first({}, no_gpus, inherited) == with(rank_variables("0", "1"), {{"MINE", "1"}}));
+}
+
+TEST_CASE("more ranks than GPUs are refused, unless they may share or are not on them") {
+  using accelerate::launch::check_gpus;
+  CHECK_THROWS_WITH_AS(check_gpus({.num_processes = 3}, two_gpus),
+                       "accelerate_launch: 3 ranks on this machine, but 2 GPUs are visible; start fewer, or "
+                       "--allow_shared_gpus, or --cpu",
+                       accelerate::launch::LaunchError);
+  CHECK_THROWS_WITH_AS(check_gpus({.num_processes = 4, .num_machines = 2, .main_process_ip = "a"}, {.gpus = 1}),
+                       "accelerate_launch: 2 ranks on this machine, but 1 GPU is visible; start fewer, or "
+                       "--allow_shared_gpus, or --cpu",
+                       accelerate::launch::LaunchError);
+  CHECK_NOTHROW(check_gpus({.num_processes = 2}, two_gpus));
+  CHECK_NOTHROW(check_gpus({.settings = {.allow_shared_gpus = true}, .num_processes = 3}, two_gpus));
+  CHECK_NOTHROW(check_gpus({.settings = {.cpu = true}, .num_processes = 3}, two_gpus));
+  CHECK_NOTHROW(check_gpus({.num_processes = 3}, no_gpus));
+}
+
+TEST_CASE("multi_gpu wants several ranks with GPUs") {
+  using accelerate::launch::check_gpus;
+  using accelerate::launch::LaunchError;
+  CHECK_NOTHROW(check_gpus({.multi_gpu = true}, two_gpus));
+  CHECK_THROWS_WITH_AS(check_gpus({.multi_gpu = true}, no_gpus),
+                       "accelerate_launch: --multi_gpu, but 0 GPUs are visible", LaunchError);
+  CHECK_THROWS_WITH_AS(check_gpus({.settings = {.cpu = true}, .multi_gpu = true}, two_gpus),
+                       "accelerate_launch: --multi_gpu, but the CPU is asked for too", LaunchError);
+  CHECK_THROWS_WITH_AS(check_gpus({.num_processes = 1, .multi_gpu = true}, two_gpus),
+                       "accelerate_launch: --multi_gpu with num_processes 1, must be at least 2", LaunchError);
+}
+
+TEST_CASE("one line says what was chosen where nothing was said") {
+  using accelerate::launch::what_was_chosen;
+  CHECK_FALSE(what_was_chosen({.num_processes = 1}, no_gpus));
+  CHECK(what_was_chosen({}, no_gpus) == "1 rank on the CPU, as no GPU is visible; --num_processes N starts more");
+  CHECK(what_was_chosen({.settings = {.cpu = true}}, two_gpus) == "1 rank on the CPU; --num_processes N starts more");
+  CHECK(what_was_chosen({}, two_gpus) == "2 ranks, one per visible GPU; --num_processes N or --cpu chooses otherwise");
+  CHECK(what_was_chosen({}, {.gpus = 1}) ==
+        "1 rank, one per visible GPU; --num_processes N or --cpu chooses otherwise");
+}
+
+TEST_CASE("more ranks than processors are told") {
+  using accelerate::launch::too_many_for_the_processors;
+  CHECK_FALSE(too_many_for_the_processors({.num_processes = 16}, no_gpus));
+  CHECK(too_many_for_the_processors({.num_processes = 17}, no_gpus) ==
+        "17 ranks share 16 processors, which is slower than one rank on each");
+  CHECK_FALSE(too_many_for_the_processors({.num_processes = 17}, two_gpus));
+}

@@ -93,8 +93,8 @@ TEST_CASE("a variable that loses to a different value of the command line is tol
   CHECK(conflicts({.settings = {.device = "cuda:1"}}, {{"ACCELERATE_USE_CPU", "1"}}) ==
         Lines{"device is cuda:1 from the command line; not used: cpu true in ACCELERATE_USE_CPU"});
   CHECK(conflicts({.settings = {.debug = true}}, {{"ACCELERATE_DEBUG_MODE", "true"}}).empty());
-  CHECK(conflicts({.settings = {.gradient_accumulation_steps = 2}}, {}, file("gradient_accumulation_steps", "8"))
-            .empty());  // rank 0's
+  CHECK(conflicts({.settings = {.gradient_accumulation_steps = 2}}, {}, file("gradient_accumulation_steps", "8")) ==
+        Lines{"gradient_accumulation_steps is 2 from the command line; not used: 8 in f"});
   CHECK(resolved({.settings = {.backend = "nccl"}}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi"))
             .settings.backend == "nccl");
 }
@@ -104,6 +104,15 @@ TEST_CASE("a timeout of the command line is the launcher's too") {
         std::chrono::seconds(7));
   CHECK(resolve({}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout == std::chrono::seconds(9));
   CHECK(resolve({}, {}, {}).timeout == std::chrono::seconds(600));
+}
+
+TEST_CASE("settings of the file become the ranks' variables, but what lost does not") {
+  CHECK(resolved({}, {}, file("gradient_accumulation_steps", "8")).settings.gradient_accumulation_steps == 8);
+  CHECK_FALSE(resolved({}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}}, file("gradient_accumulation_steps", "8"))
+                  .settings.gradient_accumulation_steps);
+  CHECK_FALSE(resolved({.settings = {.device = "cuda"}}, {}, file("cpu", "true")).settings.cpu);
+  CHECK_FALSE(resolved({.settings = {.cpu = true}}, {}, file("torch_device", "cuda")).settings.device);
+  CHECK(resolved({}, {}, file("torch_device", "cuda:1")).settings.device == "cuda:1");
 }
 
 TEST_CASE("a value that the library would refuse is refused before a rank starts") {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/env/config_keys.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/env/parse.hpp"
+#include "accelerate/env/settings_table.hpp"
+
+namespace accelerate::env {
+namespace {
+
+struct OtherTraining {
+  std::string_view type;  ///< how it starts
+  std::string_view instead;
+};
+
+/// In order: the first whose type fits.
+constexpr std::array<OtherTraining, 6> kOtherTrainings{{
+    {"FSDP",
+     "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and "
+     "precision::pure_bf16() or nn::checkpoint() make it smaller"},
+    {"DEEPSPEED",
+     "DeepSpeed is Python's, and sharded training is not here yet; MULTI_GPU keeps the whole model on every "
+     "rank, and precision::pure_bf16() or nn::checkpoint() make it smaller"},
+    {"MEGATRON_LM", "Megatron-LM is Python's, and model parallel training is not here; MULTI_GPU is data parallel"},
+    {"XLA", "LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
+    {"TPU", "LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
+    {"MULTI_", "several devices of this kind are not supported; MULTI_GPU and MULTI_CPU are"},
+}};
+
+bool asks_for_something(const ForeignKey& key, const std::string& value) {
+  const auto flag = parse_bool(value);
+  return !value.empty() && value != key.asks_nothing && value != "NO" && !(flag && !*flag);
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& launcher_keys() {
+  static const std::vector<std::string_view> keys{
+      "num_processes",       "multi_gpu",       "hosts",     "num_machines", "machine_rank", "main_process_ip",
+      "main_process_port",   "same_network",    "gpu_ids",   "rdzv_backend", "runner",       "hostfile",
+      "enable_cpu_affinity", "mpirun_hostfile", "grace_time"};
+  return keys;
+}
+
+const std::vector<ForeignKey>& foreign_keys() {
+  static const std::vector<ForeignKey> keys{{.key = "use_cpu", .setting = "cpu"},
+                                            {.key = "fp16", .setting = "mixed_precision"},
+                                            {.key = "compute_environment", .asks_nothing = "LOCAL_MACHINE"},
+                                            {.key = "distributed_type"},
+                                            {.key = "main_training_function", .asks_nothing = "main"},
+                                            {.key = "downcast_bf16"},
+                                            {.key = "dynamo_backend"},
+                                            {.key = "dynamo_config"},
+                                            {.key = "fp8_config"},
+                                            {.key = "fsdp_config"},
+                                            {.key = "deepspeed_config"},
+                                            {.key = "megatron_lm_config"},
+                                            {.key = "parallelism_config"},
+                                            {.key = "tp_config"},
+                                            {.key = "ipex_config"},
+                                            {.key = "mpirun_config"},
+                                            {.key = "mpirun_ccl"},
+                                            {.key = "tpu_name"},
+                                            {.key = "tpu_zone"},
+                                            {.key = "tpu_use_cluster"},
+                                            {.key = "tpu_use_sudo"},
+                                            {.key = "tpu_vm"},
+                                            {.key = "tpu_env"},
+                                            {.key = "command"},
+                                            {.key = "commands"},
+                                            {.key = "command_file"}};
+  return keys;
+}
+
+std::vector<std::string> known_keys() {
+  std::vector<std::string> known;
+  for_each_setting([&](const auto& row) { known.emplace_back(row.key); });
+  for (const auto key : launcher_keys()) known.emplace_back(key);
+  for (const auto& foreign : foreign_keys()) known.emplace_back(foreign.key);
+  return known;
+}
+
+std::vector<std::string> keys_without_meaning(const std::map<std::string, std::string>& values) {
+  std::vector<std::string> keys;
+  for (const auto& foreign : foreign_keys()) {
+    const auto found = values.find(std::string(foreign.key));
+    if (foreign.key == "distributed_type" || found == values.end()) continue;
+    if (asks_for_something(foreign, found->second)) keys.emplace_back(foreign.key);
+  }
+  return keys;
+}
+
+void check_distributed_type(const std::map<std::string, std::string>& values, const std::string& path) {
+  const auto environment = values.find("compute_environment");
+  if (environment != values.end() && environment->second == "AMAZON_SAGEMAKER") {
+    base::fail(ErrorKind::environment, {}, "settings",
+               "{} has compute_environment AMAZON_SAGEMAKER, which is Python's; LOCAL_MACHINE is what is here", path);
+  }
+  const auto found = values.find("distributed_type");
+  if (found == values.end()) return;
+  const std::string& type = found->second;
+  if (type == "NO" || type == "MULTI_CPU" || type == "MULTI_GPU") return;
+  const auto other = std::find_if(kOtherTrainings.begin(), kOtherTrainings.end(),
+                                  [&](const auto& each) { return type.starts_with(each.type); });
+  base::fail(ErrorKind::environment, {}, "settings", "{} has distributed_type {}, but {}", path, type,
+             other == kOtherTrainings.end() ? "it must be NO, MULTI_CPU or MULTI_GPU" : other->instead);
+}
+
+}  // namespace accelerate::env

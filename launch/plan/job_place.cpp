@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/job_place.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace accelerate::launch {
+namespace {
+
+/// Where nothing is said: a rank per GPU, one without.
+int64_t ranks_of_this_machine(const LaunchOptions& options, const Machine& machine) {
+  return on_cpu(options) ? 1 : std::max<int64_t>(1, machine.gpus);
+}
+
+void check_machines(const LaunchOptions& options, int64_t machines) {
+  const int64_t rank = options.machine_rank.value_or(0);
+  if (rank >= machines) {
+    fail(ErrorKind::usage, "machine_rank is {}, must be below num_machines, which is {}", rank, machines);
+  }
+  if (machines > 1 && !options.main_process_ip) {
+    fail(ErrorKind::usage,
+         "num_machines is {} without --main_process_ip; give the name or address of machine 0, the same on all of them",
+         machines);
+  }
+  if (machines > 1 && options.main_process_port == 0) {
+    fail(ErrorKind::usage,
+         "--main_process_port 0 on {} machines: they cannot agree on a free one; give one, the same on all of them",
+         machines);
+  }
+}
+
+}  // namespace
+
+int64_t JobPlace::world_size() const {
+  return std::accumulate(ranks_of_machine.begin(), ranks_of_machine.end(), int64_t{0});
+}
+
+int64_t JobPlace::first_rank() const {
+  return std::accumulate(ranks_of_machine.begin(), ranks_of_machine.begin() + machine_rank, int64_t{0});
+}
+
+JobPlace place_of(const LaunchOptions& options, const Machine& machine) {
+  const int64_t machines = options.num_machines.value_or(1);
+  check_machines(options, machines);
+  const int64_t here = options.num_processes.value_or(machines * ranks_of_this_machine(options, machine)) / machines;
+  if (options.num_processes.value_or(here * machines) != here * machines || here == 0) {
+    fail(ErrorKind::usage, "num_processes is {} on {} machines, must be a multiple of {}: it counts the whole job",
+         *options.num_processes, machines, machines);
+  }
+  return {.ranks_of_machine = std::vector<int64_t>(static_cast<size_t>(machines), here),
+          .machine_rank = options.machine_rank.value_or(0)};
+}
+
+}  // namespace accelerate::launch

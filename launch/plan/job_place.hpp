@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many ranks there are, on which machines, and which of them are ours.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launch/plan/machine.hpp"
+#include "launch/plan/options.hpp"
+
+namespace accelerate::launch {
+
+struct JobPlace {
+  std::vector<int64_t> ranks_of_machine{1};
+  int64_t machine_rank = 0;
+
+  [[nodiscard]] int64_t machines() const { return static_cast<int64_t>(ranks_of_machine.size()); }
+  [[nodiscard]] int64_t world_size() const;
+  /// Ranks of this machine, and the first of them.
+  [[nodiscard]] int64_t ranks_here() const { return ranks_of_machine.at(static_cast<size_t>(machine_rank)); }
+  [[nodiscard]] int64_t first_rank() const;
+
+  bool operator==(const JobPlace&) const = default;
+};
+
+/// Throws LaunchError (2): machine_rank outside, ranks that do not divide evenly among the machines, several machines
+/// without main_process_ip.
+JobPlace place_of(const LaunchOptions& options, const Machine& machine);
+
+}  // namespace accelerate::launch

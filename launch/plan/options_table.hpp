@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher's own options, one table: command line, variable, key of the config file and help are loops over it. Its
+// rows have the form of the settings' (accelerate/env/settings_table.hpp), which are options too.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "accelerate/env/settings_table.hpp"
+#include "launch/plan/option_types.hpp"
+#include "launch/plan/options.hpp"
+
+namespace accelerate::launch {
+
+/// More than any machine can run; a typing error must not fork until memory ends.
+inline constexpr int64_t most_processes = 4096;
+inline constexpr int64_t most_machines = 4096;
+
+inline bool is_runner(std::string_view name) {
+  return name == "local" || name == "ssh" || name == "srun" || name == "mpirun";
+}
+inline bool is_static(std::string_view name) { return name == "static"; }
+
+/// each(group, row) for every option; the group is the help's heading.
+template <typename Each>
+void for_each_option(Each&& each) {
+  using env::Flag;
+  using env::Integer;
+  using env::Setting;
+  using env::Word;
+  constexpr std::string_view ranks = "Ranks and machines";
+  constexpr std::string_view hosts = "Who starts them";
+  constexpr std::string_view ends = "How they end";
+  each(ranks, Setting{.name = "num_processes",
+                      .key = "num_processes",
+                      .variable = "ACCELERATE_NUM_PROCESSES",
+                      .option = {"num_processes", "N",
+                                 "Ranks of the whole job, at most 4096; else one per visible GPU, or one."},
+                      .type = Integer{1, most_processes},
+                      .member = [](auto& all) { return &all.num_processes; }});
+  each(ranks, Setting{.name = "num_machines",
+                      .key = "num_machines",
+                      .variable = "ACCELERATE_NUM_MACHINES",
+                      .option = {"num_machines", "N", "Machines, each with as many ranks; else 1."},
+                      .type = Integer{1, most_machines},
+                      .member = [](auto& all) { return &all.num_machines; }});
+  each(ranks, Setting{.name = "machine_rank",
+                      .key = "machine_rank",
+                      .variable = "ACCELERATE_MACHINE_RANK",
+                      .option = {"machine_rank", "K", "Which of them this is, from 0; else 0."},
+                      .type = Integer{0, most_machines - 1},
+                      .member = [](auto& all) { return &all.machine_rank; }});
+  each(ranks, Setting{.name = "main_process_ip",
+                      .key = "main_process_ip",
+                      .variable = "ACCELERATE_MAIN_PROCESS_IP",
+                      .option = {"main_process_ip", "HOST", "Name or address of machine 0; else 127.0.0.1."},
+                      .type = Text{"a host's name or address"},
+                      .member = [](auto& all) { return &all.main_process_ip; }});
+  each(ranks, Setting{.name = "main_process_port",
+                      .key = "main_process_port",
+                      .variable = "ACCELERATE_MAIN_PROCESS_PORT",
+                      .option = {"main_process_port", "PORT", "Where the ranks meet; else 29500. 0: a free one."},
+                      .type = Integer{0, 65535},
+                      .member = [](auto& all) { return &all.main_process_port; }});
+  each(ranks, Setting{.name = "gpu_ids",
+                      .key = "gpu_ids",
+                      .variable = "ACCELERATE_GPU_IDS",
+                      .option = {"gpu_ids", "LIST", "GPUs that the ranks see, 0,1; else all that are visible."},
+                      .type = Text{"all, or GPUs like 0,1"},
+                      .member = [](auto& all) { return &all.gpu_ids; }});
+  each(ranks, Setting{.name = "multi_gpu",
+                      .key = "multi_gpu",
+                      .variable = "ACCELERATE_MULTI_GPU",
+                      .option = {"multi_gpu", "", "An error unless there are several ranks with a GPU each."},
+                      .type = Flag{},
+                      .member = [](auto& all) { return &all.multi_gpu; }});
+  each(ranks,
+       Setting{.name = "enable_cpu_affinity",
+               .key = "enable_cpu_affinity",
+               .variable = "ACCELERATE_ENABLE_CPU_AFFINITY",
+               .option = {"enable_cpu_affinity", "", "Ranks keep to their shares of the processors and NUMA nodes."},
+               .type = Flag{},
+               .member = [](auto& all) { return &all.enable_cpu_affinity; }});
+  each(hosts, Setting{.name = "runner",
+                      .key = "runner",
+                      .variable = "ACCELERATE_RUNNER",
+                      .option = {"runner", "NAME", "local, ssh, srun or mpirun; else what the other options ask for."},
+                      .type = Word{is_runner, "local, ssh, srun or mpirun"},
+                      .member = [](auto& all) { return &all.runner; }});
+  each(hosts, Setting{.name = "hostfile",
+                      .key = "hostfile",
+                      .variable = "ACCELERATE_HOSTFILE",
+                      .option = {"hostfile", "FILE", "Lines like 'gpu-a slots=4': these hosts, over ssh or mpirun."},
+                      .type = Text{"a file's name"},
+                      .member = [](auto& all) { return &all.hostfile; }});
+  each(hosts, Setting{.name = "hosts",
+                      .key = "hosts",
+                      .variable = "ACCELERATE_HOSTS",
+                      .option = {"hosts", "LIST", "The same as gpu-a:4,gpu-b:4."},
+                      .type = Text{"hosts like gpu-a:4,gpu-b:4"},
+                      .member = [](auto& all) { return &all.hosts; }});
+  each(hosts, Setting{.name = "mpirun_hostfile",
+                      .key = "mpirun_hostfile",
+                      .variable = "ACCELERATE_MPIRUN_HOSTFILE",
+                      .option = {"mpirun_hostfile", "FILE", "--runner mpirun --hostfile FILE."},
+                      .type = Text{"a file's name"},
+                      .member = [](auto& all) { return &all.mpirun_hostfile; }});
+  each(hosts, Setting{.name = "same_network",
+                      .key = "same_network",
+                      .variable = "ACCELERATE_SAME_NETWORK",
+                      .option = {"same_network", "", "Taken and without effect: all machines must reach one another."},
+                      .type = Flag{},
+                      .member = [](auto& all) { return &all.same_network; }});
+  each(hosts, Setting{.name = "rdzv_backend",
+                      .key = "rdzv_backend",
+                      .variable = "ACCELERATE_RDZV_BACKEND",
+                      .option = {"rdzv_backend", "static", "Taken and without effect: others are not here."},
+                      .type = Word{is_static, "static"},
+                      .member = [](auto& all) { return &all.rdzv_backend; }});
+  each(ends,
+       Setting{.name = "grace_time",
+               .key = "grace_time",
+               .variable = "ACCELERATE_GRACE_TIME",
+               .option = {"grace_time", "SECONDS", "For ranks that are told to end, before they are killed; else 5."},
+               .type = Duration{},
+               .member = [](auto& all) { return &all.grace_time; }});
+}
+
+}  // namespace accelerate::launch

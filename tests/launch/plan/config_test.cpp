@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that `accelerate config` wrote, in the key sets of its versions.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "accelerate/env/config_file.hpp"
+#include "accelerate/env/config_keys.hpp"
+#include "launch/plan/options_table.hpp"
+#include "launch/plan/resolve.hpp"
+
+namespace env = accelerate::env;
+using accelerate::launch::LaunchOptions;
+using accelerate::launch::resolve;
+using accelerate::launch::Resolved;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+Resolved of_version(const std::string& version, const LaunchOptions& options = {}) {
+  return resolve(options, {},
+                 env::read_config_file(TEST_SOURCE_DIR "/tests/launch/configs/" + version + ".yaml", "the test"));
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    (void)resolve({}, {}, env::parse_config(text, "f.yaml"));
+  } catch (const accelerate::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the file of 0.11: two machines with two GPUs each") {
+  const auto [options, timeout, said] = of_version("0.11");
+  CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::fp16, .cpu = false},
+                                 .num_processes = 4,
+                                 .num_machines = 2,
+                                 .machine_rank = 1,
+                                 .main_process_ip = "gpu-a",
+                                 .main_process_port = 29600});
+  CHECK(said.empty());
+}
+
+TEST_CASE("the file of 0.12: one process on the CPU") {
+  const auto [options, timeout, said] = of_version("0.12");
+  CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::no, .cpu = true},
+                                 .num_processes = 1,
+                                 .num_machines = 1,
+                                 .machine_rank = 0});
+  CHECK(said.empty());
+}
+
+TEST_CASE("the file of 0.28: MPI over four machines, by its host file") {
+  const auto [options, timeout, said] = of_version("0.28");
+  CHECK(options.mpirun_hostfile == "/home/user/hostfile");
+  CHECK(options.num_processes == 16);
+  CHECK(options.num_machines == 4);
+  CHECK(options.settings.cpu == true);
+  CHECK(options.same_network == true);
+  CHECK(options.rdzv_backend == "static");
+  CHECK(said == Lines{TEST_SOURCE_DIR
+                      "/tests/launch/configs/0.28.yaml has keys that mean nothing here: ipex_config, mpirun_ccl"});
+}
+
+TEST_CASE("the file of 0.34 asks for fp8, which is refused; with another precision it is read") {
+  CHECK_THROWS_WITH_AS(of_version("0.34"),
+                       "settings: mixed_precision in " TEST_SOURCE_DIR
+                       "/tests/launch/configs/0.34.yaml is 'fp8', must be no, bf16 or fp16",
+                       accelerate::Error);
+}
+
+TEST_CASE("the file of 1.15: as many processes as GPUs") {
+  const auto [options, timeout, said] = of_version("1.15");
+  CHECK_FALSE(options.num_processes);
+  CHECK_FALSE(options.gpu_ids);
+  CHECK(options.settings.mixed_precision == accelerate::env::Precision::bf16);
+  CHECK(options.enable_cpu_affinity == false);
+  CHECK(said ==
+        Lines{TEST_SOURCE_DIR "/tests/launch/configs/1.15.yaml has keys that mean nothing here: dynamo_config"});
+}
+
+TEST_CASE("the command line beats the file, and says so") {
+  const auto [options, timeout, said] = of_version("0.12", {.settings = {.debug = true}, .num_processes = 2});
+  CHECK(options.num_processes == 2);
+  CHECK(options.settings.debug == true);
+  CHECK(said == Lines{"num_processes is 2 from the command line; not used: 1 in " TEST_SOURCE_DIR
+                      "/tests/launch/configs/0.12.yaml"});
+}
+
+TEST_CASE("a variable stands between the command line and the file") {
+  const auto config = env::parse_config("num_processes: 2\nmachine_rank: 3\n", "f.yaml");
+  const env::Variables variables{{"ACCELERATE_NUM_PROCESSES", "4"}, {"ACCELERATE_GPU_IDS", "1"}};
+  const auto result = resolve({.gpu_ids = "0"}, variables, config);
+  CHECK(result.options.num_processes == 4);
+  CHECK(result.options.machine_rank == 3);
+  CHECK(result.options.gpu_ids == "0");
+  CHECK(result.conflicts == Lines{"num_processes is 4 from ACCELERATE_NUM_PROCESSES; not used: 2 in f.yaml",
+                                  "gpu_ids is 0 from the command line; not used: 1 in ACCELERATE_GPU_IDS"});
+}
+
+TEST_CASE("training of another kind is refused with what there is instead") {
+  const std::string sharded =
+      "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and precision::pure_bf16() or "
+      "nn::checkpoint() make it smaller";
+  CHECK(refusal("distributed_type: FSDP") == "settings: f.yaml has distributed_type FSDP, but " + sharded);
+  CHECK(refusal("distributed_type: DEEPSPEED") ==
+        "settings: f.yaml has distributed_type DEEPSPEED, but DeepSpeed is Python's, and " + sharded);
+  CHECK(
+      refusal("distributed_type: MEGATRON_LM") ==
+      "settings: f.yaml has distributed_type MEGATRON_LM, but Megatron-LM is Python's, and model parallel training is "
+      "not here; MULTI_GPU is data parallel");
+  CHECK(refusal("distributed_type: XLA") ==
+        "settings: f.yaml has distributed_type XLA, but LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data "
+        "parallel");
+  CHECK(
+      refusal("distributed_type: MULTI_XPU") ==
+      "settings: f.yaml has distributed_type MULTI_XPU, but several devices of this kind are not supported; MULTI_GPU "
+      "and MULTI_CPU are");
+  CHECK(refusal("distributed_type: both") ==
+        "settings: f.yaml has distributed_type both, but it must be NO, MULTI_CPU or MULTI_GPU");
+  CHECK(refusal("compute_environment: AMAZON_SAGEMAKER") ==
+        "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which is Python's; LOCAL_MACHINE is what is here");
+}
+
+TEST_CASE("wrong keys and values are refused with what was probably meant") {
+  CHECK(refusal("num_proceses: 2") ==
+        "settings: f.yaml has the unknown key 'num_proceses'; did you mean num_processes?");
+  CHECK(refusal("machine-rank: 2") ==
+        "settings: f.yaml has the unknown key 'machine-rank'; did you mean machine_rank?");
+  CHECK(refusal("num_processes: two") == "settings: num_processes in f.yaml is 'two', must be an integer, 1 to 4096");
+  CHECK(refusal("main_process_ip: [a, b]") ==
+        "settings: main_process_ip of f.yaml is a list or a map, must be one value");
+  CHECK(refusal("rdzv_backend: c10d") == "settings: rdzv_backend in f.yaml is 'c10d', must be static");
+  CHECK(refusal("use_cpu: maybe") ==
+        "settings: cpu in f.yaml is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
+}
+
+TEST_CASE("old names count: use_cpu, fp16; ours beats the other's where both stand") {
+  CHECK(env::parse_config("use_cpu: true\nfp16: true\n", "f").values ==
+        std::map<std::string, std::string>{{"cpu", "true"}, {"mixed_precision", "fp16"}});
+  CHECK(env::parse_config("use_cpu: true\ncpu: false\nfp16: true\nmixed_precision: bf16\n", "f").values ==
+        std::map<std::string, std::string>{{"cpu", "false"}, {"mixed_precision", "bf16"}});
+  CHECK(env::parse_config("fp16: false\n", "f").values.empty());
+  CHECK(refusal("fp16: x") ==
+        "settings: fp16 in f.yaml is 'x', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
+}
+
+TEST_CASE("the launcher's options and the keys that the library leaves to it are the same") {
+  Lines of_table;
+  accelerate::launch::for_each_option([&](std::string_view, const auto& row) { of_table.emplace_back(row.key); });
+  Lines known;
+  for (const auto key : env::launcher_keys()) known.emplace_back(key);
+  std::sort(of_table.begin(), of_table.end());
+  std::sort(known.begin(), known.end());
+  CHECK(of_table == known);
+}
