@@ -77,7 +77,7 @@ const std::map<std::string, Names>& table() {
         {"launch/plan", ground},
         {"launch/pmix", ground + Names{"launch/plan"}},
         {"launch/run", ground + Names{"launch/plan", "launch/pmix"}},
-        {"launch/commands", ground + Names{"launch", "launch/plan", "launch/run"}},
+        {"launch/commands", ground + Names{"launch", "launch/plan", "launch/pmix", "launch/run"}},
         {"launch/programs", ground + Names{"launch", "launch/commands", "launch/plan"}},
         {"state", doors},
         {"precision", doors},

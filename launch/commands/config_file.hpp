@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The YAML file that `accelerate config` of Hugging Face Accelerate 1.15 writes and both launchers read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/env/process_env.hpp"
+#include "launch/plan/machine.hpp"
+
+namespace accelerate::launch {
+
+/// What data parallel training needs of it; the members are called as its keys are.
+struct ClusterConfig {
+  std::string distributed_type = "NO";  ///< "NO", "MULTI_CPU", "MULTI_GPU"
+  std::string mixed_precision = "no";
+  bool use_cpu = false, debug = false, enable_cpu_affinity = false, same_network = true;
+  int64_t num_processes = 1, num_machines = 1, machine_rank = 0;
+  std::optional<std::string> main_process_ip{};
+  std::optional<int64_t> main_process_port{};
+  std::optional<std::string> gpu_ids{};
+  std::optional<std::string> mpirun_hostfile{};
+
+  bool operator==(const ClusterConfig&) const = default;
+};
+
+/// A rank per GPU; without GPUs one on the CPU.
+ClusterConfig default_config(const Machine& machine, std::string_view mixed_precision);
+
+/// Only keys that Accelerate 1.15 knows, sorted as it sorts them; texts like no and NO in quotes, because YAML 1.1
+/// takes them for false.
+std::string yaml_of(const ClusterConfig& config);
+
+/// An older file with today's keys: what it says stays, what is missing gets its default, fp16 and dynamo_backend
+/// become what took their places.
+///
+/// path   for errors
+/// Throws Error (environment) for what is no such file, and for keys that Accelerate 1.15 does not know, by name.
+std::string updated_yaml(std::string_view text, const std::string& path);
+
+/// Where both look by default: $ACCELERATE_CONFIG_FILE, else accelerate/default_config.yaml in $HF_HOME,
+/// $XDG_CACHE_HOME/huggingface or ~/.cache/huggingface.
+std::filesystem::path default_config_path(const env::Variables& variables);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "launch/commands/command.hpp"
+
+namespace accelerate::launch {
+
+/// The program: accelerate_config [default|update] [options]. Asks on stderr, reads answers from stdin.
+Answer configure(const Arguments& arguments);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/commands/environment.hpp"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "launch/commands/build_facts.hpp"
+#include "launch/commands/config_file.hpp"
+#include "launch/commands/text.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string contents_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// What follows a name and a separator on its line: "model name : AMD EPYC".
+std::string value_after(const std::string& text, const std::string& name, char separator) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(name)) continue;
+    const auto begin = line.find_first_not_of(" \t\"", line.find(separator) + 1);
+    if (begin == std::string::npos) return "";
+    return line.substr(begin, line.find_last_not_of(" \t\"") + 1 - begin);
+  }
+  return "";
+}
+
+std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
+
+std::string memory_of(const fs::path& root) {
+  std::istringstream kib(value_after(contents_of(root / "proc/meminfo"), "MemTotal", ':'));
+  uint64_t total = 0;
+  if (!(kib >> total)) return "unknown";
+  std::string text = readable_bytes(total * 1024);
+  struct statvfs shared {};
+  if (statvfs((root / "dev/shm").c_str(), &shared) == 0) {
+    text += fmt::format(", {} of it at most in /dev/shm", readable_bytes(shared.f_blocks * shared.f_frsize));
+  }
+  return text;
+}
+
+std::vector<std::string> gpus_of(const fs::path& root) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root / "proc/driver/nvidia/gpus", error)) {
+    files.push_back(entry.path() / "information");
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<std::string> names;
+  for (const fs::path& file : files) names.push_back(or_unknown(value_after(contents_of(file), "Model", ':')));
+  return names;
+}
+
+std::string driver_of(const fs::path& root) {
+  const std::string version = value_after(contents_of(root / "proc/driver/nvidia/version"), "NVRM version", ':');
+  return version.empty() ? "no NVIDIA driver is loaded" : version;
+}
+
+std::string system_of(const fs::path& root) {
+  utsname kernel{};
+  uname(&kernel);
+  return fmt::format("{}, Linux {} on {}",
+                     or_unknown(value_after(contents_of(root / "etc/os-release"), "PRETTY_NAME", '=')), kernel.release,
+                     kernel.machine);
+}
+
+std::string found_in_path(const std::string& program, const std::string& path) {
+  std::istringstream folders(path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const fs::path file = fs::path(folder) / program;
+    if (access(file.c_str(), X_OK) == 0) return file.string();
+  }
+  return "not found";
+}
+
+bool steers_training(const std::string& name) {
+  constexpr std::array<std::string_view, 20> prefixes{
+      "ACCELERATE_", "CUDA_", "NCCL_",  "GLOO_",   "OMPI_",     "PMIX_",          "PMI_",
+      "SLURM_",      "TORCH", "OMP_",   "MKL_",    "MALLOC_",   "GLIBC_TUN",      "MASTER_",
+      "WORLD_SIZE",  "RANK",  "LOCAL_", "HF_HOME", "XDG_CACHE", "LD_LIBRARY_PATH"};
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+// Whoever knows it may join the job; and secrets that look like ones.
+bool is_secret(const std::string& name) {
+  constexpr std::array<std::string_view, 5> parts{"JOB_ID", "TOKEN", "SECRET", "PASSWORD", "KEY"};
+  return name.starts_with("SLURM_") ? false : std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
+    return name.find(part) != std::string::npos;
+  });
+}
+
+std::string text_of_facts(const Facts& facts) {
+  std::string text;
+  for (const auto& [name, value] : facts) text += fmt::format("- {}: {}\n", name, value);
+  return text;
+}
+
+std::string config_in_words(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return fmt::format("- config file: none at {}\n", path.string());
+  std::string text = fmt::format("- config file: {}\n", path.string());
+  std::istringstream lines(contents_of(path));
+  for (std::string line; std::getline(lines, line);) text += "    " + line + "\n";
+  return text;
+}
+
+}  // namespace
+
+Facts facts_of_machine(const fs::path& root, const env::Variables& variables) {
+  const Machine machine = this_machine(variables);
+  const std::string processor = value_after(contents_of(root / "proc/cpuinfo"), "model name", ':');
+  Facts facts{{"system", system_of(root)},
+              {"processors", fmt::format("{}, {} usable", or_unknown(processor), machine.usable_cpus)},
+              {"memory", memory_of(root)},
+              {"NVIDIA driver", driver_of(root)}};
+  const auto gpus = gpus_of(root);
+  facts.emplace_back("GPUs", fmt::format("{} in this machine, {} visible to a job", gpus.size(), machine.gpus));
+  for (size_t i = 0; i < gpus.size(); ++i) facts.emplace_back(fmt::format("GPU {}", i), gpus[i]);
+  return facts;
+}
+
+Facts facts_of_programs(const env::Variables& variables) {
+  const auto path = variables.find("PATH");
+  Facts facts;
+  for (const char* program : {"accelerate_launch", "mpirun", "srun", "ssh", "torchrun", "nvidia-smi", "gdb"}) {
+    facts.emplace_back(program, found_in_path(program, path == variables.end() ? "" : path->second));
+  }
+  return facts;
+}
+
+Facts facts_of_variables(const env::Variables& variables) {
+  Facts facts;
+  for (const auto& [name, value] : variables) {
+    if (steers_training(name)) facts.emplace_back(name, is_secret(name) ? "(hidden)" : value);
+  }
+  return facts;
+}
+
+Answer environment(const Arguments& arguments) {
+  const auto variables = env::current_variables();
+  CommandLine line("accelerate_env",
+                   "Prints what a bug report should say: versions, system, processors, GPUs, programs that were found, "
+                   "settings.\n",
+                   {"accelerate_env", "accelerate_env --config_file train.yaml > report.txt"});
+  std::string config = default_config_path(variables).string();
+  line.app().add_option(both_ways("config_file"), config, fmt::format("Shown too; else {}", config))->type_name("FILE");
+  if (auto answer = line.parse(arguments)) return *answer;
+  std::string text = text_of_facts(facts_of_build());
+  text += text_of_facts(facts_of_machine("/", variables));
+  text += text_of_facts(facts_of_programs(variables));
+  text += config_in_words(config);
+  const Facts set = facts_of_variables(variables);
+  text += set.empty() ? "- variables: none that steer training\n" : "- variables:\n";
+  for (const auto& [name, value] : set) text += fmt::format("    {}={}\n", name, value);
+  return {text};
+}
+
+}  // namespace accelerate::launch
