@@ -199,3 +199,17 @@ TEST_CASE("the program writes where it is told, as a whole, and never over a fil
   CHECK(run_program("accelerate_config", {"update", "--config_file", "/no/such.yaml"}).err ==
         "accelerate_config: /no/such.yaml cannot be opened: No such file or directory\n");
 }
+
+TEST_CASE("what accelerate_config writes, accelerate_launch does") {
+  const TemporaryFolder at;
+  write_file(at.path / "c.yaml", yaml_of({.distributed_type = "MULTI_CPU",
+                                          .mixed_precision = "bf16",
+                                          .use_cpu = true,
+                                          .num_processes = 2,
+                                          .gpu_ids = "all"}));
+  const auto ran = testing::launch({"--config_file", at / "c.yaml", "--backend", "gloo", "sh", "-c",
+                                    "sleep 0.$((RANK * 3)); echo $RANK of $WORLD_SIZE"});
+  CHECK(ran.code == 0);
+  CHECK(ran.err.empty());
+  CHECK(ran.out == "0 of 2\n1 of 2\n");
+}
