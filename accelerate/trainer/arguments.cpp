@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/trainer/arguments.hpp"
+
+#include <cmath>
+#include <string_view>
+
+namespace accelerate::trainer {
+namespace {
+
+/// Checks that say an argument's name, its value and what it must be.
+class ArgumentCheck {
+ public:
+  explicit ArgumentCheck(const Place& place) : place_(place) {}
+
+  template <typename Number>
+  void at_least(std::string_view argument, Number value, Number least) const {
+    if (value < least) fail("{} is {}, must be at least {}", argument, value, least);
+  }
+  void positive(std::string_view argument, double value) const {
+    if (!(std::isfinite(value) && value > 0)) fail("{} is {}, must be a finite number above 0", argument, value);
+  }
+  void not_negative(std::string_view argument, double value) const {
+    if (!(std::isfinite(value) && value >= 0)) fail("{} is {}, must be a finite number of at least 0", argument, value);
+  }
+  void below_one(std::string_view argument, double value) const {
+    if (!(value >= 0 && value < 1)) fail("{} is {}, must be at least 0 and below 1", argument, value);
+  }
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    base::fail(ErrorKind::usage, place_, "TrainingArguments", format, std::forward<Args>(args)...);
+  }
+
+ private:
+  const Place& place_;
+};
+
+void check_ranges(const TrainingArguments& given, const ArgumentCheck& must_be) {
+  must_be.at_least<int64_t>("per_device_train_batch_size", given.per_device_train_batch_size, 1);
+  must_be.at_least<int64_t>("per_device_eval_batch_size", given.per_device_eval_batch_size, 1);
+  if (given.max_steps <= 0) must_be.positive("num_train_epochs", given.num_train_epochs);
+  must_be.at_least<int64_t>("gradient_accumulation_steps", given.gradient_accumulation_steps.value_or(1), 1);
+  must_be.not_negative("learning_rate", given.learning_rate);
+  must_be.not_negative("weight_decay", given.weight_decay);
+  must_be.below_one("adam_beta1", given.adam_beta1);
+  must_be.below_one("adam_beta2", given.adam_beta2);
+  must_be.not_negative("adam_epsilon", given.adam_epsilon);
+  must_be.not_negative("max_grad_norm", given.max_grad_norm);
+  must_be.at_least<int64_t>("warmup_steps", given.warmup_steps, 0);
+  if (!(given.warmup_ratio >= 0 && given.warmup_ratio <= 1)) {
+    must_be.fail("warmup_ratio is {}, must be between 0 and 1", given.warmup_ratio);
+  }
+  must_be.at_least<int64_t>("eval_steps", given.eval_steps.value_or(1), 1);
+  must_be.not_negative("eval_delay", given.eval_delay);
+  must_be.at_least<int64_t>("logging_steps", given.logging_steps, 1);
+  must_be.at_least<int64_t>("dataloader_num_workers", given.dataloader_num_workers, 0);
+  must_be.at_least<int64_t>("dataloader_prefetch_factor", given.dataloader_prefetch_factor.value_or(1), 1);
+}
+
+void check_evaluation(const TrainingArguments& given, const ArgumentsContext& context, const ArgumentCheck& must_be) {
+  const bool evaluates = given.eval_strategy != IntervalStrategy::no;
+  if (given.eval_steps && given.eval_strategy != IntervalStrategy::steps) {
+    must_be.fail("eval_steps is {}, eval_strategy is {}; eval_steps counts with eval_strategy steps only",
+                 *given.eval_steps, name(given.eval_strategy));
+  }
+  if (evaluates && !context.has_eval_dataset) {
+    must_be.fail("eval_strategy is {}, there is no eval_dataset; give one, or eval_strategy no",
+                 name(given.eval_strategy));
+  }
+  if (given.metric_for_best_model && !evaluates) {
+    must_be.fail(
+        "metric_for_best_model is \"{}\", eval_strategy is no; only evaluations during training tell which model is "
+        "best: give eval_strategy steps or epoch",
+        *given.metric_for_best_model);
+  }
+}
+
+}  // namespace
+
+std::string_view name(IntervalStrategy strategy) {
+  switch (strategy) {
+    case IntervalStrategy::no:
+      return "no";
+    case IntervalStrategy::steps:
+      return "steps";
+    case IntervalStrategy::epoch:
+      return "epoch";
+  }
+  return "?";
+}
+
+void check(const TrainingArguments& arguments, const ArgumentsContext& context) {
+  const ArgumentCheck must_be(context.place);
+  check_ranges(arguments, must_be);
+  if (arguments.bf16 && arguments.fp16) must_be.fail("bf16 and fp16 are both true, only one of them can be");
+  if (arguments.warmup_steps > 0 && arguments.warmup_ratio > 0) {
+    must_be.fail("warmup_steps is {} and warmup_ratio is {}, only one of them can be given", arguments.warmup_steps,
+                 arguments.warmup_ratio);
+  }
+  if (arguments.dataloader_prefetch_factor && arguments.dataloader_num_workers == 0) {
+    must_be.fail("dataloader_prefetch_factor is {}, dataloader_num_workers is 0; only workers read ahead",
+                 *arguments.dataloader_prefetch_factor);
+  }
+  check_evaluation(arguments, context, must_be);
+}
+
+std::string best_metric_name(const TrainingArguments& arguments) {
+  const std::string metric = arguments.metric_for_best_model.value_or("loss");
+  return metric.starts_with("eval_") ? metric : "eval_" + metric;
+}
+
+bool greater_is_better(const TrainingArguments& arguments) {
+  return arguments.greater_is_better.value_or(!best_metric_name(arguments).ends_with("loss"));
+}
+
+}  // namespace accelerate::trainer

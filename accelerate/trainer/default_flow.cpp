@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/trainer/default_flow.hpp"
+
+namespace accelerate::trainer {
+
+void DefaultFlowCallback::on_step_end(const TrainerContext& now, TrainerControl& control) {
+  const int64_t step = now.state.global_step;
+  const auto& asked = now.arguments;
+  if (step == 1 && asked.logging_first_step) control.should_log = true;
+  if (asked.logging_strategy == IntervalStrategy::steps && step % now.state.logging_steps == 0) {
+    control.should_log = true;
+  }
+  if (asked.eval_strategy == IntervalStrategy::steps && step % now.state.eval_steps == 0 &&
+      asked.eval_delay <= static_cast<double>(step)) {
+    control.should_evaluate = true;
+  }
+  if (step >= now.state.max_steps) control.should_training_stop = true;
+}
+
+void DefaultFlowCallback::on_epoch_end(const TrainerContext& now, TrainerControl& control) {
+  const auto& asked = now.arguments;
+  if (asked.logging_strategy == IntervalStrategy::epoch) control.should_log = true;
+  if (asked.eval_strategy == IntervalStrategy::epoch && asked.eval_delay <= now.state.epoch) {
+    control.should_evaluate = true;
+  }
+}
+
+}  // namespace accelerate::trainer

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainerBase::evaluate() and predict().
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "accelerate/trainer/best_metric.hpp"
+#include "accelerate/trainer/trainer_base.hpp"
+
+namespace accelerate::trainer {
+namespace {
+
+constexpr int kFilling = -100;  // what losses of PyTorch's ignore
+
+/// Rows of batches one after another; second dimensions are filled up to the longest.
+at::Tensor joined(std::vector<at::Tensor> parts) {
+  if (parts.empty()) return {};
+  if (parts.front().dim() > 1) {
+    int64_t longest = 0;
+    for (const auto& part : parts) longest = std::max(longest, part.size(1));
+    for (auto& part : parts) {
+      if (part.size(1) == longest) continue;
+      std::vector<int64_t> padding(static_cast<size_t>(2 * (part.dim() - 1)), 0);
+      padding.back() = longest - part.size(1);  // counted from the last dimension, pairs of before and behind
+      part = at::constant_pad_nd(part, padding, kFilling);
+    }
+  }
+  return at::cat(parts);
+}
+
+Metrics prefixed(const Metrics& metrics, const std::string& prefix) {
+  Metrics named;
+  for (const auto& [name, value] : metrics) {
+    named[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+  }
+  return named;
+}
+
+/// Rows of this rank's batch that are not filling.
+int64_t real_rows(const state::BatchInfo& info, int64_t rows, const Accelerator& accelerator) {
+  if (!info.last || info.remainder <= 0 || !accelerator.use_distributed()) return rows;
+  const int64_t rank = accelerator.process_index(), ranks = accelerator.num_processes();
+  const int64_t real = info.strided ? (info.remainder - rank + ranks - 1) / ranks : info.remainder - rank * rows;
+  return std::clamp<int64_t>(real, 0, rows);
+}
+
+}  // namespace
+
+struct TrainerBase::Evaluated {
+  EvalPrediction prediction{};
+  Metrics metrics{};
+};
+
+/// The model computes as in evaluation while it lives.
+class TrainerBase::EvaluationMode {
+ public:
+  explicit EvaluationMode(TrainerBase& trainer) : trainer_(trainer), before_(trainer.set_training(false)) {}
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+  ~EvaluationMode() { trainer_.set_training(before_); }
+
+ private:
+  TrainerBase& trainer_;
+  bool before_;
+};
+
+/// The label_names that the batch has. all: it must have all of them.
+std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) const {
+  std::vector<std::string> labels;
+  for (const auto& name : arguments_.label_names) {
+    if (all && !inputs.contains(name)) {
+      base::fail(ErrorKind::usage, accelerator_.place(), "label_names",
+                 "there is no \"{}\" in the batch, the collate function gave {}; compute_metrics wants label_names",
+                 name, list_of_names(inputs.names()));
+    }
+    if (inputs.contains(name)) labels.push_back(name);
+  }
+  return labels;
+}
+
+/// real      rows that are not filling; of none the batch is computed all the same, for other ranks wait for its
+/// forward returns   of all ranks, without filling, on the CPU: the loss once per example, then what is kept
+std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t real, Keep keep,
+                                                   const std::vector<std::string>& labels) {
+  auto [loss, outputs] = predict_on(inputs);
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  std::vector<at::Tensor> mine{loss.defined() ? loss.to(at::kDouble).reshape({1}).repeat({inputs.examples()})
+                                              : at::full({inputs.examples()}, unknown, at::kDouble)};
+  if (keep != Keep::losses) {
+    if (!outputs.defined()) {
+      base::fail(ErrorKind::usage, accelerator_.place(), "compute_loss",
+                 "the outputs are undefined; compute_metrics and predict() want them: return {{loss, outputs}}");
+    }
+    mine.push_back(outputs);
+    for (const auto& name : labels) mine.push_back(inputs[name]);
+  }
+  for (auto& tensor : mine) {
+    tensor = tensor.narrow(0, 0, std::min(real, tensor.size(0)));
+    if (tensor.dim() > 1 && accelerator_.use_distributed()) {
+      tensor = accelerator_.pad_across_processes(tensor, {.dim = 1, .pad_index = kFilling});
+    }
+  }
+  auto all = accelerator_.gather(mine);
+  for (auto& tensor : all) tensor = tensor.cpu();
+  return all;
+}
+
+TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const std::string& prefix, Keep keep) {
+  prepare_model();
+  const auto loader = accelerator_.prepare(get_eval_dataloader(dataset));
+  const at::NoGradGuard no_grad;
+  const EvaluationMode mode(*this);
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<std::vector<at::Tensor>> columns;  // losses, outputs, labels
+  std::vector<std::string> labels;
+  int64_t steps = 0;
+  for (const Inputs& inputs : loader) {
+    if (columns.empty() && keep != Keep::losses) labels = labels_of(inputs, /*all=*/keep == Keep::labelled);
+    // Filling would count in the mean that a loss is: it is cut before.
+    const int64_t real = real_rows(loader.info(), inputs.examples(), accelerator_);
+    auto gathered = gathered_step(real > 0 ? inputs.first(real) : inputs, real, keep, labels);
+    columns.resize(gathered.size());
+    for (size_t i = 0; i < gathered.size(); ++i) columns[i].push_back(std::move(gathered[i]));
+    ++steps;
+    fire(&TrainerCallback::on_prediction_step);
+  }
+  if (columns.empty()) {
+    base::fail(ErrorKind::usage, accelerator_.place(), prefix, "the data set has no examples");
+  }
+  Evaluated result;
+  const at::Tensor losses = joined(std::move(columns[0]));
+  if (keep != Keep::losses) {
+    result.prediction.predictions = joined(std::move(columns[1]));
+    for (size_t i = 0; i < labels.size(); ++i) {
+      result.prediction.label_ids.emplace(labels[i], joined(std::move(columns[i + 2])));
+    }
+    const bool labelled = labels.size() == arguments_.label_names.size();
+    if (parts_.compute_metrics && labelled)
+      result.metrics = prefixed(parts_.compute_metrics(result.prediction), prefix);
+  }
+  if (!losses.isnan().all().item<bool>()) result.metrics[prefix + "_loss"] = losses.mean().item<double>();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
+  result.metrics.merge(speed_metrics(prefix, seconds.count(), losses.size(0), steps));
+  return result;
+}
+
+Metrics TrainerBase::evaluate(const Dataset& dataset, const std::string& prefix) {
+  const Dataset& chosen = dataset ? dataset : parts_.eval_dataset;
+  if (chosen == nullptr) {
+    base::fail(ErrorKind::usage, accelerator_.place(), "evaluate",
+               "there is no eval_dataset; give one in TrainerParts, or to evaluate()");
+  }
+  auto metrics = run_evaluation(chosen, prefix, parts_.compute_metrics ? Keep::labelled : Keep::losses).metrics;
+  log(metrics);
+  if (training_ && chosen == parts_.eval_dataset) note_best(metrics);
+  fire(&TrainerCallback::on_evaluate, metrics);
+  metrics["epoch"] = state_.epoch;
+  return metrics;
+}
+
+PredictionOutput TrainerBase::predict(const Dataset& dataset, const std::string& prefix) {
+  if (dataset == nullptr) base::fail(ErrorKind::usage, accelerator_.place(), "predict", "the data set is null");
+  auto [prediction, metrics] = run_evaluation(dataset, prefix, Keep::outputs);
+  fire(&TrainerCallback::on_predict, metrics);
+  return {std::move(prediction.predictions), std::move(prediction.label_ids), std::move(metrics)};
+}
+
+}  // namespace accelerate::trainer

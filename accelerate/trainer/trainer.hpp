@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop written for you, with transformers' names. A header of its own: programs with a loop of their own do not pay
+// for it.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "accelerate/accelerate.hpp"
+#include "accelerate/trainer/best_model.hpp"
+#include "accelerate/trainer/early_stopping.hpp"
+#include "accelerate/trainer/printer.hpp"
+#include "accelerate/trainer/trainer_base.hpp"
+
+namespace accelerate {
+
+using trainer::BestModelCallback;
+using trainer::EarlyStoppingCallback;
+using trainer::EvalPrediction;
+using trainer::Inputs;
+using trainer::IntervalStrategy;
+using trainer::LossAndOutputs;
+using trainer::Metrics;
+using trainer::PredictionOutput;
+using trainer::PrinterCallback;
+using trainer::SchedulerType;
+using trainer::TrainerCallback;
+using trainer::TrainerContext;
+using trainer::TrainerControl;
+using trainer::TrainerParts;
+using trainer::TrainerState;
+using trainer::TrainingArguments;
+using trainer::TrainOutput;
+
+/// Trains, evaluates and predicts with one model on all ranks. A program derives from it and says what the loss is:
+///
+///   struct DigitTrainer : accelerate::Trainer<BasicNet> {
+///     using Trainer::Trainer;
+///     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+///       const auto outputs = model(inputs["x"]);
+///       return {torch::nll_loss(outputs, inputs["labels"]), outputs};
+///     }
+///   };
+///
+/// AnyModule   a module holder (TORCH_MODULE), a torch::jit::Module, or a module's class, given by std::shared_ptr
+template <typename AnyModule>
+class Trainer : public trainer::TrainerBase {
+ public:
+  using Handle =
+      std::conditional_t<std::derived_from<AnyModule, torch::nn::Module>, std::shared_ptr<AnyModule>, AnyModule>;
+  using Inputs = trainer::Inputs;
+  using LossAndOutputs = trainer::LossAndOutputs;
+  /// As accelerator.prepare() gives it.
+  using Model = decltype(std::declval<Accelerator&>().prepare(std::declval<Handle&>()));
+
+  /// Throws Error (usage) for arguments that contradict one another.
+  Trainer(Handle model, TrainingArguments arguments, TrainerParts parts = {})
+      : TrainerBase(std::move(arguments), std::move(parts)), handle_(std::move(model)) {}
+
+  /// The prepared model.
+  [[nodiscard]] Model& model() {
+    if (!model_) model_.emplace(accelerator().prepare(handle_));
+    return *model_;
+  }
+  [[nodiscard]] std::vector<at::Tensor> parameters() override {
+    auto list = model().parameters();
+    std::erase_if(list, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
+    return list;
+  }
+  [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_dict() override {
+    return accelerator().get_state_dict(model());
+  }
+
+ protected:
+  /// The loss of a batch, and the outputs where metrics or predictions are wanted. In training and in evaluation.
+  virtual LossAndOutputs compute_loss(Model& model, const Inputs& inputs) = 0;
+  /// Forward and backward of one micro-batch. returns   the loss, for the log
+  virtual at::Tensor training_step(Model& model, const Inputs& inputs) {
+    const auto [loss, outputs] = compute_loss(model, inputs);
+    accelerator().backward(loss);
+    return loss.detach();
+  }
+  /// One batch of evaluate() or predict(), without gradients. Override it for batches without labels: an undefined loss
+  /// is left out.
+  virtual LossAndOutputs prediction_step(Model& model, const Inputs& inputs) { return compute_loss(model, inputs); }
+
+ private:
+  void prepare_model() override { static_cast<void>(model()); }
+  at::Tensor train_on(const Inputs& inputs) override { return training_step(model(), inputs); }
+  LossAndOutputs predict_on(const Inputs& inputs) override { return prediction_step(model(), inputs); }
+  bool set_training(bool on) override {
+    const bool before = model()->is_training();
+    model()->train(on);
+    return before;
+  }
+
+  Handle handle_;
+  std::optional<Model> model_;
+};
+
+}  // namespace accelerate

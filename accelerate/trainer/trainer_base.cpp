@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/trainer/trainer_base.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerate/trainer/best_metric.hpp"
+#include "accelerate/trainer/default_flow.hpp"
+#include "accelerate/trainer/printer.hpp"
+
+namespace accelerate::trainer {
+namespace {
+
+[[noreturn]] void fail_twice(const char* argument, const auto& one, const auto& other) {
+  base::fail(ErrorKind::usage, {}, "Trainer", "{} is {} in TrainingArguments and {} in AcceleratorOptions; say it once",
+             argument, one, other);
+}
+
+std::string_view precision_name(Precision precision) {
+  return precision == Precision::bf16 ? "bf16" : precision == Precision::fp16 ? "fp16" : "no";
+}
+
+/// What the arguments say, in the options where nothing else is said.
+AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions options, bool has_eval_dataset) {
+  check(arguments, {.has_eval_dataset = has_eval_dataset});
+  if (arguments.bf16 || arguments.fp16) {
+    const auto asked = arguments.bf16 ? Precision::bf16 : Precision::fp16;
+    if (options.mixed_precision && *options.mixed_precision != asked) {
+      fail_twice("mixed precision", precision_name(asked), precision_name(*options.mixed_precision));
+    }
+    options.mixed_precision = asked;
+  }
+  if (const auto steps = arguments.gradient_accumulation_steps) {
+    if (options.gradient_accumulation_steps.value_or(*steps) != *steps) {
+      fail_twice("gradient_accumulation_steps", *steps, *options.gradient_accumulation_steps);
+    }
+    options.gradient_accumulation_steps = *steps;
+  }
+  if (!options.even_batches) {
+    base::fail(ErrorKind::usage, {}, "Trainer",
+               "even_batches is false; ranks would make different numbers of steps: leave it true, or set "
+               "dataloader_drop_last");
+  }
+  if (!options.accumulation.sync_with_dataloader) {
+    base::fail(ErrorKind::usage, {}, "Trainer",
+               "sync_with_dataloader is false; an epoch of a Trainer ends with a step: leave it true");
+  }
+  return options;
+}
+
+}  // namespace
+
+TrainerBase::TrainerBase(TrainingArguments arguments, TrainerParts parts)
+    : arguments_(std::move(arguments)),
+      parts_(std::move(parts)),
+      accelerator_(merged(arguments_, parts_.accelerator, parts_.eval_dataset != nullptr)) {
+  accelerator_.set_seed(arguments_.seed, {.device_specific = true});
+  state_.is_local_process_zero = accelerator_.is_local_main_process();
+  state_.is_world_process_zero = accelerator_.is_main_process();
+  callbacks_ = {std::make_shared<DefaultFlowCallback>(), std::make_shared<PrinterCallback>()};
+  for (auto& callback : parts_.callbacks) add_callback(callback);
+}
+
+TrainerBase::~TrainerBase() = default;
+
+void TrainerBase::add_callback(std::shared_ptr<TrainerCallback> callback) {
+  if (callback == nullptr) base::fail(ErrorKind::usage, accelerator_.place(), "add_callback", "the callback is null");
+  const bool prints = !callbacks_.empty() && dynamic_cast<PrinterCallback*>(callbacks_.back().get()) != nullptr;
+  callbacks_.insert(callbacks_.end() - (prints ? 1 : 0), std::move(callback));
+}
+
+const TrainingPlan& TrainerBase::plan() const {
+  if (!plan_) base::fail(ErrorKind::usage, accelerator_.place(), "plan", "there is none before train()");
+  return *plan_;
+}
+
+void TrainerBase::fire(Event event, const Metrics& metrics) {
+  const TrainerContext now{arguments_, state_, *this, metrics};
+  const auto callbacks = callbacks_;  // one may add or remove others
+  for (const auto& callback : callbacks) (callback.get()->*event)(now, control_);
+}
+
+void TrainerBase::agree() {
+  const bool alike = std::ranges::all_of(callbacks_, [](const auto& one) { return one->decides_alike(); });
+  if (alike || !accelerator_.use_distributed()) return;
+  const at::Tensor wishes = at::empty({4}, at::kLong);
+  auto* wish = wishes.mutable_data_ptr<int64_t>();
+  bool* flags[] = {&control_.should_training_stop, &control_.should_epoch_stop, &control_.should_log,
+                   &control_.should_evaluate};
+  for (size_t i = 0; i < 4; ++i) wish[i] = *flags[i] ? 1 : 0;
+  const at::Tensor all = accelerator_.reduce(wishes, comm::ReduceOp::max);
+  for (size_t i = 0; i < 4; ++i) *flags[i] = all.const_data_ptr<int64_t>()[i] != 0;
+}
+
+void TrainerBase::log(Metrics logs) {
+  logs["epoch"] = state_.epoch;
+  Metrics entry = logs;
+  entry["step"] = static_cast<double>(state_.global_step);
+  state_.log_history.push_back(std::move(entry));
+  fire(&TrainerCallback::on_log, logs);
+}
+
+void TrainerBase::note_best(const Metrics& metrics) {
+  const std::string metric = best_metric_name(arguments_);
+  if (!arguments_.metric_for_best_model && !metrics.contains(metric)) return;  // nobody asked for one
+  const double value = metric_of(metrics, metric, "metric_for_best_model", accelerator_.place());
+  if (!is_better(arguments_, value, state_.best_metric)) return;
+  state_.best_metric = value;
+  state_.best_global_step = state_.global_step;
+}
+
+}  // namespace accelerate::trainer

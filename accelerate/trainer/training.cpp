@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainerBase::train(): the loop.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "accelerate/trainer/loss_sum.hpp"
+#include "accelerate/trainer/trainer_base.hpp"
+
+namespace accelerate::trainer {
+/// One call of train().
+class TrainerBase::Run {
+ public:
+  explicit Run(TrainerBase& trainer)
+      : trainer_(trainer),
+        accelerator_(trainer.accelerator_),
+        loader_(trainer.accelerator_.prepare(trainer.get_train_dataloader())),
+        optimizer_(prepared_optimizer()),
+        scheduler_(prepared_scheduler()) {
+    trainer_.training_ = true;
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  ~Run() { trainer_.training_ = false; }
+
+  TrainOutput go() {
+    begin();
+    while (state().global_step < plan().max_steps && !control().should_training_stop) one_epoch();
+    return end();
+  }
+
+ private:
+  [[nodiscard]] TrainerState& state() const { return trainer_.state_; }
+  [[nodiscard]] TrainerControl& control() const { return trainer_.control_; }
+  [[nodiscard]] const TrainingPlan& plan() const { return *trainer_.plan_; }
+
+  PreparedOptimizer<torch::optim::Optimizer> prepared_optimizer() {
+    trainer_.prepare_model();
+    return accelerator_.prepare(trainer_.create_optimizer());
+  }
+
+  PreparedScheduler<optim::Scheduler> prepared_scheduler() {
+    int64_t trainable = 0;
+    parameters_ = trainer_.parameters();
+    for (const auto& parameter : parameters_) trainable += parameter.numel();
+    trainer_.plan_ = plan_training(trainer_.arguments_,
+                                   {.examples = loader_->sample_count(),
+                                    .batches = loader_.size(),
+                                    .batch_of_all_ranks = loader_.total_batch_size(),
+                                    .gradient_accumulation_steps = accelerator_.gradient_accumulation_steps(),
+                                    .trainable_parameters = trainable},
+                                   accelerator_.place());
+    return accelerator_.prepare(trainer_.create_scheduler(*optimizer_, plan().max_steps));
+  }
+
+  void begin() {
+    const auto& asked = trainer_.arguments_;
+    const auto before = std::exchange(state(), {.max_steps = plan().max_steps,
+                                                .num_train_epochs = plan().num_train_epochs,
+                                                .logging_steps = asked.logging_steps,
+                                                .eval_steps = asked.eval_steps.value_or(asked.logging_steps)});
+    state().is_local_process_zero = before.is_local_process_zero;
+    state().is_world_process_zero = before.is_world_process_zero;
+    control() = {};
+    trainer_.set_training(true);
+    began_ = Clock::now();
+    trainer_.fire(&TrainerCallback::on_train_begin);
+  }
+
+  void one_epoch() {
+    control().should_epoch_stop = false;
+    trainer_.fire(&TrainerCallback::on_epoch_begin);
+    const int64_t epoch_began_at = samples_;
+    int64_t batches = 0;
+    bool opens = true;
+    for (const Inputs& inputs : loader_) {
+      if (opens) trainer_.fire(&TrainerCallback::on_step_begin);
+      opens = micro_batch(inputs);
+      ++batches;
+      samples_ = epoch_began_at + std::min(batches * plan().size.batch_of_all_ranks, plan().size.examples);
+      state().epoch =
+          static_cast<double>(epochs_) + static_cast<double>(batches) / static_cast<double>(plan().size.batches);
+      if (!opens) {
+        trainer_.fire(&TrainerCallback::on_substep_end);
+        continue;
+      }
+      ++state().global_step;
+      trainer_.fire(&TrainerCallback::on_step_end);
+      do_what_is_due();
+      if (control().should_epoch_stop || control().should_training_stop) break;
+    }
+    ++epochs_;
+    trainer_.fire(&TrainerCallback::on_epoch_end);
+    do_what_is_due();
+  }
+
+  /// returns   whether it ended in a step
+  bool micro_batch(const Inputs& inputs) {
+    const auto window = accelerator_.accumulate();
+    since_log_.add(trainer_.train_on(inputs));
+    if (!accelerator_.sync_gradients()) return false;
+    const double max_norm = trainer_.arguments_.max_grad_norm;
+    if (max_norm > 0) gradient_norm_ = accelerator_.clip_grad_norm_(parameters_, max_norm);
+    trainer_.fire(&TrainerCallback::on_pre_optimizer_step);
+    optimizer_.step();
+    trainer_.fire(&TrainerCallback::on_optimizer_step);
+    scheduler_.step();
+    optimizer_.zero_grad();
+    return true;
+  }
+
+  void do_what_is_due() {
+    trainer_.agree();
+    const bool log = std::exchange(control().should_log, false);
+    const bool evaluate = std::exchange(control().should_evaluate, false);
+    if (log && state().global_step > logged_at_) log_now();
+    if (evaluate) static_cast<void>(trainer_.evaluate());
+    if (log || evaluate) trainer_.agree();  // their events may have asked for an end
+  }
+
+  void log_now() {
+    logged_at_ = state().global_step;
+    Metrics logs{{"loss", since_log_.mean(accelerator_)}, {"learning_rate", scheduler_.get_last_lr().front()}};
+    if (gradient_norm_.defined()) logs["grad_norm"] = gradient_norm_.item<double>();
+    total_.add(std::exchange(since_log_, {}));
+    trainer_.log(std::move(logs));
+  }
+
+  TrainOutput end() {
+    total_.add(std::exchange(since_log_, {}));
+    TrainOutput output{.global_step = state().global_step, .training_loss = total_.mean(accelerator_)};
+    const std::chrono::duration<double> seconds = Clock::now() - began_;
+    output.metrics = speed_metrics("train", seconds.count(), samples_, state().global_step);
+    output.metrics["train_loss"] = output.training_loss;
+    trainer_.log(output.metrics);
+    trainer_.fire(&TrainerCallback::on_train_end);
+    output.metrics["epoch"] = state().epoch;
+    return output;
+  }
+
+  using Clock = std::chrono::steady_clock;
+
+  TrainerBase& trainer_;
+  Accelerator& accelerator_;
+  std::vector<at::Tensor> parameters_;
+  PreparedLoader<data::LoaderOf<Inputs>> loader_;
+  PreparedOptimizer<torch::optim::Optimizer> optimizer_;
+  PreparedScheduler<optim::Scheduler> scheduler_;
+  LossSum since_log_, total_;
+  at::Tensor gradient_norm_;
+  Clock::time_point began_{};
+  int64_t epochs_ = 0;
+  int64_t samples_ = 0;
+  int64_t logged_at_ = 0;
+};
+
+TrainOutput TrainerBase::train() { return Run(*this).go(); }
+
+}  // namespace accelerate::trainer

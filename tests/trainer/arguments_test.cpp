@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <cmath>
+
+#include "accelerate/trainer/arguments.hpp"
+
+using accelerate::Place;
+using namespace accelerate::trainer;
+
+namespace {
+
+std::string refusal(const TrainingArguments& arguments, bool has_eval_dataset = true) {
+  try {
+    check(arguments,
+          {.has_eval_dataset = has_eval_dataset, .place = Place{.rank = 3, .world_size = 8, .host = "gpu-b"}});
+  } catch (const accelerate::Error& error) {
+    CHECK(error.kind() == accelerate::ErrorKind::usage);
+    const std::string text = error.what(), place = "[rank 3 of 8, gpu-b] TrainingArguments: ";
+    CHECK(text.starts_with(place));
+    return text.substr(place.size());
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the defaults contradict nothing") { CHECK(refusal({}, false).empty()); }
+
+TEST_CASE("numbers out of their range are refused, with the name, the value and what it must be") {
+  const double nan = std::nan("");
+  const std::vector<std::pair<TrainingArguments, std::string>> cases{
+      {{.per_device_train_batch_size = 0}, "per_device_train_batch_size is 0, must be at least 1"},
+      {{.per_device_eval_batch_size = -1}, "per_device_eval_batch_size is -1, must be at least 1"},
+      {{.num_train_epochs = 0}, "num_train_epochs is 0, must be a finite number above 0"},
+      {{.num_train_epochs = nan}, "num_train_epochs is nan, must be a finite number above 0"},
+      {{.gradient_accumulation_steps = 0}, "gradient_accumulation_steps is 0, must be at least 1"},
+      {{.learning_rate = -0.1}, "learning_rate is -0.1, must be a finite number of at least 0"},
+      {{.weight_decay = nan}, "weight_decay is nan, must be a finite number of at least 0"},
+      {{.adam_beta1 = 1.0}, "adam_beta1 is 1, must be at least 0 and below 1"},
+      {{.adam_beta2 = -1.0}, "adam_beta2 is -1, must be at least 0 and below 1"},
+      {{.adam_epsilon = -1.0}, "adam_epsilon is -1, must be a finite number of at least 0"},
+      {{.max_grad_norm = -1}, "max_grad_norm is -1, must be a finite number of at least 0"},
+      {{.warmup_steps = -1}, "warmup_steps is -1, must be at least 0"},
+      {{.warmup_ratio = 1.5}, "warmup_ratio is 1.5, must be between 0 and 1"},
+      {{.eval_strategy = IntervalStrategy::steps, .eval_steps = 0}, "eval_steps is 0, must be at least 1"},
+      {{.eval_delay = -2}, "eval_delay is -2, must be a finite number of at least 0"},
+      {{.logging_steps = 0}, "logging_steps is 0, must be at least 1"},
+      {{.dataloader_num_workers = -1}, "dataloader_num_workers is -1, must be at least 0"},
+      {{.dataloader_num_workers = 1, .dataloader_prefetch_factor = 0},
+       "dataloader_prefetch_factor is 0, must be at least 1"}};
+  for (const auto& [arguments, text] : cases) CHECK(refusal(arguments) == text);
+}
+
+TEST_CASE("num_train_epochs does not matter where max_steps is given") {
+  CHECK(refusal({.num_train_epochs = 0, .max_steps = 10}).empty());
+}
+
+TEST_CASE("arguments that contradict one another are refused") {
+  CHECK(refusal({.bf16 = true, .fp16 = true}) == "bf16 and fp16 are both true, only one of them can be");
+  CHECK(refusal({.warmup_steps = 100, .warmup_ratio = 0.1}) ==
+        "warmup_steps is 100 and warmup_ratio is 0.1, only one of them can be given");
+  CHECK(refusal({.eval_steps = 100}) ==
+        "eval_steps is 100, eval_strategy is no; eval_steps counts with eval_strategy steps only");
+  CHECK(refusal({.eval_strategy = IntervalStrategy::epoch, .eval_steps = 5}) ==
+        "eval_steps is 5, eval_strategy is epoch; eval_steps counts with eval_strategy steps only");
+  CHECK(refusal({.eval_strategy = IntervalStrategy::epoch}, /*has_eval_dataset=*/false) ==
+        "eval_strategy is epoch, there is no eval_dataset; give one, or eval_strategy no");
+  CHECK(refusal({.metric_for_best_model = "accuracy"}) ==
+        "metric_for_best_model is \"accuracy\", eval_strategy is no; only evaluations during training tell which model "
+        "is best: give eval_strategy steps or epoch");
+  CHECK(refusal({.dataloader_prefetch_factor = 4}) ==
+        "dataloader_prefetch_factor is 4, dataloader_num_workers is 0; only workers read ahead");
+}
+
+TEST_CASE("greater is better for all metrics but losses, unless it is said otherwise") {
+  CHECK(best_metric_name({}) == "eval_loss");
+  CHECK(best_metric_name({.metric_for_best_model = "eval_f1"}) == "eval_f1");
+  CHECK(best_metric_name({.metric_for_best_model = "f1"}) == "eval_f1");
+  CHECK(!greater_is_better({}));
+  CHECK(!greater_is_better({.metric_for_best_model = "token_loss"}));
+  CHECK(greater_is_better({.metric_for_best_model = "f1"}));
+  CHECK(!greater_is_better({.metric_for_best_model = "perplexity", .greater_is_better = false}));
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "tests/trainer/support.hpp"
+
+using namespace trainer_testing;
+using accelerate::BestModelCallback;
+using accelerate::EarlyStoppingCallback;
+using accelerate::EvalPrediction;
+using accelerate::simulate;
+
+namespace {
+
+/// The mean of the predictions' errors, and how many there were.
+Metrics errors(const EvalPrediction& prediction) {
+  const auto off = (prediction.predictions - prediction.label_ids["labels"]).abs();
+  return {{"error", off.mean().item<double>()}, {"eval_count", static_cast<double>(off.size(0))}};
+}
+
+/// Gives the evaluations of a training these values of "score", one after another.
+std::function<Metrics(const EvalPrediction&)> scores(std::vector<double> values) {
+  return [values, next = std::make_shared<size_t>(0)](const EvalPrediction&) {
+    return Metrics{{"score", values.at((*next)++)}};
+  };
+}
+
+TrainingArguments each_step(const std::string& metric, std::optional<bool> greater = {}) {
+  return {.per_device_train_batch_size = 1,
+          .num_train_epochs = 10,
+          .eval_strategy = IntervalStrategy::steps,
+          .eval_steps = 1,
+          .metric_for_best_model = metric,
+          .greater_is_better = greater};
+}
+
+int64_t steps_with(const TrainingArguments& arguments, const std::vector<double>& values,
+                   const std::shared_ptr<TrainerCallback>& callback) {
+  QuietTrainer trainer(OneWeight(), arguments,
+                       {.train_dataset = triples(1),
+                        .eval_dataset = triples(1),
+                        .compute_metrics = scores(values),
+                        .callbacks = {callback}});
+  return trainer.train().global_step;
+}
+
+}  // namespace
+
+TEST_CASE("evaluate() counts every example once, on any number of ranks") {
+  for (const int64_t ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    simulate(ranks, [] {
+      QuietTrainer trainer(OneWeight(1.0), {.per_device_eval_batch_size = 2},
+                           {.eval_dataset = triples(7), .compute_metrics = errors});
+      const auto metrics = trainer.evaluate();
+      CHECK(metrics.at("eval_loss") == doctest::Approx(4 * 140.0 / 49 / 7));  // (3 x - x)^2
+      CHECK(metrics.at("eval_error") == doctest::Approx(2 * 28.0 / 7 / 7));
+      CHECK(metrics.at("eval_count") == 7);
+      CHECK(metrics.contains("eval_runtime"));
+      CHECK(metrics.at("epoch") == 0);
+      CHECK(trainer.state().log_history.size() == 1);
+    });
+  }
+}
+
+TEST_CASE("another data set is evaluated under a prefix of its own") {
+  QuietTrainer trainer(OneWeight(3.0), {}, {.eval_dataset = triples(2), .compute_metrics = errors});
+  const auto metrics = trainer.evaluate(triples(9), "other");
+  CHECK(metrics.at("other_error") == 0);
+  CHECK(metrics.at("other_loss") == 0);
+  CHECK(metrics.at("other_eval_count") == 9);
+}
+
+TEST_CASE("predict() gives predictions and labels in the order of the examples") {
+  simulate(2, [] {
+    QuietTrainer trainer(OneWeight(2.0), {.per_device_eval_batch_size = 2});
+    const auto output = trainer.predict(triples(5));
+    CHECK(output.predictions.allclose(2 * torch::arange(1, 6, torch::kDouble) / 5.0));
+    CHECK(output.label_ids["labels"].allclose(3 * torch::arange(1, 6, torch::kDouble) / 5.0));
+    CHECK(output.metrics.contains("test_loss"));
+  });
+}
+
+TEST_CASE("predict() takes batches without labels where prediction_step() is told how") {
+  struct Unlabelled : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs prediction_step(Model& model, const Inputs& inputs) override {
+      return {.loss = {}, .outputs = model(inputs["x"])};
+    }
+  };
+  const auto unlabelled = accelerate::data::map(triples(3), [](const Inputs& inputs) {
+    return Inputs{{"x", inputs["x"]}};
+  });
+  Unlabelled trainer(OneWeight(1.0), {}, {.compute_metrics = errors});
+  const auto output = trainer.predict(unlabelled);
+  CHECK(output.predictions.allclose(torch::arange(1, 4, torch::kDouble) / 3.0));
+  CHECK(output.label_ids.empty());
+  CHECK(!output.metrics.contains("test_loss"));
+  CHECK(!output.metrics.contains("test_error"));
+}
+
+TEST_CASE("predictions of different length are filled with -100") {
+  struct Ragged : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      const auto x = model(inputs["x"]);
+      const auto length = static_cast<int64_t>(std::lround(inputs["x"].item<double>() * 3));
+      return {x.sum(), x.view({1, 1}).expand({1, length})};
+    }
+  };
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    simulate(ranks, [] {
+      Ragged trainer(OneWeight(3.0), {.per_device_eval_batch_size = 1});
+      const auto expected = torch::tensor({{1., -100., -100.}, {2., 2., -100.}, {3., 3., 3.}}, torch::kDouble);
+      CHECK(trainer.predict(triples(3)).predictions.allclose(expected));
+    });
+  }
+}
+
+TEST_CASE("evaluation computes in evaluation mode and without gradients, and training goes on in its own") {
+  struct Watching : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      modes += model->is_training() ? 't' : 'e';
+      CHECK(torch::GradMode::is_enabled() == model->is_training());
+      return QuietTrainer::compute_loss(model, inputs);
+    }
+    std::string modes;
+  };
+  Watching trainer(OneWeight(),
+                   {.per_device_train_batch_size = 1,
+                    .num_train_epochs = 2,
+                    .eval_strategy = IntervalStrategy::steps,
+                    .eval_steps = 2,
+                    .eval_delay = 3},
+                   {.train_dataset = triples(3), .eval_dataset = triples(1)});
+  trainer.train();
+  CHECK(trainer.modes ==
+        "tttte"
+        "tte");
+}
+
+TEST_CASE("training stops after as many evaluations without improvement as patience says") {
+  const auto stopping = [](int64_t patience, double threshold = 0) {
+    return std::make_shared<EarlyStoppingCallback>(patience, threshold);
+  };
+  CHECK(steps_with(each_step("score"), {1, 2, 1.5}, stopping(1)) == 3);
+  CHECK(steps_with(each_step("score"), {1, 2, 1.5, 3, 2, 2}, stopping(2)) == 6);
+  CHECK(steps_with(each_step("score", false), {3, 2, 2.5}, stopping(1)) == 3);
+  CHECK(steps_with(each_step("score"), {1, 1.05, 1.2}, stopping(1, 0.1)) == 2);
+  CHECK(steps_with(each_step("score"), {1, std::nan("")}, stopping(1)) == 2);
+}
+
+TEST_CASE("the best evaluation is remembered, and its weights come back") {
+  simulate(2, [] {
+    std::vector<double> weights;
+    struct Noting : TrainerCallback {
+      explicit Noting(std::vector<double>& to) : weights(to) {}
+      void on_evaluate(const TrainerContext& now, TrainerControl&) override {
+        weights.push_back(now.trainer.parameters().front().item<double>());
+      }
+      std::vector<double>& weights;
+    };
+    auto arguments = each_step("score");
+    arguments.max_steps = 4;
+    arguments.learning_rate = 0.1;
+    QuietTrainer trainer(OneWeight(), arguments,
+                         {.train_dataset = triples(2),
+                          .eval_dataset = triples(2),
+                          .compute_metrics = scores({1, 5, 5, 2}),
+                          .callbacks = {std::make_shared<BestModelCallback>(), std::make_shared<Noting>(weights)}});
+    trainer.train();
+    CHECK(trainer.state().best_metric == 5);
+    CHECK(trainer.state().best_global_step == 2);
+    REQUIRE(weights.size() == 4);
+    CHECK(trainer.weight() == weights[1]);
+    CHECK(trainer.weight() != weights[3]);
+  });
+}
+
+TEST_CASE("a metric that does not exist is refused with those that do") {
+  QuietTrainer trainer(OneWeight(), each_step("accurcy"),
+                       {.train_dataset = triples(1), .eval_dataset = triples(1), .compute_metrics = errors});
+  CHECK(said([&] { trainer.train(); }) ==
+        here() +
+            "metric_for_best_model: there is no metric \"eval_accurcy\", the evaluation gave \"eval_count\", "
+            "\"eval_error\", \"eval_loss\", \"eval_runtime\", \"eval_samples_per_second\" and "
+            "\"eval_steps_per_second\"; name one of them as metric_for_best_model");
+}
+
+TEST_CASE("callbacks that compare evaluations want some") {
+  const std::string why =
+      ": eval_strategy is no; only evaluations during training tell which model is best: give eval_strategy steps or "
+      "epoch";
+  const auto begun_with = [](std::shared_ptr<TrainerCallback> callback) {
+    return said([&] {
+      QuietTrainer(OneWeight(), {}, {.train_dataset = triples(1), .callbacks = {std::move(callback)}}).train();
+    });
+  };
+  CHECK(begun_with(std::make_shared<EarlyStoppingCallback>()) == "EarlyStoppingCallback" + why);
+  CHECK(begun_with(std::make_shared<BestModelCallback>()) == "BestModelCallback" + why);
+  CHECK(said([] { EarlyStoppingCallback(0); }) == "EarlyStoppingCallback: patience is 0, must be at least 1");
+  CHECK(said([] { EarlyStoppingCallback(1, -0.5); }) == "EarlyStoppingCallback: threshold is -0.5, must be at least 0");
+}
+
+TEST_CASE("what an evaluation lacks is said") {
+  CHECK(said([] { QuietTrainer(OneWeight(), {}).evaluate(); }) ==
+        here() + "evaluate: there is no eval_dataset; give one in TrainerParts, or to evaluate()");
+  CHECK(said([] { QuietTrainer(OneWeight(), {}).predict(nullptr); }) == here() + "predict: the data set is null");
+  CHECK(said([] { QuietTrainer(OneWeight(), {}).predict(triples(0)); }) ==
+        here() + "test: the data set has no examples");
+  QuietTrainer labels(OneWeight(), {.label_names = {"labels", "starts"}},
+                      {.eval_dataset = triples(1), .compute_metrics = errors});
+  CHECK(said([&] { labels.evaluate(); }) ==
+        here() +
+            "label_names: there is no \"starts\" in the batch, the collate function gave \"labels\" and \"x\"; "
+            "compute_metrics wants label_names");
+  struct NoOutputs : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override { return {model(inputs["x"]).sum()}; }
+  };
+  NoOutputs outputs(OneWeight(), {}, {.eval_dataset = triples(1), .compute_metrics = errors});
+  CHECK(said([&] { outputs.evaluate(); }) ==
+        here() +
+            "compute_loss: the outputs are undefined; compute_metrics and predict() want them: return {loss, outputs}");
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "tests/trainer/support.hpp"
+
+using namespace trainer_testing;
+using accelerate::Accelerator;
+using accelerate::simulate;
+
+namespace {
+
+/// The loop that the Trainer stands for, by hand.
+double by_hand(int64_t examples, int64_t accumulation) {
+  Accelerator accelerator({.gradient_accumulation_steps = accumulation});
+  OneWeight net;
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.0));
+  accelerate::data::LoaderOf loader(triples(examples), {.batch_size = 2, .shuffle = true, .seed = 7});
+  auto [model, optimizer, batches] = accelerator.prepare(net, adamw, loader);
+  const int64_t steps = 2 * ((batches.size() + accumulation - 1) / accumulation);
+  auto schedule = accelerator.prepare(accelerate::optim::get_cosine_schedule_with_warmup(adamw, 1, steps));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (auto& inputs : batches) {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(torch::mse_loss(model(inputs["x"]), inputs["labels"]));
+      accelerator.clip_grad_norm_(model, 0.5);
+      optimizer.step();
+      schedule.step();
+      optimizer.zero_grad();
+    }
+  }
+  return net->w.item<double>();
+}
+
+TrainingArguments like_by_hand(int64_t accumulation) {
+  return {.per_device_train_batch_size = 2,
+          .num_train_epochs = 2,
+          .gradient_accumulation_steps = accumulation,
+          .learning_rate = 0.1,
+          .max_grad_norm = 0.5,
+          .lr_scheduler_type = accelerate::SchedulerType::cosine,
+          .warmup_steps = 1,
+          .data_seed = 7};
+}
+
+/// Asks for the end after a step, on one rank.
+class StopsOn : public TrainerCallback {
+ public:
+  StopsOn(int64_t rank, int64_t step) : rank_(rank), step_(step) {}
+  void on_step_end(const TrainerContext& now, TrainerControl& control) override {
+    if (now.trainer.accelerator().process_index() == rank_ && now.state.global_step == step_) {
+      control.should_training_stop = true;
+    }
+  }
+
+ private:
+  int64_t rank_, step_;
+};
+
+}  // namespace
+
+TEST_CASE("train() makes the steps of the loop by hand, to the last bit") {
+  for (const int64_t ranks : {1, 2}) {
+    for (const int64_t accumulation : {1, 2}) {
+      CAPTURE(ranks);
+      CAPTURE(accumulation);
+      simulate(ranks, [&] {
+        const double expected = by_hand(14, accumulation);
+        QuietTrainer trainer(OneWeight(), like_by_hand(accumulation), {.train_dataset = triples(14)});
+        trainer.train();
+        CHECK(trainer.weight() == expected);
+      });
+    }
+  }
+}
+
+TEST_CASE("callbacks see the events in order") {
+  auto recorder = std::make_shared<Recorder>();
+  QuietTrainer trainer(OneWeight(),
+                       {.per_device_train_batch_size = 1,
+                        .num_train_epochs = 1,
+                        .gradient_accumulation_steps = 2,
+                        .eval_strategy = IntervalStrategy::epoch,
+                        .logging_steps = 2},
+                       {.train_dataset = triples(3), .eval_dataset = triples(8), .callbacks = {recorder}});
+  trainer.train();
+  CHECK(recorder->seen == Strings{"train_begin", "epoch_begin", "step_begin", "substep_end", "pre_optimizer_step",
+                                  "optimizer_step", "step_end 1", "step_begin", "pre_optimizer_step", "optimizer_step",
+                                  "step_end 2", "log", "epoch_end", "prediction_step", "log eval", "evaluate",
+                                  "log train", "train_end"});
+}
+
+TEST_CASE("training ends after max_steps, within an epoch too, and counts what it saw") {
+  QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 2, .max_steps = 5}, {.train_dataset = triples(6)});
+  const auto output = trainer.train();
+  CHECK(output.global_step == 5);
+  CHECK(trainer.state().epoch == doctest::Approx(5.0 / 3));
+  CHECK(trainer.state().num_train_epochs == 2);
+  const double samples = output.metrics.at("train_samples_per_second") * output.metrics.at("train_runtime");
+  CHECK(samples / (output.metrics.at("train_steps_per_second") * output.metrics.at("train_runtime")) ==
+        doctest::Approx(2.0).epsilon(0.1));
+}
+
+TEST_CASE("the logged loss is the mean since the last log, over all ranks") {
+  simulate(2, [] {
+    // A rate of 0: the weight stays 0, and the loss of an example is (3 x)^2.
+    QuietTrainer trainer(
+        OneWeight(),
+        {.per_device_train_batch_size = 1, .num_train_epochs = 1, .learning_rate = 0.0, .logging_steps = 2},
+        {.train_dataset = triples(4)});
+    const auto output = trainer.train();
+    const double mean = 9 * (1 + 4 + 9 + 16) / 16.0 / 4;
+    CHECK(output.training_loss == doctest::Approx(mean));
+    const auto& history = trainer.state().log_history;
+    REQUIRE(history.size() == 2);
+    CHECK(history[0].at("loss") == doctest::Approx(mean));
+    CHECK(history[0].at("step") == 2);
+    CHECK(history[0].at("epoch") == 1);
+    CHECK(history[0].at("learning_rate") == 0);
+    CHECK(history[0].contains("grad_norm"));
+    CHECK(history[1].at("train_loss") == doctest::Approx(mean));
+  });
+}
+
+TEST_CASE("logs come by steps, by epochs, after the first step, or not at all") {
+  const auto logged_at = [](TrainingArguments arguments) {
+    arguments.per_device_train_batch_size = 1;
+    arguments.num_train_epochs = 2;
+    QuietTrainer trainer(OneWeight(), arguments, {.train_dataset = triples(3)});
+    trainer.train();
+    std::vector<double> steps;
+    for (const auto& entry : trainer.state().log_history) {
+      if (entry.contains("loss")) steps.push_back(entry.at("step"));
+    }
+    return steps;
+  };
+  using Steps = std::vector<double>;
+  CHECK(logged_at({.logging_steps = 4}) == Steps{4});
+  CHECK(logged_at({.logging_first_step = true, .logging_steps = 4}) == Steps{1, 4});
+  CHECK(logged_at({.logging_strategy = IntervalStrategy::epoch}) == Steps{3, 6});
+  CHECK(logged_at({.logging_strategy = IntervalStrategy::no, .logging_steps = 1}) == Steps{});
+}
+
+TEST_CASE("what one rank's callback asks for all ranks do, after the same step") {
+  simulate(2, [] {
+    QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 5},
+                         {.train_dataset = triples(8), .callbacks = {std::make_shared<StopsOn>(1, 3)}});
+    CHECK(trainer.train().global_step == 3);
+  });
+}
+
+TEST_CASE("an epoch that is ended early is followed by the next one") {
+  class EndsEpochs : public TrainerCallback {
+    void on_step_end(const TrainerContext&, TrainerControl& control) override { control.should_epoch_stop = true; }
+  };
+  auto recorder = std::make_shared<Recorder>();
+  QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .max_steps = 3},
+                       {.train_dataset = triples(4), .callbacks = {std::make_shared<EndsEpochs>(), recorder}});
+  CHECK(trainer.train().global_step == 3);
+  CHECK(std::count(recorder->seen.begin(), recorder->seen.end(), "epoch_end") == 3);
+}
+
+TEST_CASE("a training that threw can be started again") {
+  struct Throwing : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      if (++calls == 2) throw std::runtime_error("out of luck");
+      return QuietTrainer::compute_loss(model, inputs);
+    }
+    int calls = 0;
+  };
+  Throwing trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 1},
+                   {.train_dataset = triples(4)});
+  CHECK_THROWS_WITH(trainer.train(), "out of luck");
+  CHECK(trainer.train().global_step == 4);
+}
+
+TEST_CASE("optimizer, schedule and training step can be one's own") {
+  struct Own : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    std::shared_ptr<torch::optim::Optimizer> create_optimizer() override {
+      return std::make_shared<torch::optim::SGD>(parameters(), 0.5);
+    }
+    std::shared_ptr<accelerate::optim::Scheduler> create_scheduler(torch::optim::Optimizer& optimizer,
+                                                                   int64_t steps) override {
+      planned = steps;
+      return std::make_shared<accelerate::optim::Scheduler>(accelerate::optim::get_constant_schedule(optimizer));
+    }
+    at::Tensor training_step(Model& model, const Inputs& inputs) override {
+      const auto loss = (model(inputs["x"]) - inputs["labels"]).sum();
+      accelerator().backward(loss);
+      return loss;
+    }
+    int64_t planned = 0;
+  };
+  Own trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 1, .max_grad_norm = 0},
+              {.train_dataset = triples(1)});
+  trainer.train();
+  CHECK(trainer.planned == 1);
+  CHECK(trainer.weight() == -0.5);  // one step of SGD: the gradient is x = 1
+}
+
+TEST_CASE("parameters with one dimension are not decayed") {
+  struct Linear : accelerate::Trainer<torch::nn::Linear> {
+    using Trainer::Trainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      return {(model(inputs["x"].to(torch::kFloat).view({-1, 1})) * 0).sum()};
+    }
+  };
+  torch::nn::Linear net(1, 1);
+  const double weight = net->weight.item<double>(), bias = net->bias.item<double>();
+  Linear trainer(net,
+                 {.per_device_train_batch_size = 4,
+                  .num_train_epochs = 1,
+                  .learning_rate = 0.1,
+                  .weight_decay = 0.5,
+                  .lr_scheduler_type = accelerate::SchedulerType::constant},
+                 {.train_dataset = triples(4)});
+  trainer.remove_callback<accelerate::PrinterCallback>();
+  trainer.train();
+  CHECK(net->weight.item<double>() == doctest::Approx(weight * 0.95));
+  CHECK(net->bias.item<double>() == bias);
+}
+
+TEST_CASE("the main process prints plan and logs, the others nothing") {
+  std::vector<std::string> printed(2);
+  simulate(2, [&] {
+    TripleTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 1, .logging_steps = 1},
+                          {.train_dataset = triples(2)});
+    trainer.remove_callback<accelerate::PrinterCallback>();
+    auto& text = printed[static_cast<size_t>(trainer.accelerator().process_index())];
+    trainer.add_callback(std::make_shared<accelerate::PrinterCallback>([&](std::string_view more) { text += more; }));
+    trainer.train();
+  });
+  CHECK(printed[0].starts_with("***** Running training *****\n  Num examples = 2\n"));
+  CHECK(printed[0].find("{'epoch': 1.0, 'grad_norm': 3.75, 'learning_rate': 0.0, 'loss': 5.625}\n{'epoch': 1.0, "
+                        "'train_loss': 5.625, 'train_runtime': ") != std::string::npos);
+  CHECK(printed[1].empty());
+}
+
+TEST_CASE("what a Trainer lacks is said") {
+  const TrainingArguments one_epoch{.num_train_epochs = 1};
+  CHECK(said([&] { QuietTrainer(OneWeight(), one_epoch).train(); }) ==
+        here() + "train: there is no train_dataset; give one in TrainerParts");
+  CHECK(said([&] { (void)QuietTrainer(OneWeight(), one_epoch).plan(); }) ==
+        here() + "plan: there is none before train()");
+  CHECK(said([&] { QuietTrainer(OneWeight(), one_epoch).add_callback(nullptr); }) ==
+        here() + "add_callback: the callback is null");
+  CHECK(said([&] {
+          OneWeight frozen;
+          frozen->w.set_requires_grad(false);
+          QuietTrainer(frozen, one_epoch, {.train_dataset = triples(1)}).train();
+        }) == here() + "create_optimizer: the model has no trainable parameter");
+}
+
+TEST_CASE("a batch without the key that compute_loss wants names those that it has") {
+  struct Wrong : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      return {model(inputs["pixel_values"]).sum()};
+    }
+  };
+  Wrong trainer(OneWeight(), {}, {.train_dataset = triples(1)});
+  CHECK(said([&] { trainer.train(); }) ==
+        "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"");
+}
+
+TEST_CASE("what arguments and options of the Accelerator both say must agree") {
+  using accelerate::Precision;
+  CHECK(said([] {
+          QuietTrainer(OneWeight(), {.bf16 = true}, {.accelerator = {.mixed_precision = Precision::fp16}});
+        }) == "Trainer: mixed precision is bf16 in TrainingArguments and fp16 in AcceleratorOptions; say it once");
+  CHECK(said([] {
+          QuietTrainer(OneWeight(), {.gradient_accumulation_steps = 2},
+                       {.accelerator = {.gradient_accumulation_steps = 3}});
+        }) ==
+        "Trainer: gradient_accumulation_steps is 2 in TrainingArguments and 3 in AcceleratorOptions; say it once");
+  CHECK(said([] { QuietTrainer(OneWeight(), {}, {.accelerator = {.even_batches = false}}); }) ==
+        "Trainer: even_batches is false; ranks would make different numbers of steps: leave it true, or set "
+        "dataloader_drop_last");
+  CHECK(said([] {
+          QuietTrainer(OneWeight(), {}, {.accelerator = {.accumulation = {.sync_with_dataloader = false}}});
+        }) == "Trainer: sync_with_dataloader is false; an epoch of a Trainer ends with a step: leave it true");
+  QuietTrainer bf16(OneWeight(), {.bf16 = true});
+  CHECK(bf16.accelerator().mixed_precision() == Precision::bf16);
+}
