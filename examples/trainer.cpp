@@ -66,6 +66,7 @@ int main(int argc, char** argv) {
       .lr_scheduler_type = accelerate::SchedulerType::constant,
       .eval_strategy = accelerate::IntervalStrategy::epoch,
       .logging_steps = 50,
+      .seed = 1,
   };
   CLI::App app("Trains BasicNet on MNIST with accelerate::Trainer");
   app.add_option("--data-dir", folder, "Folder with the four IDX files, gzipped or not")->capture_default_str();
