@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/process_env.hpp"
@@ -64,12 +65,18 @@ int launch(const LaunchOptions& given) {
   say(what_was_chosen(options, machine));
   if (options.dry_run) return dry_run(options, machine, variables);
   say(too_many_for_the_processors(options, machine));
-  const ReservedPort port(options.main_process_port);
-  const Wiring wiring{.port = port.number(), .serve_mpi = decide_mpi(options, machine), .job_id = random_job_id()};
+  const bool serve_mpi = decide_mpi(options, machine);
+  std::optional<ReservedPort> port;
+  const auto plan_of = [&, &options = options](int64_t restart) {
+    port.reset();
+    port.emplace(restart == 0 ? options.main_process_port : options.main_process_port.value_or(0));
+    return plan(options, machine, variables,
+                {.port = port->number(), .serve_mpi = serve_mpi, .job_id = random_job_id(), .restart_count = restart});
+  };
   // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
-  return supervise(
-      plan(options, machine, variables, wiring),
-      {.grace = options.grace_time.value_or(SuperviseOptions{}.grace), .mpi_start = timeout + std::chrono::seconds(2)});
+  return supervise(plan_of, {.grace = options.grace_time.value_or(SuperviseOptions{}.grace),
+                             .mpi_start = timeout + std::chrono::seconds(2),
+                             .restarts = {.max_restarts = options.max_restarts.value_or(0)}});
 }
 
 }  // namespace accelerate::launch

@@ -7,8 +7,8 @@
 namespace accelerate::launch {
 
 /// Starts options.command on every rank of this machine and waits for the end. Blocks the signals of the calling thread
-/// that go to the ranks meanwhile (signals.hpp); with MPI it also clears other launchers' variables from this
-/// process, and works once per process.
+/// that go to the ranks meanwhile (signals.hpp). A guardian process is forked, which runs on without exec: call this
+/// before the process has threads.
 ///
 /// returns   the exit code: 0, or that of the rank that failed first (128 + signal)
 /// Throws LaunchError when nothing could be started, Error (environment) for a setting that the library would refuse.

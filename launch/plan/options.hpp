@@ -34,6 +34,7 @@ struct LaunchOptions {
   std::optional<std::string> rdzv_backend{};
   std::optional<std::string> config_file{};
   bool dry_run = false;                                   ///< print the plan as a shell would run it
+  std::optional<int64_t> max_restarts{};                  ///< unset: none
   std::optional<std::chrono::milliseconds> grace_time{};  ///< between SIGTERM and SIGKILL; unset: 5 s
   std::vector<std::string> command{};                     ///< program and its arguments
 

@@ -118,6 +118,12 @@ void for_each_option(Each&& each) {
                       .option = {"rdzv_backend", "static", "Taken and without effect: others are not here."},
                       .type = Word{is_static, "static"},
                       .member = [](auto& all) { return &all.rdzv_backend; }});
+  each(ends, Setting{.name = "max_restarts",
+                     .key = "max_restarts",
+                     .variable = "ACCELERATE_MAX_RESTARTS",
+                     .option = {"max_restarts", "N", "How often all ranks start again after one failed; else 0."},
+                     .type = Integer{0, 1'000'000},
+                     .member = [](auto& all) { return &all.max_restarts; }});
   each(ends,
        Setting{.name = "grace_time",
                .key = "grace_time",

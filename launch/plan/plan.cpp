@@ -154,6 +154,7 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   drop_own(common);
   add_settings(common, options);
   drop_losers(common, options);
+  common["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options.max_restarts.value_or(0));
   if (options.gpu_ids && *options.gpu_ids != "all") common["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
   if (wiring.serve_mpi) add_mpi_defaults(common, job.ranks_here(), machine);
   if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
@@ -170,6 +171,7 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
                                 .local_world_size = job.ranks_here(),
                                 .master_addr = wiring.address,
                                 .master_port = wiring.port,
+                                .restart_count = wiring.restart_count,
                                 .job_id = wiring.job_id};
     for (const auto& [name, value] : env::write(place)) worker.environment[name] = value;
     result.workers.push_back(std::move(worker));

@@ -36,6 +36,7 @@ struct Wiring {
   int64_t port = 0;                   ///< where it will listen
   bool serve_mpi = false;             ///< wants_mpi(), and a server can be had
   std::string job_id{};               ///< drawn at random: strangers who share a port never meet
+  int64_t restart_count = 0;
 };
 
 /// options     resolved (resolve.hpp)

@@ -76,7 +76,9 @@ PrivateFolder::PrivateFolder(const std::string& parent, std::string_view named_b
   }
 }
 
-PrivateFolder::~PrivateFolder() {
+PrivateFolder::~PrivateFolder() { remove(); }
+
+void PrivateFolder::remove() const {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }
@@ -85,6 +87,11 @@ PrivateFolder folder_for_temporary_files() {
   const char* given = std::getenv("TMPDIR");
   if (given != nullptr && *given != '\0') return PrivateFolder(given, "TMPDIR");
   return PrivateFolder(access("/tmp", W_OK | X_OK) == 0 ? "/tmp" : "/dev/shm");
+}
+
+PrivateFolder folder_for_shared_memory() {
+  if (access("/dev/shm", W_OK | X_OK) == 0) return PrivateFolder("/dev/shm");
+  return folder_for_temporary_files();
 }
 
 }  // namespace accelerate::launch

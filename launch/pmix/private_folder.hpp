@@ -21,6 +21,9 @@ class PrivateFolder {
   PrivateFolder(const PrivateFolder&) = delete;
   PrivateFolder& operator=(const PrivateFolder&) = delete;
 
+  /// At the end of this object, or before by whoever will not live to see that.
+  void remove() const;
+
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
@@ -33,5 +36,8 @@ class PrivateFolder {
 
 /// TMPDIR, else /tmp, else (where that cannot be written) /dev/shm, as the parent of a PrivateFolder.
 PrivateFolder folder_for_temporary_files();
+
+/// /dev/shm, else as above.
+PrivateFolder folder_for_shared_memory();
 
 }  // namespace accelerate::launch

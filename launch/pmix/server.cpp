@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "accelerate/base/error.hpp"
 #include "launch/plan/error.hpp"
@@ -15,7 +16,6 @@
 #include "launch/pmix/events.hpp"
 #include "launch/pmix/info.hpp"
 #include "launch/pmix/library.hpp"
-#include "launch/pmix/private_folder.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -30,11 +30,6 @@ std::string unpredictable_name() {
 /// machine any name does.
 std::string short_host_name() { return base::host_name().substr(0, 49); }
 
-PrivateFolder folder_for_shared_memory() {
-  if (access("/dev/shm", W_OK | X_OK) == 0) return PrivateFolder("/dev/shm");
-  return folder_for_temporary_files();
-}
-
 /// A later libpmix may read more entries of the module than these headers know: zeros follow ours.
 struct PaddedModule {
   pmix_server_module_t module{};
@@ -43,13 +38,13 @@ struct PaddedModule {
 
 class PmixServer : public MpiServer {
  public:
-  explicit PmixServer(int64_t ranks)
+  PmixServer(int64_t ranks, std::string temporary, std::string shared_memory)
       : ranks_(ranks),
         pmix_(load_pmix()),
         host_(short_host_name()),
         job_(unpredictable_name()),
-        folder_(folder_for_temporary_files()),
-        shared_memory_(folder_for_shared_memory()) {
+        folder_(std::move(temporary)),
+        shared_memory_(std::move(shared_memory)) {
     if (!pmix_.why_not.empty()) fail(ErrorKind::environment, "{}", pmix_.why_not);
     start();
     try {
@@ -77,8 +72,8 @@ class PmixServer : public MpiServer {
     }
     std::free(list);
     check("PMIx_server_setup_fork", status);
-    result["OMPI_MCA_btl_vader_backing_directory"] = shared_memory_.path();
-    result["OMPI_MCA_btl_sm_backing_directory"] = shared_memory_.path();  // its name in Open MPI 5
+    result["OMPI_MCA_btl_vader_backing_directory"] = shared_memory_;
+    result["OMPI_MCA_btl_sm_backing_directory"] = shared_memory_;  // its name in Open MPI 5
     return result;
   }
 
@@ -104,8 +99,8 @@ class PmixServer : public MpiServer {
   void start() {
     static PaddedModule padded{.module = callbacks(), .more = {}};  // libpmix may read it until the process ends
     PmixInfos infos;
-    infos.string(PMIX_SERVER_TMPDIR, folder_.path());
-    infos.string(PMIX_SYSTEM_TMPDIR, folder_.path());
+    infos.string(PMIX_SERVER_TMPDIR, folder_);
+    infos.string(PMIX_SYSTEM_TMPDIR, folder_);
     infos.flag(PMIX_SERVER_TOOL_SUPPORT, false);
     infos.flag(PMIX_SERVER_REMOTE_CONNECTIONS, false);
     infos.flag(PMIX_SERVER_SESSION_SUPPORT, false);
@@ -119,7 +114,7 @@ class PmixServer : public MpiServer {
   /// Open MPI dies in its start-up without the local and node ranks and the maps; the rest spares it guesses.
   void register_job() {
     const auto count = static_cast<uint32_t>(ranks_);
-    const std::string session = fmt::format("{}/{}", folder_.path(), job_);
+    const std::string session = fmt::format("{}/{}", folder_, job_);
     make_folder(session);
     make_folder(fmt::format("{}/job", session));
     PmixInfos infos;
@@ -187,8 +182,8 @@ class PmixServer : public MpiServer {
   PmixLibrary pmix_;
   std::string host_;
   std::string job_;
-  PrivateFolder folder_;         // session folders of PMIx and Open MPI
-  PrivateFolder shared_memory_;  // what the ranks share with one another
+  std::string folder_;         // session folders of PMIx and Open MPI
+  std::string shared_memory_;  // what the ranks share with one another
   PmixEvents events_;
 };
 
@@ -206,9 +201,9 @@ std::optional<std::string> why_no_mpi_server() {
   return why_not.empty() ? std::nullopt : std::optional(why_not);
 }
 
-std::unique_ptr<MpiServer> serve_mpi(int64_t ranks) {
+std::unique_ptr<MpiServer> serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory) {
   scrub_own_environment();
-  return std::make_unique<PmixServer>(ranks);
+  return std::make_unique<PmixServer>(ranks, temporary, shared_memory);
 }
 
 }  // namespace accelerate::launch

@@ -36,7 +36,10 @@ class MpiServer {
 std::optional<std::string> why_no_mpi_server();
 
 /// Removes what would mislead libpmix from this process's environment, loads it and starts the server.
+///
+/// temporary       folder for the files of PMIx and Open MPI, the caller's
+/// shared_memory   folder for what the ranks share with one another, the caller's
 /// Throws LaunchError (1).
-std::unique_ptr<MpiServer> serve_mpi(int64_t ranks);
+std::unique_ptr<MpiServer> serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory);
 
 }  // namespace accelerate::launch

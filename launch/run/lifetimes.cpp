@@ -41,6 +41,18 @@ void Lifetimes::reap(pid_t first, const std::function<void(const Worker&)>& on_e
     if (worker.pid == first) reap_one(worker, on_ended);
   }
   for (auto& worker : workers_) reap_one(worker, on_ended);
+  reap_strangers();
+}
+
+/// A worker that ended since is not taken from under its own reaping.
+void Lifetimes::reap_strangers() const {
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+    const auto is_it = [&](const Worker& worker) { return worker.running() && worker.pid == info.si_pid; };
+    if (std::any_of(workers_.begin(), workers_.end(), is_it)) return;
+    waitpid(info.si_pid, nullptr, 0);
+    info = {};
+  }
 }
 
 void Lifetimes::reap_one(Worker& worker, const std::function<void(const Worker&)>& on_ended) const {
@@ -75,7 +87,7 @@ int Lifetimes::patience_ms() const {
 }
 
 void Lifetimes::kill_when_due() const {
-  if (kill_at_ && Clock::now() >= *kill_at_) tell(SIGKILL);
+  if (grace_is_over()) tell(SIGKILL);
 }
 
 }  // namespace accelerate::launch

@@ -33,7 +33,8 @@ class Lifetimes {
   /// Ranks that a signal has suspended (SIGSTOP): they neither work nor end.
   [[nodiscard]] std::vector<int64_t> suspended() const;
 
-  /// Takes leave of every worker that has ended, and of the helpers it left in its process group.
+  /// Takes leave of every worker that has ended, and of the helpers it left in its process group. Other children of
+  /// this process that ended are reaped too.
   ///
   /// first      the one that the system named in its SIGCHLD: of all that ended since the last, it was the first
   /// on_ended   called for each, in the order of their ends as far as it is known
@@ -43,6 +44,8 @@ class Lifetimes {
   void tell(int number) const;
   /// The same, and SIGKILL after the grace; a second stop() does not start the grace again.
   void stop(int number);
+  /// After stop(): the time is over.
+  [[nodiscard]] bool grace_is_over() const { return kill_at_ && Clock::now() >= *kill_at_; }
   [[nodiscard]] bool stopping() const noexcept { return kill_at_.has_value(); }
 
   /// Milliseconds until kill_when_due() has something to do; -1: never.
@@ -50,6 +53,7 @@ class Lifetimes {
   void kill_when_due() const;
 
  private:
+  void reap_strangers() const;
   void reap_one(Worker& worker, const std::function<void(const Worker&)>& on_ended) const;
 
   std::chrono::milliseconds grace_;

@@ -5,271 +5,117 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
-#include <initializer_list>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "accelerate/base/error.hpp"
-#include "launch/pmix/private_folder.hpp"
-#include "launch/pmix/server.hpp"
-#include "launch/run/error_files.hpp"
 #include "launch/run/failure_report.hpp"
-#include "launch/run/lifetimes.hpp"
-#include "launch/run/mpi_start.hpp"
-#include "launch/run/open_files.hpp"
-#include "launch/run/output.hpp"
+#include "launch/run/generation.hpp"
+#include "launch/run/guardian.hpp"
+#include "launch/run/job_folders.hpp"
+#include "launch/run/orphans.hpp"
 #include "launch/run/signals.hpp"
+#include "launch/run/sink.hpp"
 #include "launch/run/spawn.hpp"
-#include "launch/run/straggler.hpp"
 
 namespace accelerate::launch {
 namespace {
 
-using Clock = Lifetimes::Clock;
+using Clock = std::chrono::steady_clock;
 
-/// The sooner of two waits in milliseconds, of which -1 is for ever.
-int sooner(int one, int other) {
-  if (one < 0 || other < 0) return std::max(one, other);
-  return std::min(one, other);
+void check_program(const LaunchPlan& plan) {
+  if (plan.workers.empty()) return;
+  const auto& first = plan.workers.front();
+  static_cast<void>(find_program(first.command.front(), first.environment));
 }
 
-class Supervisor {
+/// Of the launcher itself: it passes on what it hears, and decides what follows.
+class Job {
  public:
-  explicit Supervisor(const SuperviseOptions& options, size_t workers)
-      : options_(options),
-        open_files_(static_cast<int64_t>(workers)),
-        output_(options.out, options.err),
-        lifetimes_(options.grace) {}
+  Job(const PlanOf& plan_of, const SuperviseOptions& options)
+      : plan_of_(plan_of), options_(options), err_(options.err, "stderr") {}
 
-  int run(const LaunchPlan& plan) {
-    try {
-      start(plan);
-    } catch (...) {
-      lifetimes_.tell(SIGKILL);
-      while (lifetimes_.running() > 0) step();
-      output_.take_the_rest();
-      throw;
+  int run() {
+    while (true) {
+      const auto begun = Clock::now();
+      const Outcome outcome = start(static_cast<int64_t>(failed_.size()));
+      throw_refusal(outcome);
+      if (outcome.cause.empty()) return outcome.exit_code;
+      const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+      failed_.push_back({.cause = outcome.cause, .lasted = lasted});
+      const auto decision = decide(failed_, options_.restarts);
+      err_.add(decision.line);
+      if (!decision.after) return outcome.exit_code;
+      if (const int number = wait(*decision.after)) return 128 + number;
     }
-    while (lifetimes_.running() > 0) step();
-    output_.take_the_rest();
-    report();
-    write_the_rest();
-    return interrupted_ != 0 ? 128 + interrupted_ : failure_ ? failure_->exit_code : 0;
   }
 
  private:
-  void start(const LaunchPlan& plan) {
-    if (plan.workers.empty()) return;
-    const auto& first = plan.workers.front();
-    const std::string program = find_program(first.command.front(), first.environment);
-    if (plan.serve_mpi) mpi_ = serve_mpi(static_cast<int64_t>(plan.workers.size()));
-    for (auto planned : plan.workers) {
-      if (mpi_) planned.environment.merge(mpi_->variables(planned.rank));
-      planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folder_.path(), planned.rank);
-      Process process = spawn(program, planned, open_files_.before());
-      lifetimes_.add(planned.rank, process.pid);
-      output_.add(std::move(process.out), std::move(process.err));
+  Outcome start(int64_t restart) {
+    const LaunchPlan plan = plan_of_(restart);
+    check_program(plan);
+    const JobFolders folders(plan.serve_mpi);
+    const Orphans orphans(children());
+    Guardian guardian([&](int launcher_gone) { return guard(plan, folders, launcher_gone); });
+    while (!ended(guardian)) {
     }
+    if (auto outcome = guardian.outcome()) return *outcome;
+    // Without it the workers were killed by the system; what they left is ours now.
+    err_.add(orphans.end());
+    err_.add(fmt::format("accelerate_launch: its guardian (pid {}) ended with {}; the ranks were stopped\n",
+                         guardian.pid(), describe(guardian.status())));
+    return {.exit_code = exit_code_of(guardian.status())};
   }
 
-  /// Waits for output, a reader, a signal or the next deadline, and deals with it.
-  void step() {
-    std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
-                              {.fd = mpi_ && !failure_ ? mpi_->wake_fd() : -1, .events = POLLIN, .revents = 0}};
-    output_.watch(waits);
-    poll(waits.data(), waits.size(), patience_ms());
-    output_.serve(waits);
-    if (mpi_ && !failure_) look_for_abort();
-    while (const auto signal = signals_.next()) hear(*signal);
-    if (mpi_ && !failure_) look_at_start();
-    if (!failure_ && told_ == 0) name_stragglers();
-    lifetimes_.kill_when_due();
+  /// In the guardian.
+  Outcome guard(const LaunchPlan& plan, const JobFolders& folders, int launcher_gone) const {
+    auto outcome = run_generation(plan, options_, folders, launcher_gone);
+    pollfd gone{.fd = launcher_gone, .events = POLLIN, .revents = 0};
+    if (poll(&gone, 1, 0) > 0) folders.remove();
+    return outcome;
   }
 
-  [[nodiscard]] int patience_ms() const {
-    int patience = sooner(output_.patience_ms(), lifetimes_.patience_ms());
-    for (const auto& deadline : {start_deadline_, stragglers_at_}) {
-      if (!deadline) continue;
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
-      patience = sooner(patience, static_cast<int>(std::clamp<int64_t>(left + 1, 1, 60'000)));
+  /// Passes signals on; true when the guardian has told its outcome, or cannot any more.
+  bool ended(const Guardian& guardian) {
+    std::array<pollfd, 2> waits{pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+                                pollfd{.fd = guardian.fd(), .events = POLLIN, .revents = 0}};
+    poll(waits.data(), waits.size(), -1);
+    while (const auto signal = signals_.next()) {
+      if (signal->number != SIGCHLD) guardian.tell(signal->number);
     }
-    return patience;
+    return waits[1].revents != 0;
   }
 
-  void hear(const Signal& signal) {
-    if (signal.number == SIGCHLD) {
-      lifetimes_.reap(signal.sender, [this](const Worker& worker) { take_leave_of(worker); });
-    } else if (is_notice(signal.number)) {
-      lifetimes_.tell(signal.number);
-    } else if (told_ != 0) {
-      lifetimes_.tell(SIGKILL);
-    } else {
-      told_ = signal.number;
-      output_.hurry();
-      lifetimes_.stop(signal.number);
-    }
-  }
-
-  void take_leave_of(const Worker& worker) {
-    stragglers_at_ = Clock::now() + options_.straggler;
-    if (failure_) return;
-    if (const int code = exit_code_of(*worker.status); code != 0) {
-      fail(worker, describe(*worker.status) + waited_for_whom(worker), code);
-    } else if (mpi_ && mpi_->not_finalized(worker.rank)) {
-      fail(worker, "exit code 0 without MPI_Finalize", 1);  // the others would wait for it for ever
-    }
-  }
-
-  /// In MPI's start all wait for all: one that ended before it never comes, one that stays away is waited for so long
-  /// and no longer.
-  void look_at_start() {
-    const auto absent = awaited(at_start());
-    const auto ended = std::find_if(absent.begin(), absent.end(), [](const auto& each) { return !each.running; });
-    if (absent.empty()) return start_deadline_.reset();
-    if (ended != absent.end()) {
-      return fail(worker_of(ended->rank), "exit code 0 before MPI_Init, where others wait for it", 1);
-    }
-    const auto now = Clock::now();
-    if (!start_deadline_) start_deadline_ = now + options_.mpi_start;
-    if (now < *start_deadline_) return;
-    start_deadline_.reset();
-    fail(worker_of(absent.front().rank),
-         fmt::format("{} not come to MPI_Init within {:g} s, where others wait", names(absent),
-                     std::chrono::duration<double>(options_.mpi_start).count()),
-         1);
-    failure_->never_came = true;
-  }
-
-  [[nodiscard]] const Worker& worker_of(int64_t rank) const {
-    const auto& workers = lifetimes_.workers();
-    return *std::find_if(workers.begin(), workers.end(), [&](const Worker& each) { return each.rank == rank; });
-  }
-
-  [[nodiscard]] std::vector<AtMpiStart> at_start() const {
-    std::vector<AtMpiStart> all;
-    for (const auto& worker : lifetimes_.workers()) {
-      all.push_back({.rank = worker.rank,
-                     .running = worker.running(),
-                     .came = mpi_->has_come(worker.rank),
-                     .finalized = !mpi_->not_finalized(worker.rank)});
-    }
-    return all;
-  }
-
-  /// A worker that gave up in MPI's start is not the cause of it.
-  [[nodiscard]] std::string waited_for_whom(const Worker& worker) const {
-    if (!mpi_ || !mpi_->not_finalized(worker.rank)) return "";
-    const auto absent = absent_of(at_start());
-    return absent.empty() ? "" : fmt::format(" in MPI_Init, to which {} not come", names(absent));
-  }
-
-  void name_stragglers() {
-    if (!stragglers_at_ || Clock::now() < *stragglers_at_) return;
-    stragglers_at_.reset();
-    for (const auto& worker : lifetimes_.workers()) {
-      if (!worker.running()) continue;
-      output_.say(
-          fmt::format("accelerate_launch: worker {} ({}, pid {}) still runs {:g} s after the others ended; it {}\n",
-                      worker.rank, base::host_name(), worker.pid,
-                      std::chrono::duration<double>(options_.straggler).count(), what_it_does(worker.pid)));
-    }
-  }
-
-  void look_for_abort() {
-    mpi_->heard();
-    const auto abort = mpi_->aborted();
-    for (const auto& worker : lifetimes_.workers()) {
-      if (!abort || worker.rank != abort->rank) continue;
-      const int code = abort->code & 0xff;
-      fail(worker, fmt::format("MPI_Abort({})", abort->code), code == 0 ? 1 : code);
-    }
-  }
-
-  void fail(const Worker& worker, const std::string& cause, int exit_code) {
-    failed_at_ = clock_time();
-    failure_ = Failure{.rank = worker.rank,
-                       .pid = worker.pid,
-                       .cause = cause,
-                       .exit_code = exit_code,
-                       .ended_before = ended_besides(worker),
-                       .suspended = lifetimes_.suspended(),
-                       .others_were_stopped = lifetimes_.running() > 0 && !lifetimes_.stopping()};
-    if (failure_->others_were_stopped) lifetimes_.stop(SIGTERM);
-  }
-
-  [[nodiscard]] std::vector<int64_t> ended_besides(const Worker& failed) const {
-    std::vector<int64_t> ranks;
-    for (const auto& worker : lifetimes_.workers()) {
-      if (!worker.running() && worker.rank != failed.rank) ranks.push_back(worker.rank);
-    }
-    return ranks;
-  }
-
-  void report() {
-    if (!failure_) return;
-    const auto& workers = lifetimes_.workers();
-    const auto failed = static_cast<size_t>(&worker_of(failure_->rank) - workers.data());
-    JobEnd end{.host = base::host_name(),
-               .workers = workers.size(),
-               .signal = told_,
-               .time = failed_at_,
-               .last_lines = output_.last_lines(failed)};
-    add_errors(end);
-    output_.say(failure_report(*failure_, end));
-  }
-
-  void add_errors(JobEnd& end) const {
-    std::vector<std::pair<int64_t, base::ErrorNote>> notes;
-    for (const auto& worker : lifetimes_.workers()) {
-      if (auto note = read_error_note(folder_.path(), worker.rank)) notes.emplace_back(worker.rank, std::move(*note));
-    }
-    for (const auto& [rank, note] : notes) {
-      if (rank == failure_->rank) end.error = note.text;
-    }
-    if (const auto earlier = earlier_error(notes, failure_->rank)) {
-      end.earlier_error = std::pair(earlier->first, earlier->second.text);
-    }
-  }
-
-  /// A slow reader gets all of it, unless we are told to stop.
-  void write_the_rest() {
-    std::optional<Clock::time_point> until;
-    if (told_ != 0) until = Clock::now() + options_.reader_grace;
-    while (!output_.flushed() && interrupted_ == 0 && (!until || Clock::now() < *until)) {
-      std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
-      output_.watch(waits);
-      poll(waits.data(), waits.size(), until ? 10 : -1);
-      output_.serve(waits);
+  /// returns   0 when the time is over, else the signal that came before
+  int wait(std::chrono::milliseconds time) {
+    const auto until = Clock::now() + time;
+    for (auto left = time; left.count() > 0;
+         left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now())) {
+      pollfd heard{.fd = signals_.fd(), .events = POLLIN, .revents = 0};
+      poll(&heard, 1, static_cast<int>(std::min<int64_t>(left.count() + 1, 60'000)));
       while (const auto signal = signals_.next()) {
-        if (signal->number != SIGCHLD && !is_notice(signal->number)) interrupted_ = signal->number;
+        if (signal->number != SIGCHLD && !is_notice(signal->number)) return signal->number;
       }
     }
-    output_.give_up();
+    return 0;
   }
 
-  SuperviseOptions options_;
-  OpenFiles open_files_;
-  Signals signals_;  // before the server: its threads inherit what is blocked
-  PrivateFolder folder_ = folder_for_temporary_files();
-  std::unique_ptr<MpiServer> mpi_;
-  Output output_;
-  Lifetimes lifetimes_;
-  std::optional<Failure> failure_;
-  std::string failed_at_;
-  std::optional<Clock::time_point> start_deadline_;
-  std::optional<Clock::time_point> stragglers_at_;
-  int told_ = 0;         // the signal that we passed on
-  int interrupted_ = 0;  // the one that ended our waiting for a reader
+  const PlanOf& plan_of_;
+  const SuperviseOptions& options_;
+  SubReaper reaper_;
+  Signals signals_;
+  Sink err_;
+  std::vector<FailedStart> failed_;
 };
 
 }  // namespace
 
+int supervise(const PlanOf& plan_of, const SuperviseOptions& options) { return Job(plan_of, options).run(); }
+
 int supervise(const LaunchPlan& plan, const SuperviseOptions& options) {
-  return Supervisor(options, plan.workers.size()).run(plan);
+  return supervise([&](int64_t /*restart*/) { return plan; }, options);
 }
 
 }  // namespace accelerate::launch

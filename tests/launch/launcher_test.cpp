@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -153,10 +154,45 @@ TEST_CASE("a second signal does not wait for stubborn ranks") {
 }
 
 TEST_CASE("the grace time is the user's") {
-  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--grace_time", "0.2", "sh", "-c",
-                           "[ $RANK = 0 ] && sleep 0.5 && exit 5; trap '' TERM; while :; do sleep 1; done"});
-  CHECK(ran.code == 5);  // the default of 5 s would do too, in its time
-  CHECK(ran.err.find("exit code 5; the others were stopped.") != std::string::npos);
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--grace_time", "0.1", "sh", "-c",
+                           "trap '' TERM; [ $RANK = 0 ] && sleep 0.5 && exit 5; sleep 3; echo the default is longer"});
+  CHECK(ran.code == 5);
+  CHECK(ran.out == "");
+}
+
+TEST_CASE("after a failure all ranks start again with a new port and job id, and know it") {
+  const auto ran =
+      launch({"--num_processes", "2", "--backend", "gloo", "--max_restarts", "2", "sh", "-c",
+              "echo start $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; echo port $MASTER_PORT; "
+              "echo id $ACCELERATE_JOB_ID; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 300 & "
+              "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || [ $RANK = 1 ] || { sleep 0.5; exit 4; }; wait"});
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  CHECK(ran.err.find("accelerate_launch: restart 1 of 2 in 0.5 s\n") != std::string::npos);
+  std::istringstream words(ran.out);
+  std::map<std::string, int> lines;
+  for (std::string line; std::getline(words, line);) ++lines[line];
+  CHECK(lines["start 0 of 2"] == 2);
+  CHECK(lines["start 1 of 2"] == 2);
+  CHECK(lines.size() == 6);  // two starts, two ports, two ids
+}
+
+TEST_CASE("a job that fails at once again and again is not started any more, and the reason is told") {
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--max_restarts", "9", "false"});
+  CHECK(ran.code == 1);
+  CHECK(
+      ran.err.ends_with("accelerate_launch: no restart: the last 3 starts ended within 10 s, all with exit code 1; 7 "
+                        "of 9 restarts are left unused\n"));
+}
+
+TEST_CASE("who is told to end is not started again") {
+  Child child(launcher({"--backend", "gloo", "--main_process_port", "0", "--max_restarts", "3", "sh", "-c",
+                        "echo ready; exec sleep 300"}));
+  REQUIRE(child.wait_for("ready"));
+  kill(child.pid(), SIGTERM);
+  const auto ran = child.wait();
+  CHECK(ran.code == 128 + SIGTERM);
+  CHECK(ran.err.find("restart") == std::string::npos);
 }
 
 TEST_CASE("SIGUSR1 and SIGUSR2 reach the ranks and end nothing, however often they come") {
@@ -253,7 +289,6 @@ TEST_CASE("too few open files are an error before a rank starts") {
 TEST_CASE("no rank outlives a launcher that was killed") {
   std::vector<pid_t> ranks;
   {
-    // A rank's own helpers are not told, so these have none.
     Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                           "echo pid $$; [ $RANK = 1 ] && sleep 0.5 && echo ready; exec sleep 300"}));
     REQUIRE(child.wait_for("ready"));

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/plan/plan.hpp"
+#include "launch/run/supervise.hpp"
 #include "tests/launch/run.hpp"
 #include "tests/launch/scratch.hpp"
 
@@ -208,16 +210,19 @@ TEST_CASE("a signal ends ranks that wait in MPI, and nothing is left") {
   CHECK(shared_memory_of(pid).empty());
 }
 
-TEST_CASE("what a killed launcher left is swept by the next") {
+TEST_CASE("what a launcher and its guardian left that were killed together is swept by the next") {
   const Scratch scratch;
   {
-    Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program, "hang"}),
+    Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", "sh", "-c",
+                          "echo guardian $PPID; exec sleep 300"}),
                 scratch.variables());
-    REQUIRE(child.wait_for("rank 0 of 2"));
+    REQUIRE(child.wait_for("guardian "));
+    const auto guardian = static_cast<pid_t>(std::stol(child.out().substr(child.out().find(' ') + 1)));
+    kill(child.pid(), SIGSTOP);
+    kill(guardian, SIGKILL);
     kill(child.pid(), SIGKILL);
   }
   CHECK_FALSE(scratch.empty());
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the ranks die with it
   CHECK(launch({"--backend", "mpi", "true"}, scratch.variables()).code == 0);
   CHECK(scratch.empty());
 }
@@ -266,4 +271,32 @@ TEST_CASE("inside a real mpirun every launcher starts a job of its own") {
   twice.insert(twice.end(), once.begin(), once.end());
   std::sort(twice.begin(), twice.end());
   CHECK(sorted_lines(ran.out, "rank ") == twice);
+}
+
+TEST_CASE("MPI ranks that crash are started again ten times, by a new PMIx server each time, and nothing is left") {
+  const Scratch scratch;
+  const auto plan_of = [](int64_t restart) {
+    auto variables = accelerate::env::current_variables();
+    return accelerate::launch::plan(
+        {.settings = {.backend = "mpi"}, .num_processes = 2, .command = {program, restart < 10 ? "crash" : "hello"}},
+        {}, variables, {.port = 29500, .serve_mpi = true, .restart_count = restart});
+  };
+  const std::string out = scratch.path + "/out";
+  const int fd = open(out.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  REQUIRE(fd >= 0);
+  setenv("TMPDIR", scratch.path.c_str(), 1);
+  const int code = accelerate::launch::supervise(
+      plan_of,
+      {.restarts = {.max_restarts = 10, .backoff = std::chrono::milliseconds(1), .hopeless = 0}, .out = fd, .err = fd});
+  unsetenv("TMPDIR");
+  close(fd);
+  CHECK(code == 0);
+  std::stringstream text;
+  text << std::ifstream(out).rdbuf();
+  std::string whole = text.str();
+  size_t reports = 0;
+  for (size_t at = 0; (at = whole.find("ended first, signal 11", at)) != std::string::npos; ++at) ++reports;
+  CHECK(reports == 10);
+  std::filesystem::remove(out);
+  CHECK(scratch.empty());
 }

@@ -77,7 +77,8 @@ TEST_CASE("a full disk is told once, and training goes on") {
 }
 
 TEST_CASE("a program that a rank left behind and that goes on writing does not keep the launcher") {
-  Child child(launcher({"--main_process_port", "0", "sh", "-c", "setsid yes & sleep 0.5"}));
+  Child child(launcher(
+      {"--main_process_port", "0", "--grace_time", "1", "sh", "-c", "(trap '' TERM; exec setsid yes) & sleep 0.5"}));
   REQUIRE(child.ends_read_slowly());  // a fast reader might find the pipe empty for a moment
   CHECK(child.wait().code == 0);
 }

@@ -273,6 +273,7 @@ TEST_CASE("help is one page that names every option once") {
                              "--rdzv_backend static",
                              "--config_file FILE",
                              "--dry_run ",
+                             "--max_restarts N",
                              "--grace_time SECONDS",
                              "--help ",
                              "--version "}) {

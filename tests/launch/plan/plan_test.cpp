@@ -24,6 +24,7 @@ Variables rank_variables(const std::string& rank, const std::string& size) {
           {"MASTER_ADDR", "127.0.0.1"},
           {"MASTER_PORT", "29500"},
           {"TORCHELASTIC_RESTART_COUNT", "0"},
+          {"TORCHELASTIC_MAX_RESTARTS", "0"},
           {"TORCHELASTIC_USE_AGENT_STORE", "False"},
           {"MALLOC_MMAP_THRESHOLD_", "33554432"},
           {"MALLOC_TRIM_THRESHOLD_", "1073741824"}};
@@ -58,6 +59,13 @@ TEST_CASE("every rank gets the job's id, whatever was inherited") {
   const auto two = plan({.num_processes = 2}, no_gpus, {{"ACCELERATE_JOB_ID", "outer"}}, {.port = 1, .job_id = "own"});
   CHECK(two.workers[0].environment.at("ACCELERATE_JOB_ID") == "own");
   CHECK(two.workers[1].environment.at("ACCELERATE_JOB_ID") == "own");
+}
+
+TEST_CASE("ranks know which start this is, and how many may follow") {
+  const auto two = plan({.num_processes = 1, .max_restarts = 3}, no_gpus, {{"TORCHELASTIC_MAX_RESTARTS", "9"}},
+                        {.port = 1, .restart_count = 2});
+  CHECK(two.workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") == "2");
+  CHECK(two.workers[0].environment.at("TORCHELASTIC_MAX_RESTARTS") == "3");
 }
 
 TEST_CASE("without --num_processes there is a rank per GPU, else one") {

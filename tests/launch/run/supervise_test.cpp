@@ -13,6 +13,7 @@
 #include "accelerate/base/error.hpp"
 #include "launch/plan/plan.hpp"
 #include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
 
 using accelerate::launch::LaunchOptions;
 using accelerate::launch::supervise;
@@ -35,9 +36,12 @@ struct Sink {
   int fd = -1;
 };
 
-accelerate::launch::LaunchPlan ranks(int64_t count, const std::string& script) {
+accelerate::launch::LaunchPlan ranks(int64_t count, const std::string& script,
+                                     const accelerate::env::Variables& variables = {}) {
   const LaunchOptions options{.num_processes = count, .command = {"sh", "-c", script}};
-  return plan(options, {}, accelerate::env::current_variables(), {.port = 29500});
+  auto all = accelerate::env::current_variables();
+  for (const auto& [name, value] : variables) all[name] = value;
+  return plan(options, {}, all, {.port = 29500});
 }
 
 /// "accelerate_launch: worker 1 (host, pid ..., time) tail": process number and time differ from run to run.
@@ -179,6 +183,56 @@ TEST_CASE("a rank that still runs long after the others ended is named, with wha
                   {.straggler = std::chrono::milliseconds(500), .out = out.fd, .err = err.fd}) == 0);
   check_said(err.text(), 1, ") still runs 0.5 s after the others ended; it is stopped\n");
   CHECK(out.text() == "saved\n");
+}
+
+TEST_CASE("ten restarts are ten, and each knows its number") {
+  const Sink out;
+  const Sink err;
+  const auto plan_of = [](int64_t restart) {
+    auto plan = ranks(2,
+                      "if [ $RANK = 1 ]; then [ $START = 10 ] && exit 0; exec sleep 300; fi; echo start $START; exit "
+                      "$((10 - START))");
+    for (auto& worker : plan.workers) worker.environment["START"] = std::to_string(restart);
+    return plan;
+  };
+  CHECK(supervise(plan_of, {.restarts = {.max_restarts = 10, .backoff = std::chrono::milliseconds(1)},
+                            .out = out.fd,
+                            .err = err.fd}) == 0);
+  std::string expected;
+  for (int start = 0; start <= 10; ++start) expected += "start " + std::to_string(start) + "\n";
+  CHECK(out.text() == expected);
+  CHECK(err.text().find("accelerate_launch: restart 10 of 10 in ") != std::string::npos);
+}
+
+TEST_CASE("nothing of the old start lives when the new one begins") {
+  const testing::Scratch scratch;
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(1,
+                        "if [ -s \"$NOTE\" ]; then kill -0 $(cat \"$NOTE\") 2>/dev/null && exit 9; exit 0; fi; "
+                        "setsid sh -c 'trap \"\" TERM; echo $$ > \"$NOTE\"; sleep 300; sleep 300' & "
+                        "while ! [ -s \"$NOTE\" ]; do sleep 0.05; done; exit 4",
+                        {{"NOTE", scratch.path + "/pid"}}),
+                  {.grace = std::chrono::milliseconds(200),
+                   .restarts = {.max_restarts = 1, .backoff = std::chrono::milliseconds(1)},
+                   .out = out.fd,
+                   .err = err.fd}) == 0);
+}
+
+TEST_CASE("a signal during the wait for a restart ends the job") {
+  const Sink out;
+  const Sink err;
+  const pid_t launcher = getpid();
+  const pid_t user = fork();
+  if (user == 0) {
+    for (int i = 0; i < 6000 && err.text().find("restart 1 of 1") == std::string::npos; ++i) usleep(10'000);
+    kill(launcher, SIGINT);
+    _exit(0);
+  }
+  CHECK(supervise(ranks(1, "exit 4"), {.restarts = {.max_restarts = 1, .backoff = std::chrono::seconds(60)},
+                                       .out = out.fd,
+                                       .err = err.fd}) == 128 + SIGINT);
+  waitpid(user, nullptr, 0);
 }
 
 TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {

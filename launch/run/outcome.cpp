@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/outcome.hpp"
+
+#include <exception>
+#include <nlohmann/json.hpp>
+
+namespace accelerate::launch {
+namespace {
+
+using Json = nlohmann::json;
+
+/// An error's text begins with it, and gets it again.
+constexpr std::string_view our_name = "accelerate_launch: ";
+
+}  // namespace
+
+Outcome outcome_of(const std::exception& error) {
+  std::string_view text = error.what();
+  if (text.starts_with(our_name)) text.remove_prefix(our_name.size());
+  const auto* any = dynamic_cast<const Error*>(&error);
+  const auto* own = dynamic_cast<const LaunchError*>(&error);
+  return {.exit_code = own != nullptr ? own->exit_code() : 1,
+          .refusal = std::string(text),
+          .kind = any != nullptr ? any->kind() : ErrorKind::environment};
+}
+
+void throw_refusal(const Outcome& outcome) {
+  if (!outcome.refusal.empty()) throw LaunchError(outcome.kind, outcome.exit_code, outcome.refusal);
+}
+
+std::string to_text(const Outcome& outcome) {
+  const Json json{outcome.exit_code, outcome.cause, outcome.refusal, static_cast<int>(outcome.kind)};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<Outcome> parse_outcome(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, false);
+  const bool whole = json.is_array() && json.size() == 4 && json[0].is_number_integer() && json[1].is_string() &&
+                     json[2].is_string() && json[3].is_number_integer();
+  if (!whole) return std::nullopt;
+  return Outcome{.exit_code = json[0].get<int>(),
+                 .cause = json[1].get<std::string>(),
+                 .refusal = json[2].get<std::string>(),
+                 .kind = static_cast<ErrorKind>(json[3].get<int>())};
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether all workers are started again after one failed.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accelerate::launch {
+
+struct RestartOptions {
+  int64_t max_restarts = 0;
+  /// Before a restart; doubled for each start in a row that failed at once.
+  std::chrono::milliseconds backoff = std::chrono::milliseconds(500);
+  std::chrono::milliseconds longest_backoff = std::chrono::seconds(60);
+  /// A start that lasted less failed at once.
+  std::chrono::milliseconds at_once = std::chrono::seconds(10);
+  /// So many starts in a row that failed at once and alike are not tried again.
+  size_t hopeless = 3;
+};
+
+/// A start that failed.
+struct FailedStart {
+  std::string cause{};  ///< "exit code 3"
+  std::chrono::milliseconds lasted{};
+};
+
+struct RestartDecision {
+  std::optional<std::chrono::milliseconds> after{};  ///< wait so long, then start; unset: no restart
+  std::string line{};                                ///< what is said; empty where nothing needs to be
+};
+
+/// starts   all that failed, the last one too, in their order. Pure.
+RestartDecision decide(const std::vector<FailedStart>& starts, const RestartOptions& options);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+
+#include "launch/run/restarts.hpp"
+
+namespace accelerate::launch {
+
+struct SuperviseOptions {
+  /// Between SIGTERM and SIGKILL for the workers left when one failed or the launcher was told to stop.
+  std::chrono::milliseconds grace = std::chrono::seconds(5);
+  /// Once told to stop: for whoever reads our output, after the end of the workers.
+  std::chrono::milliseconds reader_grace = std::chrono::seconds(1);
+  /// How long ranks that wait in MPI's start wait for one that stays away before the job is ended.
+  std::chrono::milliseconds mpi_start = std::chrono::seconds(602);
+  /// After the last end: when a line says which workers still run.
+  std::chrono::milliseconds straggler = std::chrono::seconds(30);
+  RestartOptions restarts{};
+  int out = 1;  ///< where the workers' stdout goes
+  int err = 2;  ///< where their stderr and our messages go
+};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// However a job ends, nothing of it stays: no process, no shared memory, no temporary file.
+#include <doctest/doctest.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
+
+using testing::Child;
+using testing::Scratch;
+using Words = std::vector<std::string>;
+
+namespace {
+
+/// Four processes each of two ranks: the rank, a child, a grandchild in a session of its own, and one forked twice.
+/// Each writes "name pid" into the file of its rank; the rank goes on as it is told.
+Words job(const std::string& then, const Words& options = {}) {
+  const std::string script =
+      "exec 3>>$PIDS/$RANK; echo shm $OMPI_MCA_btl_vader_backing_directory >&3; echo guardian $PPID >&3; "
+      "sleep 300 & echo child $! >&3; "
+      "setsid sh -c 'echo daemon $$ >&3; exec sleep 300' & "
+      "(setsid sh -c 'echo hidden $$ >&3; exec sleep 300' &) ; "
+      "echo rank $$ >&3; " +
+      then;
+  Words words{"--num_processes", "2", "--main_process_port", "0", "--grace_time", "1"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"sh", "-c", script});
+  return testing::launcher(words);
+}
+
+const std::string wait_forever = "while :; do sleep 0.1; done";
+
+class Job {
+ public:
+  explicit Job(const Words& command) : child_(command, variables()) {}
+
+  /// All processes of both ranks have said who they are.
+  bool is_up() {
+    for (int i = 0; i < 3000; ++i) {
+      if (named(0, "rank") && named(1, "rank") && pids().size() == 9) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  [[nodiscard]] pid_t launcher() const { return child_.pid(); }
+  [[nodiscard]] pid_t named(int rank, const std::string& name) const {
+    const auto words = said(rank);
+    const auto found = words.find(name);
+    return found == words.end() || found->second.empty() ? 0 : static_cast<pid_t>(std::stol(found->second));
+  }
+
+  /// Of everything that belongs to the job but the launcher.
+  [[nodiscard]] std::vector<pid_t> pids() const {
+    std::vector<pid_t> all;
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const auto& [name, text] : said(rank)) {
+        if (name != "shm" && (rank == 0 || name != "guardian")) all.push_back(static_cast<pid_t>(std::stol(text)));
+      }
+    }
+    return all;
+  }
+
+  testing::Ran end() { return child_.wait(); }
+
+  void check_nothing_is_left() {
+    for (const pid_t pid : pids()) {
+      CAPTURE(pid);
+      CHECK(testing::gone(pid));
+    }
+    const std::string shared = said(0)["shm"];
+    CAPTURE(shared);
+    CHECK(shared.find("/accelerate_launch.") != std::string::npos);
+    for (int i = 0; i < 1000 && (std::filesystem::exists(shared) || !temporary.empty()); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    CHECK_FALSE(std::filesystem::exists(shared));
+    CHECK(temporary.empty());
+  }
+
+ private:
+  [[nodiscard]] accelerate::env::Variables variables() const {
+    return {{"TMPDIR", temporary.path}, {"PIDS", notes.path}, {"ACCELERATE_BACKEND", "mpi"}};
+  }
+  [[nodiscard]] std::map<std::string, std::string> said(int rank) const {
+    std::map<std::string, std::string> words;
+    std::ifstream file(notes.path + "/" + std::to_string(rank));
+    for (std::string name, text; file >> name && std::getline(file >> std::ws, text);) words[name] = text;
+    return words;
+  }
+
+  Scratch temporary;
+  Scratch notes;
+  Child child_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank that is killed takes the job with it") {
+  Job job(::job(wait_forever));
+  REQUIRE(job.is_up());
+  kill(job.named(1, "rank"), SIGKILL);
+  const auto ran = job.end();
+  CHECK(ran.code == 137);
+  CHECK(ran.err.find("accelerate_launch: worker 1 (") != std::string::npos);
+  CHECK(ran.err.find(") ended first, signal 9 (killed); the others were stopped. It printed nothing.\n") !=
+        std::string::npos);
+  job.check_nothing_is_left();
+}
+
+TEST_CASE("a launcher that is killed takes the job with it") {
+  Job job(::job(wait_forever));
+  REQUIRE(job.is_up());
+  kill(job.launcher(), SIGKILL);
+  job.check_nothing_is_left();
+  CHECK(job.end().err.starts_with("accelerate_launch: the launcher was killed; the ranks are told to end\n"));
+}
+
+TEST_CASE("a guardian that is killed takes the job with it") {
+  Job job(::job(wait_forever));
+  REQUIRE(job.is_up());
+  const pid_t guardian = job.named(0, "guardian");
+  REQUIRE(guardian != job.launcher());
+  kill(guardian, SIGKILL);
+  const auto ran = job.end();
+  CHECK(ran.code == 137);
+  CHECK(ran.err == "accelerate_launch: its guardian (pid " + std::to_string(guardian) +
+                       ") ended with signal 9 (killed); the ranks were stopped\n");
+  job.check_nothing_is_left();
+}
+
+TEST_CASE("the launcher's whole process group is killed") {
+  auto words = ::job(wait_forever);
+  words.insert(words.begin(), "setsid");  // which execs: its group is its own
+  Job job(words);
+  REQUIRE(job.is_up());
+  REQUIRE(getpgid(job.launcher()) == job.launcher());
+  kill(-job.launcher(), SIGKILL);
+  job.check_nothing_is_left();
+}
+
+TEST_CASE("signals that ask for the end end everything, ranks that ignore them too") {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    CAPTURE(number);
+    Job job(::job("trap '' INT TERM HUP; " + wait_forever));
+    REQUIRE(job.is_up());
+    kill(job.launcher(), number);
+    const auto ran = job.end();
+    CHECK(ran.code == 137);
+    CHECK(ran.err.find("ended with signal 9 (killed) after signal " + std::to_string(number) + " was passed on.\n") !=
+          std::string::npos);
+    job.check_nothing_is_left();
+  }
+}
+
+TEST_CASE("a rank that ignores SIGTERM does not outlive a failure's grace") {
+  Job job(::job("[ $RANK = 0 ] && sleep 1 && exit 5; trap '' TERM; " + wait_forever));
+  REQUIRE(job.is_up());
+  CHECK(job.end().code == 5);
+  job.check_nothing_is_left();
+}
+
+TEST_CASE("daemons that ranks leave behind end with the job, although all ended well") {
+  Job job(::job("sleep 1; exit 0"));
+  REQUIRE(job.is_up());
+  const auto ran = job.end();
+  CHECK(ran.code == 0);
+  CHECK(ran.err == "");
+  job.check_nothing_is_left();
+}
+
+TEST_CASE("a terminal that is closed ends everything") {
+  Scratch temporary;
+  Scratch notes;
+  int terminal = -1;
+  const pid_t session = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (session == 0) {
+    setenv("TMPDIR", temporary.path.c_str(), 1);
+    setenv("PIDS", notes.path.c_str(), 1);
+    auto words = job(wait_forever, {"--backend", "mpi"});
+    std::vector<char*> argv;
+    for (auto& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  const auto pid_of_rank = [&](int rank) {
+    std::ifstream file(notes.path + "/" + std::to_string(rank));
+    std::stringstream text;
+    text << file.rdbuf();
+    const auto at = text.str().find("rank ");
+    return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(text.str().substr(at + 5)));
+  };
+  for (int i = 0; i < 3000 && (pid_of_rank(0) == 0 || pid_of_rank(1) == 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  REQUIRE(pid_of_rank(0) != 0);
+  REQUIRE(pid_of_rank(1) != 0);
+  close(terminal);
+  int status = 0;
+  waitpid(session, &status, 0);
+  CHECK(WEXITSTATUS(status) == 128 + SIGHUP);
+  CHECK(testing::gone(pid_of_rank(0)));
+  CHECK(testing::gone(pid_of_rank(1)));
+  CHECK(temporary.empty());
+}

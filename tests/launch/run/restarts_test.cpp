@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/restarts.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+using accelerate::launch::decide;
+using accelerate::launch::FailedStart;
+using accelerate::launch::RestartOptions;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+FailedStart at_once(const std::string& cause = "exit code 1") { return {.cause = cause, .lasted = milliseconds(200)}; }
+FailedStart later(const std::string& cause = "exit code 1") { return {.cause = cause, .lasted = seconds(10)}; }
+
+}  // namespace
+
+TEST_CASE("without --max_restarts a failure is the end, and nothing is said") {
+  const auto decision = decide({later()}, {});
+  CHECK_FALSE(decision.after);
+  CHECK(decision.line == "");
+}
+
+TEST_CASE("a failure is followed by a restart until all are used up") {
+  const RestartOptions two{.max_restarts = 2};
+  CHECK(decide({later()}, two).after == milliseconds(500));
+  CHECK(decide({later()}, two).line == "accelerate_launch: restart 1 of 2 in 0.5 s\n");
+  CHECK(decide({later(), later()}, two).line == "accelerate_launch: restart 2 of 2 in 0.5 s\n");
+  const auto last = decide({later(), later(), later()}, two);
+  CHECK_FALSE(last.after);
+  CHECK(last.line == "accelerate_launch: no restart: --max_restarts 2 is used up\n");
+}
+
+TEST_CASE("starts that fail at once wait longer and longer, up to a limit, until one lasts") {
+  const RestartOptions many{.max_restarts = 100, .hopeless = 0};
+  std::vector<FailedStart> starts;
+  for (const int expected : {500, 1000, 2000, 4000, 8000, 16'000, 32'000, 60'000, 60'000}) {
+    starts.push_back(at_once());
+    CHECK(decide(starts, many).after == milliseconds(expected));
+  }
+  starts.push_back(later());
+  CHECK(decide(starts, many).after == milliseconds(500));
+}
+
+TEST_CASE("starts that fail at once and alike, again and again, are not tried any more") {
+  const RestartOptions many{.max_restarts = 10};
+  CHECK(decide({at_once(), at_once()}, many).after);
+  const auto hopeless = decide({later(), at_once(), at_once(), at_once()}, many);
+  CHECK_FALSE(hopeless.after);
+  CHECK(hopeless.line ==
+        "accelerate_launch: no restart: the last 3 starts ended within 10 s, all with exit code 1; 7 of 10 restarts "
+        "are left unused\n");
+  CHECK(decide({at_once(), at_once("signal 9 (killed)"), at_once()}, many).after);
+  CHECK(decide({at_once(), later(), at_once()}, many).after);
+}
