@@ -23,7 +23,6 @@ PmixLibrary load_pmix() {
     return pmix;
   }
   find(handle, "PMIx_server_init", pmix.server_init, pmix.why_not);
-  find(handle, "PMIx_server_finalize", pmix.server_finalize, pmix.why_not);
   find(handle, "PMIx_server_register_nspace", pmix.register_nspace, pmix.why_not);
   find(handle, "PMIx_server_register_client", pmix.register_client, pmix.why_not);
   find(handle, "PMIx_server_setup_fork", pmix.setup_fork, pmix.why_not);

@@ -12,7 +12,6 @@ namespace accelerate::launch {
 /// The functions we use. All set when why_not is empty.
 struct PmixLibrary {
   decltype(&PMIx_server_init) server_init = nullptr;
-  decltype(&PMIx_server_finalize) server_finalize = nullptr;
   decltype(&PMIx_server_register_nspace) register_nspace = nullptr;
   decltype(&PMIx_server_register_client) register_client = nullptr;
   decltype(&PMIx_server_setup_fork) setup_fork = nullptr;

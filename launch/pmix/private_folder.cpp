@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <random>
+#include <thread>
 
 #include "launch/plan/error.hpp"
 
@@ -47,51 +50,62 @@ void sweep(const std::string& parent) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& parent, std::string_view named_by, int error) {
-  if (named_by.empty()) fail(ErrorKind::io, "no folder can be made in {}: {}", parent, std::strerror(error));
-  fail(ErrorKind::io, "{} is '{}', where no folder can be made: {}; set it to a folder that can be written", named_by,
-       parent, std::strerror(error));
+[[noreturn]] void refuse(const FolderPlace& place, int error) {
+  if (place.named_by.empty()) {
+    fail(ErrorKind::io, "no folder can be made in {}: {}", place.parent, std::strerror(error));
+  }
+  fail(ErrorKind::io, "{} is '{}', where no folder can be made: {}; set it to a folder that can be written",
+       place.named_by, place.parent, std::strerror(error));
 }
 
 }  // namespace
 
-bool PrivateFolder::make(const std::string& parent, std::string_view named_by) {
-  path_ = fmt::format("{}/{}XXXXXX", parent, prefix);
-  if (mkdtemp(path_.data()) == nullptr) refuse(parent, named_by, errno);
+std::string FolderPlace::random_name() {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}", prefix, random(), random());
+}
+
+bool PrivateFolder::make(const FolderPlace& place) {
+  if (mkdir(path_.c_str(), 0700) != 0) refuse(place, errno);
   lock_.reset(open_folder(path_));
   if (!lock_ && errno == ENOENT) return false;
   if (!lock_) {
     const int error = errno;
     rmdir(path_.c_str());
-    refuse(parent, named_by, error);
+    refuse(place, error);
   }
   lock(lock_.get(), LOCK_EX);  // without locks it is as good, but stays when we are killed
   struct stat status {};
   return fstat(lock_.get(), &status) == 0 && status.st_nlink > 0;
 }
 
-PrivateFolder::PrivateFolder(const std::string& parent, std::string_view named_by) {
-  sweep(parent);
-  while (!make(parent, named_by)) {
+PrivateFolder::PrivateFolder(const FolderPlace& place) : path_(place.path()) {
+  sweep(place.parent);
+  while (!make(place)) {
   }
 }
 
-PrivateFolder::~PrivateFolder() { remove(); }
+PrivateFolder::~PrivateFolder() { remove_folder(path_); }
 
-void PrivateFolder::remove() const {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+void remove_folder(const std::string& path) {
+  std::error_code failed;
+  // Whoever else removes there (libpmix's thread, when ranks die) makes it stumble: once more, then.
+  for (int i = 0; i < 20; ++i) {
+    std::filesystem::remove_all(path, failed);
+    if (!std::filesystem::exists(path, failed)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
-PrivateFolder folder_for_temporary_files() {
+FolderPlace place_for_temporary_files() {
   const char* given = std::getenv("TMPDIR");
-  if (given != nullptr && *given != '\0') return PrivateFolder(given, "TMPDIR");
-  return PrivateFolder(access("/tmp", W_OK | X_OK) == 0 ? "/tmp" : "/dev/shm");
+  if (given != nullptr && *given != '\0') return {.parent = given, .named_by = "TMPDIR"};
+  return {.parent = access("/tmp", W_OK | X_OK) == 0 ? "/tmp" : "/dev/shm"};
 }
 
-PrivateFolder folder_for_shared_memory() {
-  if (access("/dev/shm", W_OK | X_OK) == 0) return PrivateFolder("/dev/shm");
-  return folder_for_temporary_files();
+FolderPlace place_for_shared_memory() {
+  if (access("/dev/shm", W_OK | X_OK) == 0) return {.parent = "/dev/shm"};
+  return place_for_temporary_files();
 }
 
 }  // namespace accelerate::launch

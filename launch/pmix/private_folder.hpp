@@ -3,41 +3,50 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "accelerate/base/file_descriptor.hpp"
 
 namespace accelerate::launch {
 
-/// A new folder <parent>/accelerate_launch.XXXXXX for this user only, removed with all it holds at the end. Making one
+/// Where a PrivateFolder will lie. Decided before it is made, so that more than one process can see to its end.
+struct FolderPlace {
+  std::string parent{};
+  std::string named_by{};  ///< the variable that the parent comes from, for the text; empty: none
+  std::string name = random_name();
+
+  /// "accelerate_launch.", and what nobody guesses
+  static std::string random_name();
+  [[nodiscard]] std::string path() const { return parent + "/" + name; }
+};
+
+/// A new folder <parent>/accelerate_launch.<name> for this user only, removed with all it holds at the end. Making one
 /// first sweeps the parent of folders whose launcher was killed: a living one holds a lock on its folder. Where the
 /// file system knows no locks nothing is swept.
 class PrivateFolder {
  public:
-  /// named_by   the variable that the parent comes from, for the text
-  /// Throws LaunchError (1) when parent cannot be written.
-  explicit PrivateFolder(const std::string& parent, std::string_view named_by = "");
+  /// Throws LaunchError (1) when the parent cannot be written.
+  explicit PrivateFolder(const FolderPlace& place);
   ~PrivateFolder();
   PrivateFolder(const PrivateFolder&) = delete;
   PrivateFolder& operator=(const PrivateFolder&) = delete;
-
-  /// At the end of this object, or before by whoever will not live to see that.
-  void remove() const;
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
   /// Makes path_ and locks it; false when another launcher swept it in between.
-  bool make(const std::string& parent, std::string_view named_by);
+  bool make(const FolderPlace& place);
 
   std::string path_;
   base::FileDescriptor lock_;
 };
 
-/// TMPDIR, else /tmp, else (where that cannot be written) /dev/shm, as the parent of a PrivateFolder.
-PrivateFolder folder_for_temporary_files();
+/// Removes a folder with all it holds; nothing where it is not there.
+void remove_folder(const std::string& path);
+
+/// TMPDIR, else /tmp, else (where that cannot be written) /dev/shm.
+FolderPlace place_for_temporary_files();
 
 /// /dev/shm, else as above.
-PrivateFolder folder_for_shared_memory();
+FolderPlace place_for_shared_memory();
 
 }  // namespace accelerate::launch

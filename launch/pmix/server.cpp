@@ -47,14 +47,8 @@ class PmixServer : public MpiServer {
         shared_memory_(std::move(shared_memory)) {
     if (!pmix_.why_not.empty()) fail(ErrorKind::environment, "{}", pmix_.why_not);
     start();
-    try {
-      register_job();
-    } catch (...) {
-      pmix_.server_finalize();
-      throw;
-    }
+    register_job();
   }
-  ~PmixServer() override { pmix_.server_finalize(); }
 
   env::Variables variables(int64_t rank) override {
     const pmix_proc_t process = name_of(rank);
@@ -72,6 +66,8 @@ class PmixServer : public MpiServer {
     }
     std::free(list);
     check("PMIx_server_setup_fork", status);
+    // The component posix tries itself with a file in /dev/shm, which stays when the rank is killed just then.
+    result["OMPI_MCA_shmem"] = "mmap";
     result["OMPI_MCA_btl_vader_backing_directory"] = shared_memory_;
     result["OMPI_MCA_btl_sm_backing_directory"] = shared_memory_;  // its name in Open MPI 5
     return result;
@@ -201,9 +197,11 @@ std::optional<std::string> why_no_mpi_server() {
   return why_not.empty() ? std::nullopt : std::optional(why_not);
 }
 
-std::unique_ptr<MpiServer> serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory) {
+MpiServer& serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory) {
   scrub_own_environment();
-  return std::make_unique<PmixServer>(ranks, temporary, shared_memory);
+  // Never freed: its thread has no other end than the process. PMIx_server_finalize (4.2.2) waits for ever for a lock
+  // where a rank was killed while it connected.
+  return *new PmixServer(ranks, temporary, shared_memory);
 }
 
 }  // namespace accelerate::launch

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -19,7 +18,9 @@ struct MpiAbort {
 /// Serves the ranks of one job on this machine. One per process, ever: libpmix aborts on the second.
 class MpiServer {
  public:
-  virtual ~MpiServer() = default;
+  MpiServer() = default;
+  MpiServer(const MpiServer&) = delete;
+  MpiServer& operator=(const MpiServer&) = delete;
   /// What the environment of this rank needs in addition.
   virtual env::Variables variables(int64_t rank) = 0;
   /// Readable when a rank came or aborted, until heard() is called.
@@ -30,6 +31,9 @@ class MpiServer {
   [[nodiscard]] virtual bool has_come(int64_t rank) const = 0;
   /// This rank called MPI_Init, but not MPI_Finalize.
   [[nodiscard]] virtual bool not_finalized(int64_t rank) const = 0;
+
+ protected:
+  ~MpiServer() = default;
 };
 
 /// Why serve_mpi would fail on this machine, with the remedy; empty when it would not.
@@ -39,7 +43,8 @@ std::optional<std::string> why_no_mpi_server();
 ///
 /// temporary       folder for the files of PMIx and Open MPI, the caller's
 /// shared_memory   folder for what the ranks share with one another, the caller's
+/// returns   the server, which lives until the process ends
 /// Throws LaunchError (1).
-std::unique_ptr<MpiServer> serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory);
+MpiServer& serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory);
 
 }  // namespace accelerate::launch

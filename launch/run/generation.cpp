@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <csignal>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -69,7 +68,7 @@ class Generation {
     const auto& first = plan.workers.front();
     const std::string program = find_program(first.command.front(), first.environment);
     if (plan.serve_mpi) {
-      mpi_ = serve_mpi(static_cast<int64_t>(plan.workers.size()), folders_.temporary.path(), folders_.shared_memory());
+      mpi_ = &serve_mpi(static_cast<int64_t>(plan.workers.size()), folders_.temporary.path(), folders_.shared_memory());
     }
     for (auto planned : plan.workers) {
       if (mpi_) planned.environment.merge(mpi_->variables(planned.rank));
@@ -287,7 +286,7 @@ class Generation {
   bool abandoned_ = false;
   OpenFiles open_files_;
   Signals signals_;  // before the server: its threads inherit what is blocked
-  std::unique_ptr<MpiServer> mpi_;
+  MpiServer* mpi_ = nullptr;
   Output output_;
   Lifetimes lifetimes_;
   Orphans orphans_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where files of one start of the workers lie. They go with it.
+// Where files of one start of the workers lie. The guardian makes the folders and removes them; the launcher decides
+// where, so that it can remove them when the guardian was killed.
 #pragma once
 
 #include <memory>
@@ -9,22 +10,27 @@
 
 namespace accelerate::launch {
 
+struct JobFolderPlaces {
+  FolderPlace temporary = place_for_temporary_files();
+  FolderPlace shared_memory = place_for_shared_memory();
+
+  void remove() const {
+    remove_folder(temporary.path());
+    remove_folder(shared_memory.path());
+  }
+};
+
 struct JobFolders {
   /// with_mpi   MPI's ranks share memory with one another
   /// Throws LaunchError (1) where no folder can be made.
-  explicit JobFolders(bool with_mpi) {
-    if (with_mpi) shared.reset(new PrivateFolder(folder_for_shared_memory()));  // which cannot be moved
-  }
+  JobFolders(const JobFolderPlaces& places, bool with_mpi)
+      : temporary(places.temporary),
+        shared(with_mpi ? std::make_unique<PrivateFolder>(places.shared_memory) : nullptr) {}
 
   [[nodiscard]] std::string shared_memory() const { return shared ? shared->path() : ""; }
-  /// Before the end of this object: for a process that does not live to see it.
-  void remove() const {
-    temporary.remove();
-    if (shared) shared->remove();
-  }
 
-  PrivateFolder temporary = folder_for_temporary_files();
-  std::unique_ptr<PrivateFolder> shared{};
+  PrivateFolder temporary;
+  std::unique_ptr<PrivateFolder> shared;
 };
 
 }  // namespace accelerate::launch

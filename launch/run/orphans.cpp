@@ -65,8 +65,17 @@ std::set<pid_t> children() {
 
 std::vector<pid_t> Orphans::living() const {
   std::vector<pid_t> living;
-  for (const pid_t pid : children()) {
-    if (!not_ours_.contains(pid) && waitpid(pid, nullptr, WNOHANG) == 0) living.push_back(pid);
+  for (bool look = true; look;) {
+    look = false;
+    living.clear();
+    for (const pid_t pid : children()) {
+      if (not_ours_.contains(pid)) continue;
+      if (waitpid(pid, nullptr, WNOHANG) == 0) {
+        living.push_back(pid);
+      } else {
+        look = true;  // its own children came to us, perhaps after we had passed them by
+      }
+    }
   }
   return living;
 }

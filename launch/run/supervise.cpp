@@ -42,7 +42,7 @@ class Job {
       const auto begun = Clock::now();
       const Outcome outcome = start(static_cast<int64_t>(failed_.size()));
       throw_refusal(outcome);
-      if (outcome.cause.empty()) return outcome.exit_code;
+      if (outcome.cause.empty() || told_ != 0) return outcome.exit_code;
       const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
       failed_.push_back({.cause = outcome.cause, .lasted = lasted});
       const auto decision = decide(failed_, options_.restarts);
@@ -56,25 +56,21 @@ class Job {
   Outcome start(int64_t restart) {
     const LaunchPlan plan = plan_of_(restart);
     check_program(plan);
-    const JobFolders folders(plan.serve_mpi);
+    const JobFolderPlaces places;
     const Orphans orphans(children());
-    Guardian guardian([&](int launcher_gone) { return guard(plan, folders, launcher_gone); });
+    Guardian guardian([&](int launcher_gone) {
+      const JobFolders folders(places, plan.serve_mpi);
+      return run_generation(plan, options_, folders, launcher_gone);
+    });
     while (!ended(guardian)) {
     }
     if (auto outcome = guardian.outcome()) return *outcome;
     // Without it the workers were killed by the system; what they left is ours now.
     err_.add(orphans.end());
+    places.remove();
     err_.add(fmt::format("accelerate_launch: its guardian (pid {}) ended with {}; the ranks were stopped\n",
                          guardian.pid(), describe(guardian.status())));
     return {.exit_code = exit_code_of(guardian.status())};
-  }
-
-  /// In the guardian.
-  Outcome guard(const LaunchPlan& plan, const JobFolders& folders, int launcher_gone) const {
-    auto outcome = run_generation(plan, options_, folders, launcher_gone);
-    pollfd gone{.fd = launcher_gone, .events = POLLIN, .revents = 0};
-    if (poll(&gone, 1, 0) > 0) folders.remove();
-    return outcome;
   }
 
   /// Passes signals on; true when the guardian has told its outcome, or cannot any more.
@@ -83,7 +79,9 @@ class Job {
                                 pollfd{.fd = guardian.fd(), .events = POLLIN, .revents = 0}};
     poll(waits.data(), waits.size(), -1);
     while (const auto signal = signals_.next()) {
-      if (signal->number != SIGCHLD) guardian.tell(signal->number);
+      if (signal->number == SIGCHLD) continue;
+      guardian.tell(signal->number);
+      if (!is_notice(signal->number)) told_ = signal->number;
     }
     return waits[1].revents != 0;
   }
@@ -108,6 +106,7 @@ class Job {
   Signals signals_;
   Sink err_;
   std::vector<FailedStart> failed_;
+  int told_ = 0;  // a signal that asks for the end; the guardian may have been done before it came
 };
 
 }  // namespace

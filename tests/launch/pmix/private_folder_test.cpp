@@ -54,7 +54,7 @@ TEST_CASE("a private folder is ours alone and goes away with all it holds") {
   const Parent parent;
   std::string path;
   {
-    const PrivateFolder folder(parent.path);
+    const PrivateFolder folder({.parent = parent.path});
     path = folder.path();
     struct stat status {};
     REQUIRE(stat(path.c_str(), &status) == 0);
@@ -67,10 +67,10 @@ TEST_CASE("a private folder is ours alone and goes away with all it holds") {
 
 TEST_CASE("what a killed launcher left is swept, what a living one holds and what is not ours stays") {
   const Parent parent;
-  const PrivateFolder living(parent.path);
+  const PrivateFolder living({.parent = parent.path});
   fs::create_directories(parent.path + "/accelerate_launch.killed/job");
   fs::create_directories(parent.path + "/somebody_else");
-  const PrivateFolder next(parent.path);
+  const PrivateFolder next({.parent = parent.path});
   CHECK_FALSE(fs::exists(parent.path + "/accelerate_launch.killed"));
   CHECK(fs::exists(parent.path + "/somebody_else"));
   CHECK(fs::exists(living.path()));
@@ -81,9 +81,9 @@ TEST_CASE("where the file system knows no locks a folder is made, once, and goes
   const Parent parent;
   const NoLocks no_locks;
   {
-    const PrivateFolder folder(parent.path);
+    const PrivateFolder folder({.parent = parent.path});
     CHECK(folders_in(parent) == 1);
-    const PrivateFolder second(parent.path);  // sweeps nothing: nobody can tell that the first lives
+    const PrivateFolder second({.parent = parent.path});  // sweeps nothing: nobody can tell that the first lives
     CHECK(folders_in(parent) == 2);
   }
   CHECK(folders_in(parent) == 0);
@@ -94,7 +94,7 @@ TEST_CASE("a folder that cannot be opened is an error with its cause, and does n
   std::string said;
   try {
     const testing::NoDescriptors none;
-    const PrivateFolder folder(parent.path);
+    const PrivateFolder folder({.parent = parent.path});
   } catch (const accelerate::Error& error) {
     said = error.what();
   }
@@ -103,12 +103,24 @@ TEST_CASE("a folder that cannot be opened is an error with its cause, and does n
 }
 
 TEST_CASE("a parent that is not there is named, and with it the variable that it comes from") {
-  CHECK_THROWS_WITH_AS(PrivateFolder("/no/such/parent", "TMPDIR"),
+  CHECK_THROWS_WITH_AS(PrivateFolder({.parent = "/no/such/parent", .named_by = "TMPDIR"}),
                        "accelerate_launch: TMPDIR is '/no/such/parent', where no folder can be made: No such file or "
                        "directory; set it to a folder that can be written",
                        accelerate::launch::LaunchError);
 
-  CHECK_THROWS_WITH_AS(PrivateFolder("/no/such/parent"),
+  CHECK_THROWS_WITH_AS(PrivateFolder({.parent = "/no/such/parent"}),
                        "accelerate_launch: no folder can be made in /no/such/parent: No such file or directory",
                        accelerate::launch::LaunchError);
+}
+
+TEST_CASE("a folder that is told to lie somewhere lies there, and can be removed by whoever knows the place") {
+  const Parent parent;
+  const accelerate::launch::FolderPlace place{.parent = parent.path};
+  CHECK(place.name != accelerate::launch::FolderPlace{}.name);
+  const PrivateFolder folder(place);
+  CHECK(folder.path() == place.path());
+  std::ofstream(place.path() + "/file") << "x";
+  accelerate::launch::remove_folder(place.path());
+  CHECK_FALSE(fs::exists(place.path()));
+  accelerate::launch::remove_folder(place.path());
 }
