@@ -16,6 +16,7 @@
 
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
+#include "accelerate/base/remove_tree.hpp"
 
 namespace accelerate::archive {
 namespace {
@@ -43,15 +44,6 @@ std::optional<int64_t> number_of(const std::string& name) {
   return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
-// Like std::filesystem::remove_all, which LibTorch 2.11 exports too, broken, to every program that links it.
-void remove_tree(const fs::path& path) {
-  std::error_code error;
-  if (fs::is_directory(fs::symlink_status(path, error))) {
-    for (const auto& entry : fs::directory_iterator(path, error)) remove_tree(entry.path());
-  }
-  fs::remove(path, error);
-}
-
 // Where nothing is held: what was left by a process that is gone.
 bool is_leftover(const fs::path& path) {
   if (path.filename().string().find(mark_of_making) == std::string::npos) return false;
@@ -74,7 +66,7 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     if (!entry.path().filename().string().starts_with(mine)) continue;
     if (is_leftover(entry.path())) {
-      remove_tree(entry.path());
+      base::remove_tree(entry.path());
     } else {
       base::fail(ErrorKind::usage, {}, operation_, "{} is being saved to by another process ({} is in the making)",
                  place_.string(), entry.path().string());
@@ -94,7 +86,7 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
 }
 
 NewFolder::~NewFolder() {
-  if (!path_.empty()) remove_tree(path_);
+  if (!path_.empty()) base::remove_tree(path_);
 }
 
 void NewFolder::commit(const Manifest& manifest, bool durable) {
@@ -109,13 +101,13 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
   if (done != 0) fail(operation_, path_, fmt::format("cannot be renamed to {}", place_.string()));
   const fs::path old = std::exchange(path_, {});
   if (durable) bring_to_disk(parent_of(place_), operation_);
-  if (replaces) remove_tree(old);
+  if (replaces) base::remove_tree(old);
 }
 
 void remove_leftovers(const fs::path& parent) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
-    if (is_leftover(entry.path())) remove_tree(entry.path());
+    if (is_leftover(entry.path())) base::remove_tree(entry.path());
   }
 }
 

@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "accelerate/base/remove_tree.hpp"
 #include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
@@ -36,10 +37,9 @@ int lock(int folder, int how) {
 void remove_if_stale(const std::filesystem::path& path) {
   const base::FileDescriptor folder(open_folder(path));
   struct stat status {};
-  std::error_code ignored;
   if (folder && fstat(folder.get(), &status) == 0 && status.st_uid == geteuid() &&
       lock(folder.get(), LOCK_EX | LOCK_NB) == 0) {
-    std::filesystem::remove_all(path, ignored);
+    base::remove_tree(path);
   }
 }
 
@@ -91,7 +91,7 @@ void remove_folder(const std::string& path) {
   std::error_code failed;
   // Whoever else removes there (libpmix's thread, when ranks die) makes it stumble: once more, then.
   for (int i = 0; i < 20; ++i) {
-    std::filesystem::remove_all(path, failed);
+    base::remove_tree(path);
     if (!std::filesystem::exists(path, failed)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

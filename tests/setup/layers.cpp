@@ -84,7 +84,7 @@ const std::map<std::string, Names>& table() {
         {"tree", doors},
         {"prepared", values + rooms},
         {"gradient/hooks", values + Names{"gradient"}},
-        {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared"}},
+        {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared", "launch"}},
         {"trainer", {"base", "facade"}}};
     for (const auto& room : rooms) rows[room] = values;
     for (const auto& backend : accelerate::env::backends()) {

@@ -46,14 +46,14 @@ TEST_CASE("includes that the table forbids are named with file, both rooms and h
   tree.write("accelerate/env/deep/er.hpp", "#include \"accelerate/comm/group.hpp\"\n");
   tree.write("accelerate/gradient/engine.cpp", "#include <accelerate/optim/fused_step.hpp>\n");
   tree.write("accelerate/accelerator.hpp",
-             "#include \"accelerate/prepared/model.hpp\"\n#include \"launch/spawn.hpp\"\n");
+             "#include \"accelerate/prepared/model.hpp\"\n#include \"launch/run/spawn.hpp\"\n");
   tree.write("accelerate/data/facade.cpp", "#include \"accelerate/accelerator.hpp\"\n");
   tree.write("accelerate/comm/mpi/channel.cpp", "#include \"accelerate/comm/threads/backend.hpp\"\n");
   tree.write("accelerate/comm/core/worker.hpp", "#include \"accelerate/comm/group.hpp\"\n");
   tree.write("accelerate/tree/tree.cpp", "#include \"accelerate/comm/core/reduce_op.hpp\"\n");
   tree.write("launch/plan/plan.cpp", "#include \"accelerate/comm/group.hpp\"\n#include <c10/util/Exception.h>\n");
   CHECK(layers::violations(tree.root) ==
-        Lines{"accelerate/accelerator.hpp: facade may not include launch (launch/spawn.hpp)",
+        Lines{"accelerate/accelerator.hpp: facade may not include launch/run (launch/run/spawn.hpp)",
               "accelerate/base/log.cpp: base may not include LibTorch (torch/types.h)",
               "accelerate/comm/core/worker.hpp: comm/core may not include comm (accelerate/comm/group.hpp)",
               "accelerate/comm/mpi/channel.cpp: comm/mpi may not include comm/threads "

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/base/remove_tree.hpp"
+
+#include <system_error>
+
+namespace accelerate::base {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Only memory can fail in here; errors of the system are values.
+void remove_all_of(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(fs::symlink_status(path, error))) {
+    for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+      remove_all_of(entry->path());
+    }
+  }
+  fs::remove(path, error);
+}
+
+}  // namespace
+
+void remove_tree(const fs::path& path) noexcept {
+  try {
+    remove_all_of(path);
+  } catch (...) {  // NOLINT: what is left is left
+  }
+}
+
+}  // namespace accelerate::base

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/workers.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "accelerate/base/file_descriptor.hpp"
+#include "accelerate/env/parse.hpp"
+#include "accelerate/env/process_env.hpp"
+#include "launch/launch.hpp"
+#include "launch/pmix/private_folder.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* worker_variable = "ACCELERATE_WORKER_OF";
+constexpr std::string_view workers_operation = "launch_workers";
+constexpr int64_t most_workers = 4096;
+
+template <typename... Args>
+[[noreturn]] void fail_workers(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
+  base::fail(kind, {}, workers_operation, format, std::forward<Args>(args)...);
+}
+
+// The call that a rank was started for, by its number within main(), and the folder where it leaves word.
+struct WorkerOf {
+  int64_t call = 0;
+  std::string folder{};
+};
+
+// Taken out of the environment: what a rank starts itself is no rank.
+std::optional<WorkerOf> read_worker_of() {
+  const char* const text = std::getenv(worker_variable);
+  if (text == nullptr) return std::nullopt;
+  const std::string value = text;
+  ::unsetenv(worker_variable);
+  const auto colon = value.find(':');
+  const auto call = env::parse_integer(value.substr(0, colon));
+  if (!call || colon == std::string::npos) fail_workers(ErrorKind::environment, "{} is '{}'", worker_variable, value);
+  return WorkerOf{*call, value.substr(colon + 1)};
+}
+
+const std::optional<WorkerOf>& worker_of() {
+  static const std::optional<WorkerOf> mine = read_worker_of();
+  return mine;
+}
+
+// Calls in this process so far: what a program's calls are told apart by, in it and in its ranks.
+int64_t next_call() {
+  static int64_t calls = 0;
+  return ++calls;
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+fs::path done_file(const fs::path& folder, int64_t rank) { return folder / fmt::format("done_{}", rank); }
+
+// "kind\nrank\ntext", by the first that fails: those after it may have failed because of it.
+void leave_failure(const fs::path& folder, ErrorKind kind, int64_t rank, std::string_view text) {
+  const base::FileDescriptor file(::open((folder / "failed").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const std::string note = fmt::format("{}\n{}\n{}", static_cast<int>(kind), rank, text);
+  if (file && ::write(file.get(), note.data(), note.size()) < 0) return;
+}
+
+int64_t rank_of_this_process() { return env::read(env::current_variables()).rank; }
+
+[[noreturn]] void run_rank(const std::function<void(const std::string&)>& rank_main, const fs::path& folder) {
+  const int64_t rank = rank_of_this_process();
+  try {
+    rank_main(contents(folder / "argument"));
+    std::ofstream(done_file(folder, rank)) << "done";
+    std::exit(0);  // the rest of main() is the parent's
+  } catch (const Error& error) {
+    leave_failure(folder, error.kind(), rank, error.what());
+  } catch (const std::exception& error) {
+    leave_failure(folder, ErrorKind::peer, rank, error.what());
+  } catch (...) {
+    leave_failure(folder, ErrorKind::peer, rank, "something that is no std::exception");
+  }
+  std::exit(1);
+}
+
+std::vector<std::string> this_command() {
+  std::error_code error;
+  std::vector<std::string> command{fs::read_symlink("/proc/self/exe", error).string()};
+  if (error) fail_workers(ErrorKind::environment, "/proc/self/exe cannot be read: {}", error.message());
+  const std::string words = contents("/proc/self/cmdline");
+  for (size_t at = words.find('\0'); at != std::string::npos && at + 1 < words.size(); at = words.find('\0', at + 1)) {
+    command.emplace_back(words.c_str() + at + 1);
+  }
+  return command;
+}
+
+// A process of its own: MPI can be served once in a process, and the launcher wants the signals for itself.
+[[noreturn]] void be_the_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(1);
+  ::setenv(worker_variable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
+  try {
+    const int code = launch(options);
+    std::fflush(nullptr);
+    ::_exit(code);
+  } catch (const Error& error) {
+    leave_failure(who.folder, error.kind(), -1, error.what());
+  } catch (const std::exception& error) {
+    leave_failure(who.folder, ErrorKind::environment, -1, error.what());
+  }
+  ::_exit(1);
+}
+
+int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
+  std::fflush(nullptr);
+  const pid_t self = ::getpid();
+  const pid_t launcher = ::fork();
+  if (launcher < 0) fail_workers(ErrorKind::environment, "no process can be made: {}", std::strerror(errno));
+  if (launcher == 0) be_the_launcher(options, who, self);
+  int status = 0;
+  while (::waitpid(launcher, &status, 0) < 0) {
+    if (errno != EINTR) fail_workers(ErrorKind::environment, "the launcher is lost: {}", std::strerror(errno));
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+[[noreturn]] void rethrow(const std::string& note, int64_t num_processes) {
+  const auto first = note.find('\n');
+  const auto second = note.find('\n', first + 1);
+  const auto kind = static_cast<ErrorKind>(env::parse_integer(note.substr(0, first)).value_or(0));
+  const auto rank = env::parse_integer(note.substr(first + 1, second - first - 1)).value_or(-1);
+  const std::string text = note.substr(second + 1);
+  if (rank < 0) fail_workers(kind, "{}", text);
+  fail_workers(kind, "rank {} of {}: {}", rank, num_processes, text);
+}
+
+std::string code_in_words(int code) {
+  return code > 128 ? fmt::format("{} (signal {}, {})", code, code - 128, ::strsignal(code - 128))
+                    : std::to_string(code);
+}
+
+void check_end(int code, const fs::path& folder, int64_t num_processes) {
+  const std::string failure = contents(folder / "failed");
+  if (!failure.empty()) rethrow(failure, num_processes);
+  if (code != 0) {
+    fail_workers(ErrorKind::peer, "a rank ended with exit code {} and left no word; the launcher named it on stderr",
+                 code_in_words(code));
+  }
+  for (int64_t rank = 0; rank < num_processes; ++rank) {
+    if (fs::exists(done_file(folder, rank))) continue;
+    fail_workers(ErrorKind::usage,
+                 "rank {} of {} ended without coming to this call; main() has to lead every rank to it, and rank_main "
+                 "to return",
+                 rank, num_processes);
+  }
+}
+
+void check_no_rank() {
+  const auto process = env::read(env::current_variables());
+  if (!worker_of() && process.world_size == 1) return;
+  fail_workers(ErrorKind::usage, "this process is rank {} of {} already; a rank cannot launch others", process.rank,
+               process.world_size);
+}
+
+}  // namespace
+
+void run_workers(const std::function<void(const std::string&)>& rank_main, int64_t num_processes,
+                 const std::string& argument, LaunchOptions options) {
+  const int64_t call = next_call();
+  if (worker_of() && call < worker_of()->call) return;
+  if (worker_of() && call == worker_of()->call) run_rank(rank_main, worker_of()->folder);
+  check_no_rank();
+  if (num_processes < 1 || num_processes > most_workers) {
+    fail_workers(ErrorKind::usage, "num_processes is {}, must be from 1 to {}", num_processes, most_workers);
+  }
+  const PrivateFolder folder(place_for_temporary_files());
+  std::ofstream(fs::path(folder.path()) / "argument", std::ios::binary) << argument;
+  options.num_processes = num_processes;
+  options.num_machines = 1;
+  options.machine_rank = 0;
+  options.main_process_port = 0;
+  options.command = this_command();
+  check_end(launch_and_wait(options, {call, folder.path()}), folder.path(), num_processes);
+}
+
+}  // namespace accelerate::launch

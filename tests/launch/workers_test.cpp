@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program that launches ranks of itself.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "tests/launch/run.hpp"
+
+using testing::Child;
+using testing::Ran;
+
+namespace {
+
+std::vector<std::string> program(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), TEST_BINARY_DIR "/bin/workers_program");
+  return arguments;
+}
+
+Ran workers(const std::vector<std::string>& arguments, const accelerate::env::Variables& variables = {}) {
+  return Child(program(arguments), variables).wait();
+}
+
+}  // namespace
+
+TEST_CASE("launches come one after another; a rank passes earlier ones over and ends in its own") {
+  const auto ran = workers({"twice"});
+  CHECK(ran.err.empty());
+  CHECK(ran.code == 0);
+  CHECK(ran.out == "rank 0 of 2: first\nrank 1 of 2: first\nbetween\nbetween\nrank 0 of 1: second\n\xc3\xa4\nend\n");
+}
+
+TEST_CASE("an Error of a rank comes back with its kind, the rank and the text, while the others wait") {
+  const auto ran = workers({"error"});
+  CHECK(ran.code == 0);
+  CHECK(ran.out == "data: launch_workers: rank 1 of 2: read: digit is 11\n");
+}
+
+TEST_CASE("any other exception comes back with the rank and its whole text") {
+  CHECK(workers({"exception"}).out == "peer: launch_workers: rank 0 of 2: two\nlines\n");
+}
+
+TEST_CASE("a rank that ends without a word is told by its code or signal") {
+  CHECK(workers({"killed"}).out ==
+        "peer: launch_workers: a rank ended with exit code 137 (signal 9, Killed) and left no word; the launcher named "
+        "it on stderr\n");
+  const auto exits = workers({"exits"});
+  CHECK(exits.out ==
+        "peer: launch_workers: a rank ended with exit code 3 and left no word; the launcher named it on stderr\n");
+  CHECK(exits.err.find("worker 0 (") != std::string::npos);
+}
+
+TEST_CASE("a rank that ends well without having come to the call is an error") {
+  const std::string text =
+      "ended without coming to this call; main() has to lead every rank to it, and rank_main to return\n";
+  CHECK(workers({"another_way"}).out == "usage: launch_workers: rank 0 of 2 " + text);
+  CHECK(workers({"exits_well"}).out == "usage: launch_workers: rank 1 of 2 " + text);
+}
+
+TEST_CASE("ranks do not launch others, and a job of another launcher's neither") {
+  CHECK(workers({"nests"}).out.find("usage: launch_workers: this process is rank 0 of 2 already; a rank cannot launch "
+                                    "others\n") != std::string::npos);
+  const auto launched =
+      testing::launch({"--num_processes", "2", "--backend", "gloo", TEST_BINARY_DIR "/bin/workers_program", "error"});
+  CHECK(
+      launched.out.find("usage: launch_workers: this process is rank 1 of 2 already; a rank cannot launch others\n") !=
+      std::string::npos);
+}
+
+TEST_CASE("the number of processes is checked before anything is started") {
+  CHECK(workers({"none"}).out == "launch_workers: num_processes is 0, must be from 1 to 4096\n");
+}
+
+TEST_CASE("ranks get the program's arguments as they are") {
+  const std::string hostile = " a 'b' \"c\" $(d) \n;";
+  CHECK(workers({"arguments", hostile}).out == hostile + "\n");
+}
+
+TEST_CASE("a program with threads launches too") {
+  CHECK(workers({"after_threads"}).out == "rank 0 of 2: x\nrank 1 of 2: x\npeer: launch_workers: rank 1 of 2: again\n");
+}
+
+TEST_CASE("ranks die with the program that launched them, and its folder goes with the next") {
+  std::vector<pid_t> ranks;
+  {
+    Child parent(program({"sleeps"}));
+    while (ranks.size() < 2) {
+      REQUIRE(parent.wait_for("pid"));
+      REQUIRE(parent.wait_for("\n"));
+      ranks.clear();
+      std::istringstream lines(parent.out());
+      for (std::string word; lines >> word;) {
+        if (word != "pid") ranks.push_back(static_cast<pid_t>(std::stol(word)));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (ranks.size() < 2) parent.wait_for("no such text", std::chrono::seconds(1));
+    }
+  }  // killed by SIGKILL
+  for (const pid_t rank : ranks) CHECK(testing::gone(rank));
+}
