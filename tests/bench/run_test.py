@@ -55,6 +55,31 @@ class RunTest(unittest.TestCase):
         self.assertIn("a row", table)
         self.assertIn("ours: a fake", table)
 
+    def starting(self, start):
+        return self.bench.Bench("ms", lambda: {"ours": self.bench.Starts("ours", {"case": start})},
+                                [self.bench.Row("a row", ("ours", "case"), ("ours", "case"))])
+
+    def test_a_program_that_is_started_anew_is_timed_to_its_end_to_a_text_or_from_its_failure(self):
+        timed = {"to its end": self.bench.Start(["sleep", "0.3"]),
+                 "to a text": self.bench.Start(["sh", "-c", "sleep 0.3; echo ready; sleep 3"], until="ready\n"),
+                 "from its failure": self.bench.Start(["sh", "-c", "sleep 3; date +%s%N; sleep 0.3; exit 1"], fails=True)}
+        for name, start in timed.items():
+            seconds = start.seconds()
+            self.assertGreaterEqual(seconds, 0.295, name)
+            if name != "to its end":  # and not what came before or after
+                self.assertLess(seconds, 2.9, name)
+        code, lines, _ = self.call(self.starting(timed["to its end"]), "--rounds", "1")
+        self.assertEqual((code, json.loads(lines[0])["row"]), (0, "a row"))
+        self.assertGreater(self.bench.Start(["sh", "-c", "yes | head -c 5000000"], bytes_expected=5_000_000).seconds(), 0)
+
+    def test_a_program_that_does_not_do_what_it_should_ends_the_bench_with_its_words(self):
+        for start in (self.bench.Start(["sh", "-c", "echo oh >&2; exit 3"]), self.bench.Start(["sh", "-c", "echo oh >&2"], fails=True),
+                      self.bench.Start(["sh", "-c", "echo oh >&2"], until="ready"),
+                      self.bench.Start(["sh", "-c", "echo oh >&2; echo x"], bytes_expected=1)):
+            code, lines, _ = self.call(self.starting(start), "--rounds", "1")
+            self.assertEqual(lines, [])
+            self.assertRegex(code, r"bench/run: sh -c .* ended with code [03] and printed [0-9] bytes: oh")
+
     def test_what_a_bench_finds_wrong_ends_it_with_code_one(self):
         code, lines, table = self.call(self.fake(lambda sides: ["too slow"]), "--rounds", "5")
         self.assertEqual((code, len(lines)), (1, 1))
