@@ -61,11 +61,18 @@ Accelerator::Accelerator(job::Job job, const AcceleratorOptions& options)
     shared_->scaling = std::make_shared<prepared::LossScaling>(*shared_, options.grad_scaler);
   }
   set_gradient_accumulation_steps(job.settings.gradient_accumulation_steps);
+  checkpointing_ = std::make_unique<prepared::Checkpointing>(shared_, options.project);
   shared_->check_synchronized_every = options.check_synchronized_every;
   if (options.check_synchronized_every < 0) {
     base::fail(ErrorKind::usage, place(), "check_synchronized_every", "is {}, must be 0 (never) or more",
                options.check_synchronized_every);
   }
+}
+
+prepared::TensorDict Accelerator::load(const std::filesystem::path& path) {
+  prepared::TensorDict dict;
+  for (const auto& [name, tensor] : checkpoint::read_weights(path, "load")) dict.insert(name, tensor);
+  return dict;
 }
 
 DistributedType Accelerator::distributed_type() const {

@@ -6,8 +6,10 @@
 
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -22,9 +24,11 @@
 #include "accelerate/job/process_control.hpp"
 #include "accelerate/job/random_states.hpp"
 #include "accelerate/job/start.hpp"
+#include "accelerate/job/stop_notice.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/options.hpp"
 #include "accelerate/precision/autocast.hpp"
+#include "accelerate/prepared/checkpointing.hpp"
 #include "accelerate/prepared/dtypes.hpp"
 #include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/local_sgd.hpp"
@@ -37,6 +41,12 @@
 
 namespace accelerate {
 
+using checkpoint::SaveOptions;
+using checkpoint::WeightsOptions;
+using checkpoint::WhenBusy;
+using prepared::LoadedModel;
+using prepared::LoadedState;
+using prepared::LoadOptions;
 using prepared::LossCount;
 using prepared::PreparedLoader;
 using prepared::PreparedModel;
@@ -274,6 +284,69 @@ class Accelerator {
   [[nodiscard]] int64_t gradient_accumulation_steps() const { return shared_->window.options.steps; }
   void set_gradient_accumulation_steps(int64_t steps);
 
+  // Checkpoints -------------------------------------------------------------------------------------------------------
+  /// Saves models, optimizers, schedules, loaders, the loss scale, random states, where accumulation stands and what
+  /// was registered, in a folder that is there as a whole or not at all. Between steps: gradients are saved within an
+  /// open accumulation window only. Hugging Face Accelerate's load_state() reads it, too. Collective.
+  ///
+  /// folder    replaced if it is a checkpoint; empty: project.project_dir/checkpoints/checkpoint_N, N one more than the
+  ///           highest there, of which project.total_limit stay
+  /// returns   it; nothing where an asynchronous save was skipped
+  /// Throws Error (io, usage) on every rank, and leaves what was there.
+  std::optional<std::filesystem::path> save_state(const std::filesystem::path& folder = {},
+                                                  const SaveOptions& options = {}) {
+    return checkpointing_->save_state(folder, options);
+  }
+  /// Everything becomes what was saved: call it when the same objects have been prepared in the same order, outside of
+  /// loops over loaders. The next pass over a loader goes on where it stood. Also with another number of ranks, and
+  /// with folders of Hugging Face Accelerate. Collective.
+  ///
+  /// folder    of a checkpoint, or one that holds checkpoint_N: the newest that is whole; empty:
+  /// project_dir/checkpoints Throws Error: io and data for what cannot be read or is not whole, usage and data where it
+  /// does not fit what is prepared; then nothing is changed.
+  LoadedState load_state(const std::filesystem::path& folder = {}, const LoadOptions& options = {}) {
+    return checkpointing_->load_state(folder, options);
+  }
+  /// Until an asynchronous save is done. Throws its error. Collective.
+  void wait_for_checkpoint() { checkpointing_->wait(); }
+
+  /// Weights alone, for others to read: model.safetensors, or several files and an index. Collective.
+  template <typename Model>
+  void save_model(const PreparedModel<Model>& model, const std::filesystem::path& folder,
+                  const WeightsOptions& options = {}) {
+    checkpointing_->save_model(model.core(), folder, options);
+  }
+  /// path     a .safetensors file, one of torch.save, an index, or a folder of these
+  /// strict   names must meet exactly; shapes must in any case
+  /// returns  names that did not meet
+  /// Throws Error (data) with all of them; then nothing is changed. Collective.
+  template <typename Model>
+  LoadedModel load_model(const PreparedModel<Model>& model, const std::filesystem::path& path, bool strict = true) {
+    return checkpointing_->load_model(model.core(), path, strict);
+  }
+  /// The main process writes tensors to a file: safetensors by its name, else one that torch.load reads. Collective.
+  void save(const prepared::TensorDict& tensors, const std::filesystem::path& path) {
+    checkpointing_->save(prepared::named(tensors), path);
+  }
+  /// Tensors of such a file, on the CPU; they may lie in the mapped file.
+  [[nodiscard]] static prepared::TensorDict load(const std::filesystem::path& path);
+
+  /// Objects that are saved and loaded with the rest, in this order: with state_dict() and load_state_dict() of tensors
+  /// by name, or state() and load_state() of a std::string. Referenced, unless they are shared pointers.
+  template <typename... Objects>
+  void register_for_checkpointing(Objects&&... objects) {
+    prepared::check_all_checkpointable<Objects...>();
+    (checkpointing_->add_custom(prepared::custom_object(prepared::custom_pointer(objects))), ...);
+  }
+  /// Called by save_state() with the folder in the making, where it may put files, on every rank.
+  prepared::HookHandle register_save_state_pre_hook(prepared::StateHook hook) {
+    return checkpointing_->add_save_hook(std::move(hook));
+  }
+  /// Called by load_state() with the folder, before anything is changed, on every rank.
+  prepared::HookHandle register_load_state_pre_hook(prepared::StateHook hook) {
+    return checkpointing_->add_load_hook(std::move(hook));
+  }
+
   // Together ----------------------------------------------------------------------------------------------------------
   /// Values are tensors or pairs, tuples, vectors, maps and structs of them (see tree/README.md).
   /// gather: [n_r, ...] of each rank to [sum n_r, ...] on every rank; 0-dim counts as [1].
@@ -399,6 +472,7 @@ class Accelerator {
   prepared::PrepareOptions options_;
   Precision mixed_precision_ = Precision::no;
   std::shared_ptr<prepared::Shared> shared_;
+  std::unique_ptr<prepared::Checkpointing> checkpointing_;
   bool trigger_ = false;
   bool stop_at_nan_loss_ = false;
   int64_t backwards_ = 0;
@@ -407,6 +481,10 @@ class Accelerator {
 /// Runs main on num_processes threads, each a rank of its own: `Accelerator accelerator;` made within is that rank's.
 /// A simulation of a job in one process, for tests and for trying things out. The first rank's exception is rethrown.
 using job::simulate;
+
+/// A signal that says that the job is to end, and the code that asks to be started again.
+using job::resume_exit_code;
+using job::StopNotice;
 
 /// Seeds this rank before there is an Accelerator: parameters made after it are alike on all ranks.
 using job::set_seed;

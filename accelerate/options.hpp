@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "accelerate/checkpoint/project.hpp"
 #include "accelerate/comm/group.hpp"
 #include "accelerate/env/precision.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
@@ -26,6 +27,8 @@ enum class DistributedType { no, multi_cpu, multi_gpu };
 /// What a last window of m < gradient_accumulation_steps = k micro-batches is divided by: true_length (m), so that
 /// every sample counts the same, or full_length (k), as Hugging Face Accelerate does, so that its samples count less.
 using ShortWindow = gradient::ShortWindow;
+
+using ProjectConfiguration = checkpoint::ProjectConfiguration;
 
 struct AccumulationOptions {
   /// The last batch of an epoch ends its window. False: windows go on across epochs.
@@ -109,6 +112,8 @@ struct AcceleratorOptions {
   /// check_synchronized(): one pass over the parameters and 16 bytes on the wire. Not within local_sgd() and
   /// join_uneven_inputs(). 0: never.
   int64_t check_synchronized_every = 0;
+  /// Where save_state() without a folder puts its checkpoints, and how many of them stay.
+  checkpoint::ProjectConfiguration project{};
   /// Makes a process group for one process too; for tests of a backend on one device.
   bool force_process_group = false;
 };

@@ -58,8 +58,20 @@ void bring_to_disk(const fs::path& folder, std::string_view operation) {
   if (!open || ::fsync(open.get()) != 0) fail(operation, folder, "cannot be brought to the disk");
 }
 
+void check_replaceable(const fs::path& place, std::string_view operation) {
+  std::error_code error;
+  if (!fs::exists(place, error) || (fs::is_directory(place, error) && fs::is_empty(place, error))) return;
+  // The second name is that of Hugging Face Accelerate's own.
+  if (fs::exists(place / manifest_name, error) || fs::exists(place / "random_states_0.pkl", error)) return;
+  base::fail(
+      ErrorKind::usage, {}, operation,
+      "{} is there and is no checkpoint (it has no {}), so it is not replaced; save to another place, or remove it",
+      place.string(), manifest_name);
+}
+
 NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::move(place)), operation_(operation) {
   const fs::path parent = parent_of(place_);
+  check_replaceable(place_, operation_);
   std::error_code error;
   fs::create_directories(parent, error);
   const std::string mine = place_.filename().string() + std::string(mark_of_making);
@@ -96,6 +108,7 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
   if (durable) bring_to_disk(path_, operation_);
   // Two names exchanged are never both gone; then the old one is removed under its new name.
   const bool replaces = fs::exists(place_);
+  if (replaces) check_replaceable(place_, operation_);
   const int done = replaces ? ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE)
                             : ::rename(path_.c_str(), place_.c_str());
   if (done != 0) fail(operation_, path_, fmt::format("cannot be renamed to {}", place_.string()));
@@ -109,6 +122,13 @@ void remove_leftovers(const fs::path& parent) {
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     if (is_leftover(entry.path())) base::remove_tree(entry.path());
   }
+}
+
+void remove_checkpoint(const fs::path& folder) {
+  // First out of sight: whoever is killed here leaves a leftover, not a torn checkpoint.
+  const fs::path aside =
+      parent_of(folder) / fmt::format("{}{}old-{}", folder.filename().string(), mark_of_making, ::getpid());
+  if (::rename(folder.c_str(), aside.c_str()) == 0) remove_tree(aside);
 }
 
 Manifest manifest_of(const fs::path& folder, std::string_view operation) {

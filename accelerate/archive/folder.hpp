@@ -41,6 +41,12 @@ class NewFolder {
   base::FileDescriptor lock_;
 };
 
+/// Throws Error (usage) where there is something at that place that is no checkpoint's folder: it would be lost.
+void check_replaceable(const std::filesystem::path& place, std::string_view operation);
+
+/// Takes a checkpoint away, so that nobody ever sees a part of it.
+void remove_checkpoint(const std::filesystem::path& folder);
+
 /// Takes away what processes that were killed left beside a place: folders in the making that nobody holds.
 void remove_leftovers(const std::filesystem::path& parent);
 

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "accelerate/archive/checksum.hpp"
+
 namespace accelerate::archive {
 namespace {
 
@@ -34,6 +36,14 @@ class Members {
     const json& value = member(key);
     if (!value.is_array()) wrong(key, value, "an array");
     return value;
+  }
+  [[nodiscard]] std::vector<uint64_t> naturals(const char* key) const {
+    std::vector<uint64_t> numbers;
+    for (const json& item : array(key)) {
+      if (!item.is_number_integer() || item.get<int64_t>() < 0) wrong(key, member(key), "integers from 0");
+      numbers.push_back(item.get<uint64_t>());
+    }
+    return numbers;
   }
   template <typename Each>
   void each(const char* key, const Each& read) const {
@@ -71,6 +81,20 @@ json parse_manifest(std::string_view text, const Origin& origin) {
   }
 }
 
+// Of its own text: a manifest that was changed is none.
+std::string text_of(const nlohmann::ordered_json& all) {
+  return all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void check_own_checksum(std::string_view text, const std::string& written, const Origin& origin) {
+  auto all = nlohmann::ordered_json::parse(text);
+  all.erase("checksum");
+  const std::string now = checksum_of(text_of(all));
+  if (now != written) {
+    origin.broken("the manifest has checksum {}, it says {}: its bytes were changed", now, in_quotes(written));
+  }
+}
+
 void check_names(const Manifest& manifest, const Origin& origin) {
   std::set<std::string_view> names;
   for (const ManifestFile& file : manifest.files) {
@@ -100,21 +124,24 @@ std::string write_manifest(const Manifest& manifest) {
   }
   for (const auto& range : manifest.ranges) {
     ranges.push_back({{"tensor", range.tensor},
+                      {"sizes", range.sizes},
                       {"begin", range.begin},
                       {"end", range.end},
                       {"file", range.file},
                       {"key", range.key}});
   }
-  const nlohmann::ordered_json all{{"version", manifest.version},
-                                   {"library", manifest.library},
-                                   {"world_size", manifest.world_size},
-                                   {"step", manifest.step},
-                                   {"epoch", manifest.epoch},
-                                   {"checksums", "xxh3-64"},
-                                   {"files", files},
-                                   {"parts", parts},
-                                   {"ranges", ranges}};
-  return all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  nlohmann::ordered_json all{{"version", manifest.version},
+                             {"library", manifest.library},
+                             {"world_size", manifest.world_size},
+                             {"step", manifest.step},
+                             {"epoch", manifest.epoch},
+                             {"checksums", "xxh3-64"},
+                             {"files", files},
+                             {"parts", parts},
+                             {"ranges", ranges}};
+  const std::string checksum = checksum_of(text_of(all));
+  all["checksum"] = checksum;
+  return text_of(all) + "\n";
 }
 
 Manifest read_manifest(std::string_view text, const Origin& origin) {
@@ -139,10 +166,11 @@ Manifest read_manifest(std::string_view text, const Origin& origin) {
     }
   });
   all.each("ranges", [&](const Members& range) {
-    manifest.ranges.push_back(
-        {range.text("tensor"), range.natural("begin"), range.natural("end"), range.text("file"), range.text("key")});
+    manifest.ranges.push_back({range.text("tensor"), range.naturals("sizes"), range.natural("begin"),
+                               range.natural("end"), range.text("file"), range.text("key")});
   });
   check_names(manifest, origin);
+  check_own_checksum(text, all.text("checksum"), origin);
   return manifest;
 }
 

@@ -29,7 +29,8 @@ struct ManifestPart {
 /// Elements begin to end of a tensor, in row-major order, lie in a file under a name. Whole tensors have one range,
 /// 0 to their number of elements; a shard would be another range of the same tensor.
 struct ManifestRange {
-  std::string tensor{};  ///< "model.0/first.weight"
+  std::string tensor{};           ///< "model.0/first.weight"
+  std::vector<uint64_t> sizes{};  ///< of the whole tensor
   uint64_t begin = 0, end = 0;
   std::string file{};
   std::string key{};  ///< its name in the file

@@ -5,9 +5,9 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "accelerate/archive/unpickle.hpp"
-#include "accelerate/archive/zip.hpp"
 
 namespace accelerate::archive {
 namespace {
@@ -108,26 +108,22 @@ std::string text_of(const PickleValue& value) {
   return std::string(value.kind());
 }
 
+// The tensor behind a Parameter; else the value itself.
+const PickleValue& without_parameter(const PickleValue& value) {
+  const auto* parameter = arguments_of(value, "torch._utils._rebuild_parameter");
+  return parameter != nullptr && !parameter->empty() ? parameter->front() : value;
+}
+
+const PickleItems* arguments_of_tensor(const PickleValue& value) {
+  const PickleValue& inner = without_parameter(value);
+  if (const auto* v2 = arguments_of(inner, "torch._utils._rebuild_tensor_v2")) return v2;
+  return arguments_of(inner, "torch._utils._rebuild_tensor_v3");
+}
+
 // Walks through a file's value and lists what it meets.
 class TorchLister {
  public:
-  TorchLister(std::string_view file, const Origin& origin) : origin_(origin) {
-    const std::vector<ZipMember> members = read_zip(file, origin);
-    const auto main = std::find_if(members.begin(), members.end(),
-                                   [](const ZipMember& member) { return member.name.ends_with("/data.pkl"); });
-    if (main == members.end()) origin.broken("the ZIP file has no data.pkl; torch.save writes one");
-    const std::string top = main->name.substr(0, main->name.size() - std::string_view("data.pkl").size());
-    for (const ZipMember& member : members) {
-      if (!member.name.starts_with(top)) continue;
-      members_.emplace(member.name.substr(top.size()), member);
-    }
-    const auto order = members_.find("byteorder");
-    if (order != members_.end() && bytes_of(file, order->second) != "little") {
-      origin.broken("the numbers are in byte order {}, little is read", in_quotes(bytes_of(file, order->second)));
-    }
-    check_member(file, *main, origin);
-    list("", unpickle(bytes_of(file, *main), allowed_in_torch_files(), origin));
-  }
+  explicit TorchLister(const TorchArchive& archive) : archive_(archive) { list("", archive.root()); }
 
   TorchFile take() { return std::move(result_); }
 
@@ -146,17 +142,19 @@ class TorchLister {
   }
 
   void list(const std::string& path, const PickleValue& value) {
-    if (const auto* parameter = arguments_of(value, "torch._utils._rebuild_parameter")) {
-      if (parameter->empty()) origin_.broken("the parameter {} is made of nothing", in_quotes(path));
-      return list(path, parameter->front());
+    if (TorchArchive::is_tensor(value)) {
+      result_.tensors.push_back(archive_.tensor(value, path));
+    } else if (const auto* list = value.as<PickleList>()) {
+      list_items(path, *list->items);
+    } else if (const auto* tuple = value.as<PickleTuple>()) {
+      list_items(path, *tuple->items);
+    } else if (const auto* entries = entries_of(value)) {
+      list_entries(path, *entries);
+    } else if (const auto* object = value.as<PickleObject>()) {
+      list_object(path, *object->parts);
+    } else {
+      result_.others.emplace_back(path, text_of(value));
     }
-    if (const auto* v2 = arguments_of(value, "torch._utils._rebuild_tensor_v2")) return list_tensor(path, *v2);
-    if (const auto* v3 = arguments_of(value, "torch._utils._rebuild_tensor_v3")) return list_tensor(path, *v3);
-    if (const auto* items = value.as<PickleList>()) return list_items(path, *items->items);
-    if (const auto* items = value.as<PickleTuple>()) return list_items(path, *items->items);
-    if (const auto* entries = entries_of(value)) return list_entries(path, *entries);
-    if (const auto* object = value.as<PickleObject>()) return list_object(path, *object->parts);
-    result_.others.emplace_back(path, text_of(value));
   }
   void list_object(const std::string& path, const PickleObject::Parts& parts) {
     result_.others.emplace_back(path, parts.global.str());
@@ -166,78 +164,105 @@ class TorchLister {
     if (parts.state.as<PickleNone>() == nullptr) list(path, parts.state);
   }
 
-  void list_tensor(const std::string& path, const PickleItems& arguments) {
-    if (arguments.size() < 6) {
-      origin_.broken("the tensor {} is made of {} values, expected at least 6", in_quotes(path), arguments.size());
-    }
-    TorchTensor tensor{.path = path};
-    const auto* storage = arguments[0].as<PicklePersistent>();
-    if (storage == nullptr || storage->id->size() < 5) {
-      origin_.broken("the tensor {} lies in {}, expected a storage", in_quotes(path), arguments[0].kind());
-    }
-    const PickleItems& id = *storage->id;
-    const TorchType* type = type_of(arguments.size() > 6 ? arguments[6] : id[1]);
-    if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", in_quotes(path));
-    tensor.dtype = type->dtype;
-    tensor.bits = type->bits;
-    place(tensor, id);
-    tensor.offset = natural(arguments[1], path);
-    tensor.shape = naturals(arguments[2], path);
-    tensor.stride = naturals(arguments[3], path);
-    check_extent(tensor);
-    result_.tensors.push_back(std::move(tensor));
-  }
-
-  void place(TorchTensor& tensor, const PickleItems& id) {
-    const auto* name = id[2].as<std::string>();
-    const auto member = name == nullptr ? members_.end() : members_.find("data/" + *name);
-    if (member == members_.end()) {
-      origin_.broken("the tensor {} lies in the storage {}, which the file does not hold", in_quotes(tensor.path),
-                     name == nullptr ? id[2].kind() : in_quotes(*name));
-    }
-    tensor.storage = *name;
-    tensor.begin = member->second.begin;
-    tensor.end = member->second.begin + member->second.size;
-  }
-
-  uint64_t natural(const PickleValue& value, const std::string& path) {
-    const auto number = natural_of(value);
-    if (!number) {
-      origin_.broken("the tensor {} has {} in its shape, expected an integer from 0", in_quotes(path), text_of(value));
-    }
-    return *number;
-  }
-  std::vector<uint64_t> naturals(const PickleValue& value, const std::string& path) {
-    const auto* size = arguments_of(value, "torch.Size");
-    const auto* tuple = (size != nullptr && !size->empty() ? size->front() : value).as<PickleTuple>();
-    if (tuple == nullptr) origin_.broken("the tensor {} has {} as shape", in_quotes(path), value.kind());
-    std::vector<uint64_t> numbers;
-    for (const PickleValue& item : *tuple->items) numbers.push_back(natural(item, path));
-    return numbers;
-  }
-
-  // Its elements lie within its storage.
-  void check_extent(TorchTensor& tensor) {
-    uint64_t last = tensor.offset;
-    bool fits = tensor.shape.size() == tensor.stride.size();
-    tensor.elements = 1;
-    for (size_t i = 0; fits && i < tensor.shape.size(); ++i) {
-      uint64_t step = 0;
-      fits = !__builtin_mul_overflow(tensor.elements, tensor.shape[i], &tensor.elements) &&
-             (tensor.shape[i] == 0 || (!__builtin_mul_overflow(tensor.shape[i] - 1, tensor.stride[i], &step) &&
-                                       !__builtin_add_overflow(last, step, &last)));
-    }
-    const uint64_t there = (tensor.end - tensor.begin) / (tensor.bits / 8);
-    if (fits && (tensor.elements == 0 || last < there)) return;
-    origin_.broken("the tensor {} reaches beyond its storage of {} elements", in_quotes(tensor.path), there);
-  }
-
-  const Origin& origin_;
-  std::map<std::string, ZipMember> members_;
+  const TorchArchive& archive_;
   TorchFile result_;
 };
 
 }  // namespace
+
+TorchArchive::TorchArchive(std::string_view file, Origin origin) : origin_(std::move(origin)) {
+  const std::vector<ZipMember> members = read_zip(file, origin_);
+  const auto main = std::find_if(members.begin(), members.end(),
+                                 [](const ZipMember& member) { return member.name.ends_with("/data.pkl"); });
+  if (main == members.end()) origin_.broken("the ZIP file has no data.pkl; torch.save writes one");
+  const std::string top = main->name.substr(0, main->name.size() - std::string_view("data.pkl").size());
+  for (const ZipMember& member : members) {
+    if (!member.name.starts_with(top)) continue;
+    members_.emplace(member.name.substr(top.size()), member);
+  }
+  const auto order = members_.find("byteorder");
+  if (order != members_.end() && bytes_of(file, order->second) != "little") {
+    origin_.broken("the numbers are in byte order {}, little is read", in_quotes(bytes_of(file, order->second)));
+  }
+  check_member(file, *main, origin_);
+  root_ = unpickle(bytes_of(file, *main), allowed_in_torch_files(), origin_);
+}
+
+bool TorchArchive::is_tensor(const PickleValue& value) {
+  return arguments_of_tensor(value) != nullptr || arguments_of(value, "torch._utils._rebuild_parameter") != nullptr;
+}
+
+TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& path) const {
+  const auto* parameter = arguments_of(value, "torch._utils._rebuild_parameter");
+  if (parameter != nullptr && parameter->empty())
+    origin_.broken("the parameter {} is made of nothing", in_quotes(path));
+  const PickleItems* found = arguments_of_tensor(value);
+  if (found == nullptr) origin_.broken("{} is {}, expected a tensor", in_quotes(path), value.kind());
+  const PickleItems& arguments = *found;
+  if (arguments.size() < 6) {
+    origin_.broken("the tensor {} is made of {} values, expected at least 6", in_quotes(path), arguments.size());
+  }
+  TorchTensor tensor{.path = path};
+  const auto* storage = arguments[0].as<PicklePersistent>();
+  if (storage == nullptr || storage->id->size() < 5) {
+    origin_.broken("the tensor {} lies in {}, expected a storage", in_quotes(path), arguments[0].kind());
+  }
+  const PickleItems& id = *storage->id;
+  const TorchType* type = type_of(arguments.size() > 6 ? arguments[6] : id[1]);
+  if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", in_quotes(path));
+  tensor.dtype = type->dtype;
+  tensor.bits = type->bits;
+  place(tensor, id);
+  tensor.offset = natural(arguments[1], path);
+  tensor.shape = naturals(arguments[2], path);
+  tensor.stride = naturals(arguments[3], path);
+  check_extent(tensor);
+  return tensor;
+}
+
+void TorchArchive::place(TorchTensor& tensor, const PickleItems& id) const {
+  const auto* name = id[2].as<std::string>();
+  const auto member = name == nullptr ? members_.end() : members_.find("data/" + *name);
+  if (member == members_.end()) {
+    origin_.broken("the tensor {} lies in the storage {}, which the file does not hold", in_quotes(tensor.path),
+                   name == nullptr ? id[2].kind() : in_quotes(*name));
+  }
+  tensor.storage = *name;
+  tensor.begin = member->second.begin;
+  tensor.end = member->second.begin + member->second.size;
+}
+
+uint64_t TorchArchive::natural(const PickleValue& value, const std::string& path) const {
+  const auto number = natural_of(value);
+  if (!number) {
+    origin_.broken("the tensor {} has {} in its shape, expected an integer from 0", in_quotes(path), text_of(value));
+  }
+  return *number;
+}
+std::vector<uint64_t> TorchArchive::naturals(const PickleValue& value, const std::string& path) const {
+  const auto* size = arguments_of(value, "torch.Size");
+  const auto* tuple = (size != nullptr && !size->empty() ? size->front() : value).as<PickleTuple>();
+  if (tuple == nullptr) origin_.broken("the tensor {} has {} as shape", in_quotes(path), value.kind());
+  std::vector<uint64_t> numbers;
+  for (const PickleValue& item : *tuple->items) numbers.push_back(natural(item, path));
+  return numbers;
+}
+
+// Its elements lie within its storage.
+void TorchArchive::check_extent(TorchTensor& tensor) const {
+  uint64_t last = tensor.offset;
+  bool fits = tensor.shape.size() == tensor.stride.size();
+  tensor.elements = 1;
+  for (size_t i = 0; fits && i < tensor.shape.size(); ++i) {
+    uint64_t step = 0;
+    fits = !__builtin_mul_overflow(tensor.elements, tensor.shape[i], &tensor.elements) &&
+           (tensor.shape[i] == 0 || (!__builtin_mul_overflow(tensor.shape[i] - 1, tensor.stride[i], &step) &&
+                                     !__builtin_add_overflow(last, step, &last)));
+  }
+  const uint64_t there = (tensor.end - tensor.begin) / (tensor.bits / 8);
+  if (fits && (tensor.elements == 0 || last < there)) return;
+  origin_.broken("the tensor {} reaches beyond its storage of {} elements", in_quotes(tensor.path), there);
+}
 
 bool TorchTensor::is_contiguous() const {
   uint64_t expected = 1;
@@ -253,6 +278,8 @@ std::string_view TorchTensor::bytes_of(std::string_view file) const {
   return file.substr(begin + offset * (bits / 8), elements * (bits / 8));
 }
 
-TorchFile read_torch_file(std::string_view file, const Origin& origin) { return TorchLister(file, origin).take(); }
+TorchFile read_torch_file(std::string_view file, const Origin& origin) {
+  return TorchLister(TorchArchive(file, origin)).take();
+}
 
 }  // namespace accelerate::archive

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "accelerate/archive/origin.hpp"
+#include "accelerate/archive/pickle_value.hpp"
+#include "accelerate/archive/zip.hpp"
 
 namespace accelerate::archive {
 
@@ -28,6 +31,33 @@ struct TorchTensor {
   [[nodiscard]] bool is_contiguous() const;
   /// The bytes of a contiguous one.
   [[nodiscard]] std::string_view bytes_of(std::string_view file) const;
+};
+
+/// A file of torch.save that is open: its value, of which tensors can be asked for. The file's bytes outlive it.
+class TorchArchive {
+ public:
+  /// Throws Error (data) for what torch.save did not write, and for names other than numbers, containers, tensors and
+  /// NumPy arrays need.
+  TorchArchive(std::string_view file, Origin origin);
+
+  [[nodiscard]] const PickleValue& root() const { return root_; }
+  [[nodiscard]] const Origin& origin() const { return origin_; }
+  /// Whether the value is a tensor or a Parameter.
+  [[nodiscard]] static bool is_tensor(const PickleValue& value);
+  /// What that tensor is; none of its bytes is read.
+  /// path   on which it was found, for errors
+  /// Throws Error (data) where it is none, or does not fit into its storage.
+  [[nodiscard]] TorchTensor tensor(const PickleValue& value, const std::string& path) const;
+
+ private:
+  void place(TorchTensor& tensor, const PickleItems& id) const;
+  [[nodiscard]] uint64_t natural(const PickleValue& value, const std::string& path) const;
+  [[nodiscard]] std::vector<uint64_t> naturals(const PickleValue& value, const std::string& path) const;
+  void check_extent(TorchTensor& tensor) const;
+
+  Origin origin_;
+  std::map<std::string, ZipMember> members_;  // by name within the archive's own folder
+  PickleValue root_;
 };
 
 struct TorchFile {

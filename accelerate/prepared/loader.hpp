@@ -44,6 +44,15 @@ template <typename Loader>
 /// Once: whoever divides by the number of samples should hear of it.
 void warn_of_no_batch(const Place& place);
 
+/// A loader in the registry.
+class LoaderCore : public Entry {
+ public:
+  static constexpr Kind entry_kind = Kind::loader;
+  explicit LoaderCore(const void* identity) : Entry(entry_kind, identity) {}
+  /// Empty for loaders that cannot say where they stand.
+  StateAccess<state::LoaderState> access{};
+};
+
 /// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.
 template <typename Loader>
 void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
@@ -212,6 +221,20 @@ class PreparedLoader {
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
     dispatched_->state.reset();
     loader_->load_state(state);
+  }
+  /// The registry asks and tells it where it stands. It is not kept alive.
+  void enter(LoaderCore& core) const {
+    if constexpr (data::Resumable<Loader>) {
+      core.access.add(
+          std::shared_ptr<void>(loader_),
+          [loader = loader_.get(), dispatched = dispatched_] {
+            return dispatched->state ? *dispatched->state : loader->state();
+          },
+          [loader = loader_.get(), dispatched = dispatched_](const state::LoaderState& state) {
+            dispatched->state.reset();
+            loader->load_state(state);
+          });
+    }
   }
   /// Of any other loader there is no such place: a sentence of the compiler's says what to do instead.
   [[nodiscard]] state::LoaderState state() const requires(!data::Resumable<Loader>) { return refuse_state(); }

@@ -25,6 +25,9 @@ enum class LossUnit { none, means, samples, tokens };
 /// they are refused.
 class WindowCount {
  public:
+  WindowCount() = default;
+  /// Where another run stood, between two micro-batches.
+  WindowCount(LossUnit unit, int64_t total, int64_t undivided) : unit_(unit), total_(total), undivided_(undivided) {}
   void begin_micro_batch(bool of_new_window, bool of_several);
   void end_micro_batch() { strict_ = false; }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 
+#include <tuple>
 #include <utility>
 
 #include "accelerate/gradient/coalesced.hpp"
@@ -59,6 +60,15 @@ std::vector<at::Tensor> MasterWeights::of(const std::vector<at::Tensor>& paramet
     list.push_back(entry == nullptr ? parameter : current(*entry));
   }
   return list;
+}
+
+void MasterWeights::set(const at::Tensor& parameter, const at::Tensor& master) {
+  Entry* entry = find(parameter);
+  if (entry == nullptr) return;
+  const at::NoGradGuard no_grad;
+  std::ignore = current(*entry);
+  entry->master.copy_(master);
+  round(*entry);
 }
 
 void MasterWeights::write_back(const std::vector<at::Tensor>& parameters) {

@@ -27,6 +27,11 @@ class MasterWeights {
   /// Rank 0's on all ranks, to be called when they have been cast. Collective.
   void make_equal(const comm::Group& group, const std::vector<gradient::NamedTensor>& parameters);
   [[nodiscard]] bool empty() const { return entries_.empty(); }
+  [[nodiscard]] bool has(const at::Tensor& parameter) const {
+    return entries_.contains(parameter.unsafeGetTensorImpl());
+  }
+  /// Its master becomes that value, [of the parameter's shape], and the parameter what it rounds to.
+  void set(const at::Tensor& parameter, const at::Tensor& master);
   void clear() { entries_.clear(); }
 
   /// The parameters themselves where they have no master, else their masters, which the caller changes; write_back()

@@ -60,6 +60,7 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
   at::Tensor loss = device::naming_out_of_memory(shared_->place, "optimizer.step", [&] {
     at::Tensor of_step = step_now(closure);
     precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
+    if (index() == 0) ++shared_->steps;
     return of_step;
   });
   check_synchronized();
@@ -173,6 +174,10 @@ std::vector<at::Tensor> OptimizerCore::flat_gradients() {
 
 void OptimizerCore::zero_grad(bool set_to_none) {
   if (shared_->window.keeps_gradients() && !spent_) return;
+  drop_gradients(set_to_none);
+}
+
+void OptimizerCore::drop_gradients(bool set_to_none) {
   spent_ = false;
   find_engines();
   zero_now(set_to_none);

@@ -38,6 +38,9 @@ class OptimizerCore : public Entry {
   /// it may come first or last in the loop.
   void zero_grad(bool set_to_none);
 
+  /// Gradients are gone, wherever a window stands: what was loaded is not to be stepped on with them.
+  void drop_gradients(bool set_to_none = true);
+
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return optimizer_; }
   /// Whether the last step that was to be made was skipped for inf or NaN. Waits for the device.
   [[nodiscard]] bool step_was_skipped();

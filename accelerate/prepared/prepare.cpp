@@ -40,13 +40,12 @@ std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOp
   return core;
 }
 
-std::shared_ptr<Entry> enter_loader(Shared& shared, const void* identity) {
-  for (const auto& entry : shared.registry.entries()) {
-    if (entry->kind() == Kind::loader && entry->identity() == identity) return entry;
-  }
-  auto entry = std::make_shared<Entry>(Kind::loader, identity);
-  shared.registry.add(entry);
-  return entry;
+std::shared_ptr<LoaderCore> enter_loader(Shared& shared, const void* identity) {
+  auto core = shared.registry.find<LoaderCore>([&](const LoaderCore& one) { return one.identity() == identity; });
+  if (core) return core;
+  core = std::make_shared<LoaderCore>(identity);
+  shared.registry.add(core);
+  return core;
 }
 
 void check_there(const Shared& shared, bool there) {

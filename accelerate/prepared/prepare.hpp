@@ -40,7 +40,7 @@ std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& optio
                                        std::vector<gradient::NamedTensor> buffers);
 std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Optimizer& optimizer);
 std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOptions& options, const void* identity);
-std::shared_ptr<Entry> enter_loader(Shared& shared, const void* identity);
+std::shared_ptr<LoaderCore> enter_loader(Shared& shared, const void* identity);
 
 /// Throws Error (usage) for an empty holder or pointer.
 void check_there(const Shared& shared, bool there);
@@ -99,6 +99,11 @@ auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, S
       shared, std::forward<Scheduler>(scheduler), !is_referenced<Scheduler>,
       [&](auto& object) { return enter_scheduler(*shared, options.scheduler, identity_of(object)); },
       [&]<typename Object>(std::shared_ptr<Object> kept, std::shared_ptr<SchedulerCore> core) {
+        if constexpr (OurScheduler<Object>) {
+          core->access.add(
+              std::shared_ptr<void>(kept), [object = kept.get()] { return object->state(); },
+              [object = kept.get()](const state::SchedulerState& state) { object->load_state(state); });
+        }
         return PreparedScheduler<Object>(std::move(kept), with_shared(shared, std::move(core)));
       });
 }
@@ -108,8 +113,10 @@ auto prepare_data_loader(const SharedPtr& shared, const PrepareOptions& options,
   return prepare_held(
       shared, std::forward<Loader>(loader), /*owned=*/false,
       [&](auto& object) { return enter_loader(*shared, identity_of(object)); },
-      [&]<typename Object>(std::shared_ptr<Object> kept, const std::shared_ptr<Entry>&) {
-        return PreparedLoader<Object>(std::move(kept), shared, options.loader);
+      [&]<typename Object>(std::shared_ptr<Object> kept, const std::shared_ptr<LoaderCore>& core) {
+        PreparedLoader<Object> handle(std::move(kept), shared, options.loader);
+        handle.enter(*core);
+        return handle;
       });
 }
 

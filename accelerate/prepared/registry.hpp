@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <ranges>
 #include <string>
 #include <string_view>
@@ -17,6 +19,43 @@ namespace accelerate::prepared {
 enum class Kind { model, optimizer, loader, scheduler };
 
 [[nodiscard]] std::string_view name(Kind kind);
+
+/// Where an object stands, asked and told through whichever of its handles lives.
+template <typename State>
+class StateAccess {
+ public:
+  /// handle   keeps the object that get and set use
+  void add(std::weak_ptr<void> handle, std::function<State()> get, std::function<void(const State&)> set) {
+    std::erase_if(ways_, [](const Way& way) { return way.handle.expired(); });
+    ways_.push_back({std::move(handle), std::move(get), std::move(set)});
+  }
+  /// Unset: it cannot say.
+  [[nodiscard]] std::optional<State> get() const {
+    for (const Way& way : ways_ | std::views::reverse) {
+      if (const auto held = way.handle.lock()) return way.get();
+    }
+    return std::nullopt;
+  }
+  /// Of every handle: each may keep a place of its own. False: there is none.
+  bool set(const State& state) const {
+    bool any = false;
+    for (const Way& way : ways_) {
+      const auto held = way.handle.lock();
+      if (!held) continue;
+      way.set(state);
+      any = true;
+    }
+    return any;
+  }
+
+ private:
+  struct Way {
+    std::weak_ptr<void> handle;
+    std::function<State()> get;
+    std::function<void(const State&)> set;
+  };
+  std::vector<Way> ways_;
+};
 
 /// One object that was given to prepare(); the core of each kind derives from it.
 ///

@@ -56,6 +56,8 @@ class SchedulerCore : public Entry {
   /// Collective. The mean of all ranks' metrics, to the last bit the same on each.
   [[nodiscard]] double mean_over_ranks(double metric) const;
   [[nodiscard]] const std::shared_ptr<ScheduleEnd>& end() const { return end_; }
+  /// Empty for LibTorch's own schedules, which cannot say where they stand.
+  StateAccess<state::SchedulerState> access{};
 
  private:
   const Shared* shared_;

@@ -54,6 +54,15 @@ struct Window {
     awaits_backward_ = false;
     count.end_micro_batch();
   }
+  /// Where the accumulation stands.
+  [[nodiscard]] const gradient::SyncState& state() const { return state_; }
+  /// Goes on where another run stood.
+  void resume(const gradient::SyncState& state, const WindowCount& counted) {
+    forget();
+    state_ = state;
+    count = counted;
+    ends = state.window == 0;
+  }
   /// The optimizer has yet to step on what lies in the gradients.
   [[nodiscard]] bool keeps_gradients() const { return !ends || awaits_backward_; }
 
@@ -76,6 +85,8 @@ struct Shared {
   int64_t local_steps = 0;
   Window window{};
   OpenLoops open_loops{};
+  /// Steps of the optimizer that was prepared first.
+  int64_t steps = 0;
   /// Optimizer steps after which parameters and buffers are compared across the ranks; 0: never.
   int64_t check_synchronized_every = 0;
   /// Its entries refer to this struct, which therefore outlives them: see with_shared().

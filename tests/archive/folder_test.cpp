@@ -130,3 +130,32 @@ TEST_CASE("the newest whole checkpoint is found by number, not by name, past tho
   CHECK(newest.passed_over[1].starts_with("checkpoint_10: model.safetensors has checksum "));
   CHECK(newest_whole(at.path, "load_state", false).folder == at.path / "checkpoint_10");
 }
+
+TEST_CASE("what is no checkpoint is not replaced, neither at the beginning nor at the end") {
+  const Folder at;
+  const auto place = at.path / "home";
+  fs::create_directory(place);
+  const std::string refusal = "save_state: " + place.string() +
+                              " is there and is no checkpoint (it has no manifest.json), so it is not replaced; save "
+                              "to another place, or remove it";
+  {
+    NewFolder begun(place, "save_state");  // an empty folder is replaced
+    std::ofstream(place / "thesis.tex") << "x";
+    CHECK_THROWS_WITH(begun.commit({.library = "test"}), refusal.c_str());
+  }
+  CHECK_THROWS_WITH(NewFolder(place, "save_state"), refusal.c_str());
+  CHECK(fs::exists(place / "thesis.tex"));
+  fs::remove(place / "thesis.tex");
+  std::ofstream(place / "random_states_0.pkl") << "of Hugging Face Accelerate";
+  CHECK_NOTHROW(NewFolder(place, "save_state"));
+}
+
+TEST_CASE("a checkpoint that is removed is gone, and nothing beside it") {
+  const Folder at;
+  save(at.path / "checkpoint_0", "zero");
+  save(at.path / "checkpoint_1", "one");
+  remove_checkpoint(at.path / "checkpoint_0");
+  CHECK(names_in(at.path) == std::set<std::string>{"checkpoint_1"});
+  remove_checkpoint(at.path / "checkpoint_7");
+  CHECK(names_in(at.path) == std::set<std::string>{"checkpoint_1"});
+}

@@ -16,7 +16,7 @@ Manifest example() {
           .epoch = 3,
           .files = {{"model.safetensors", 1000, "d447b1ea40e6988b"}, {"random_states_1.pkl", 7, "0123456789abcdef"}},
           .parts = {{"model", 0, {"model.safetensors"}}, {"random_states", 1, {"random_states_1.pkl"}}},
-          .ranges = {{"model.0/first.weight", 0, 128, "model.safetensors", "first.weight"}}};
+          .ranges = {{"model.0/first.weight", {16, 8}, 0, 128, "model.safetensors", "first.weight"}}};
 }
 
 // The example, with one text in place of another.
@@ -69,4 +69,23 @@ TEST_CASE(
   CHECK(refusal("{", "").starts_with(told + "the manifest is no JSON: "));
   CHECK_THROWS_WITH(static_cast<void>(read_manifest("[]", origin)),
                     "load_state: manifest.json: the manifest is array, expected an object");
+}
+
+TEST_CASE("a bit that flipped anywhere in a manifest is noticed, or changes nothing") {
+  const std::string text = write_manifest(example());
+  int64_t harmless = 0;
+  for (size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    std::string flipped = text;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    try {
+      CHECK(read_manifest(flipped, origin) == example());
+      ++harmless;
+    } catch (const accelerate::Error& error) {
+      CHECK(error.kind() == accelerate::ErrorKind::data);
+    }
+  }
+  CHECK(harmless < static_cast<int64_t>(text.size()));  // white space for white space
+  const auto told = refusal("\"epoch\": 3", "\"epoch\": 4");
+  CHECK(told.starts_with("load_state: manifest.json: the manifest has checksum "));
+  CHECK(told.ends_with(": its bytes were changed"));
 }

@@ -97,7 +97,7 @@ Format manifests() {
   return {.whole = {write_manifest({.library = "test",
                                     .files = {{"m", 10, "x"}, {"n", 3, "y"}},
                                     .parts = {{"model", 0, {"m"}}},
-                                    .ranges = {{"a", 0, 3, "m", "a"}}})},
+                                    .ranges = {{"a", {3}, 0, 3, "m", "a"}}})},
           .read = [](const fs::path& folder, uint64_t) { (void)read_manifest(file_in(folder), origin); }};
 }
 

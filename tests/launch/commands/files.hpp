@@ -79,7 +79,7 @@ inline void save_checkpoint(const std::filesystem::path& place, const std::vecto
   for (const auto& t : tensors) {
     uint64_t elements = 1;
     for (const uint64_t n : t.shape) elements *= n;
-    manifest.ranges.push_back({"model.0/" + t.name, 0, elements, "model.safetensors", t.name});
+    manifest.ranges.push_back({"model.0/" + t.name, t.shape, 0, elements, "model.safetensors", t.name});
   }
   folder.commit(manifest, false);
 }

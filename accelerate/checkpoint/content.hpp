@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint holds, as named tensors and values; nothing here knows a module or an optimizer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "accelerate/checkpoint/random_states.hpp"
+#include "accelerate/checkpoint/tensors.hpp"
+#include "accelerate/precision/scaler_state.hpp"
+#include "accelerate/state/loader_state.hpp"
+#include "accelerate/state/optimizer_state.hpp"
+#include "accelerate/state/scheduler_state.hpp"
+
+namespace accelerate::checkpoint {
+
+/// The state of an object of the user's: bytes that only it knows, or tensors by name.
+using CustomState = std::variant<std::string, NamedTensors>;
+
+/// An accumulation window of which some micro-batches have been: this rank's part of it.
+struct OpenWindow {
+  int64_t micro_batches = 0;
+  // What its losses are sums over; see prepared::WindowCount.
+  int64_t loss_unit = 0, count = 0, undivided = 0;
+  NamedTensors gradients{};  ///< "model.0/first.weight"
+};
+
+struct Content {
+  int64_t step = 0;         ///< optimizer steps so far
+  int64_t epoch = 0;        ///< of the first loader
+  int64_t accumulated = 0;  ///< calls of accumulate() that count, Accelerate's "step"
+  std::vector<NamedTensors> models{};
+  NamedTensors masters{};  ///< float32 copies of weights that are stored in bfloat16: "model.0/first.weight"
+  std::vector<state::OptimizerState> optimizers{};
+  std::vector<std::optional<state::SchedulerState>> schedulers{};  ///< unset: one that has no state to give
+  std::vector<std::optional<state::LoaderState>> loaders{};
+  std::optional<precision::ScalerState> scaler{};
+  std::vector<CustomState> customs{};
+  // This rank's own.
+  RandomStates random{};
+  std::optional<OpenWindow> window{};
+};
+
+/// Nothing in the result changes when training goes on: every tensor is copied to the CPU.
+/// buffers   of an earlier snapshot, used again where they fit
+[[nodiscard]] Content snapshot(const Content& content, Content buffers = {});
+
+}  // namespace accelerate::checkpoint

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names of a checkpoint's files, Hugging Face Accelerate's where it has one.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace accelerate::checkpoint {
+
+/// "model.safetensors", "model_1.safetensors" ...
+inline std::string numbered(std::string_view stem, int64_t index, std::string_view suffix) {
+  return index == 0 ? fmt::format("{}{}", stem, suffix) : fmt::format("{}_{}{}", stem, index, suffix);
+}
+
+inline std::string model_file(int64_t i) { return numbered("model", i, ".safetensors"); }
+inline std::string model_bin_file(int64_t i) { return numbered("pytorch_model", i, ".bin"); }
+inline std::string optimizer_file(int64_t i) { return numbered("optimizer", i, ".bin"); }
+inline std::string scheduler_file(int64_t i) { return numbered("scheduler", i, ".bin"); }
+inline std::string loader_file(int64_t i) { return numbered("loader_state", i, ".bin"); }
+inline std::string custom_file(int64_t i) { return fmt::format("custom_checkpoint_{}.pkl", i); }
+inline std::string random_file(int64_t rank) { return fmt::format("random_states_{}.pkl", rank); }
+inline std::string window_file(int64_t rank) { return fmt::format("window_{}.bin", rank); }
+inline constexpr std::string_view scaler_file = "scaler.pt";
+inline constexpr std::string_view masters_file = "master_weights.safetensors";
+
+}  // namespace accelerate::checkpoint

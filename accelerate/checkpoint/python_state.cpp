@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/checkpoint/python_state.hpp"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <charconv>
+#include <utility>
+
+#include "accelerate/checkpoint/members.hpp"
+
+namespace accelerate::checkpoint {
+
+using archive::PickleEntries;
+using archive::PickleItems;
+using archive::PickleValue;
+
+namespace {
+
+PickleValue text(std::string_view value) { return std::string(value); }
+
+PickleValue numbers(const std::vector<double>& values) { return py_list(PickleItems(values.begin(), values.end())); }
+
+PickleValue integers(const std::vector<int64_t>& values) { return py_list(PickleItems(values.begin(), values.end())); }
+
+// Optimizers --------------------------------------------------------------------------------------------------------
+
+PickleValue option_to_python(const state::OptionValue& option) {
+  struct Convert {
+    PickleValue operator()(std::monostate) const { return archive::PickleNone{}; }
+    PickleValue operator()(bool flag) const { return flag; }
+    PickleValue operator()(int64_t number) const { return number; }
+    PickleValue operator()(double number) const { return number; }
+    PickleValue operator()(const std::pair<double, double>& pair) const { return py_tuple({pair.first, pair.second}); }
+  };
+  return std::visit(Convert{}, option);
+}
+
+// False for what no optimizer of LibTorch's has: such options are passed over.
+bool take_option(const PickleValue& value, const TorchFile& file, state::OptionValue& option) {
+  if (value.as<archive::PickleNone>() != nullptr) {
+    option = std::monostate{};
+  } else if (const auto* flag = value.as<bool>()) {
+    option = *flag;
+  } else if (const auto* integer = value.as<int64_t>()) {
+    option = *integer;
+  } else if (const auto* number = value.as<double>()) {
+    option = *number;
+  } else if (TorchFile::is_tensor(value)) {  // a rate may be a tensor
+    const at::Tensor tensor = file.tensor(value, "an option");
+    if (tensor.numel() != 1) return false;
+    option = tensor.item<double>();
+  } else {
+    const PickleItems* items = items_in(value);
+    if (items == nullptr || items->size() != 2) return false;
+    const auto first = number_in((*items)[0]), second = number_in((*items)[1]);
+    if (!first || !second) return false;
+    option = std::pair(*first, *second);
+  }
+  return true;
+}
+
+state::OptimizerGroup group_from(const PickleValue& saved, size_t number, const TorchFile& file) {
+  const Members members(saved, fmt::format("param_groups[{}]", number), file.origin());
+  state::OptimizerGroup group;
+  for (const PickleValue& item : members.items("params")) {
+    const auto* index = item.as<int64_t>();
+    if (index == nullptr) members.wrong("params", item, "integers");
+    group.parameters.push_back(*index);
+  }
+  for (const auto& [key, value] : *archive::entries_of(saved)) {
+    const auto* name = key.as<std::string>();
+    if (name == nullptr || *name == "params") continue;
+    state::OptionValue option;
+    if (take_option(value, file, option)) group.options.emplace_back(*name, option);
+  }
+  return group;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> tensors_of_parameter(const PickleValue& saved, int64_t number,
+                                                                     const TorchFile& file) {
+  const PickleEntries* entries = archive::entries_of(saved);
+  if (entries == nullptr)
+    file.origin().broken("the state of parameter {} is {}, expected a dict", number, saved.kind());
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& [key, value] : *entries) {
+    const auto* name = key.as<std::string>();
+    if (name == nullptr) file.origin().broken("the state of parameter {} has {} as a name", number, key.kind());
+    if (value.as<archive::PickleNone>() != nullptr) continue;  // SGD's momentum before the first step
+    const auto plain = number_in(value);                       // steps were plain numbers before PyTorch 1.12
+    if (!plain && !TorchFile::is_tensor(value)) {
+      file.origin().broken("'{}' of the state of parameter {} is {}, expected a tensor", *name, number, value.kind());
+    }
+    tensors.emplace_back(*name, plain ? at::scalar_tensor(*plain, at::kDouble)
+                                      : file.tensor(value, fmt::format("state.{}.{}", number, *name)));
+  }
+  return tensors;
+}
+
+}  // namespace
+
+PickleValue to_python(const state::OptimizerState& saved, TorchFileWriter& writer) {
+  PickleEntries parameters;
+  for (const auto& [number, tensors] : saved.tensors) {
+    PickleEntries entries;
+    for (const auto& [name, tensor] : tensors) {
+      entries.emplace_back(name, writer.tensor(tensor, fmt::format("{} of parameter {}", name, number)));
+    }
+    parameters.emplace_back(number, py_dict(std::move(entries)));
+  }
+  PickleItems groups;
+  for (const auto& group : saved.groups) {
+    PickleEntries entries;
+    for (const auto& [name, option] : group.options) entries.emplace_back(name, option_to_python(option));
+    entries.emplace_back(text("params"), integers(group.parameters));
+    groups.push_back(py_dict(std::move(entries)));
+  }
+  PickleEntries whole{{text("state"), py_dict(std::move(parameters))},
+                      {text("param_groups"), py_list(std::move(groups))}};
+  if (!saved.own.empty()) whole.emplace_back(text("libtorch_archive"), archive::PickleBytes{saved.own});
+  return py_dict(std::move(whole));
+}
+
+state::OptimizerState optimizer_from(const TorchFile& file) {
+  const Members members(file.root(), "the optimizer's state", file.origin());
+  state::OptimizerState saved;
+  const PickleItems& groups = members.items("param_groups");
+  for (size_t i = 0; i < groups.size(); ++i) saved.groups.push_back(group_from(groups[i], i, file));
+  const PickleEntries* parameters = archive::entries_of(members.value("state"));
+  if (parameters == nullptr) members.wrong("state", members.value("state"), "a dict");
+  // Python numbers parameters as their groups list them; ours go by their places.
+  std::map<int64_t, int64_t> place;
+  for (auto& group : saved.groups) {
+    for (int64_t& number : group.parameters) {
+      const auto next = static_cast<int64_t>(place.size());
+      if (!place.emplace(number, next).second) {
+        file.origin().broken("parameter {} is in the groups twice", number);
+      }
+      number = next;
+    }
+  }
+  for (const auto& [key, value] : *parameters) {
+    const auto* number = key.as<int64_t>();
+    const auto found = number == nullptr ? place.end() : place.find(*number);
+    if (found == place.end()) {
+      file.origin().broken("there is a state of parameter {}, which no group lists",
+                           number == nullptr ? std::string(key.kind()) : fmt::to_string(*number));
+    }
+    saved.tensors[found->second] = tensors_of_parameter(value, *number, file);
+  }
+  if (const PickleValue* own = archive::find(file.root(), "libtorch_archive")) {
+    if (const auto bytes = bytes_in(*own)) saved.own = *bytes;
+  }
+  return saved;
+}
+
+// Schedulers --------------------------------------------------------------------------------------------------------
+
+PickleValue to_python(const state::SchedulerState& saved) {
+  PickleEntries ours{
+      {text("name"), saved.name}, {text("steps"), saved.steps}, {text("momenta"), numbers(saved.momenta)}};
+  PickleEntries whole{{text("base_lrs"), numbers(saved.base_lrs)},
+                      {text("last_epoch"), saved.steps},
+                      {text("_step_count"), saved.steps + 1},
+                      {text("_last_lr"), numbers(saved.last_lrs)},
+                      {text("lr_lambdas"), py_list(PickleItems(saved.base_lrs.size()))}};  // LambdaLR asks for them
+  if (saved.plateau) {
+    whole.emplace_back(text("best"), saved.plateau->best);
+    whole.emplace_back(text("num_bad_epochs"), saved.plateau->num_bad);
+    whole.emplace_back(text("cooldown_counter"), saved.plateau->cooldown);
+  }
+  whole.emplace_back(text("accelerate"), py_dict(std::move(ours)));
+  return py_dict(std::move(whole));
+}
+
+state::SchedulerState scheduler_from(const TorchFile& file) {
+  const Members members(file.root(), "the schedule's state", file.origin());
+  state::SchedulerState saved{.steps = members.integer("last_epoch"), .last_lrs = members.numbers("_last_lr")};
+  if (members.has("base_lrs")) saved.base_lrs = members.numbers("base_lrs");
+  if (members.has("num_bad_epochs")) {
+    saved.plateau = {.best = members.number("best"),
+                     .num_bad = members.integer("num_bad_epochs"),
+                     .cooldown = members.integer("cooldown_counter")};
+  }
+  if (!members.has("accelerate")) return saved;
+  const Members ours = members.members("accelerate");
+  saved.name = ours.text("name");
+  // Python hands on what it does not know, as it was.
+  if (ours.integer("steps") == saved.steps) saved.momenta = ours.numbers("momenta");
+  return saved;
+}
+
+// Loss scale --------------------------------------------------------------------------------------------------------
+
+PickleValue to_python(const precision::ScalerState& saved) {
+  return py_dict({{text("scale"), saved.scale},
+                  {text("growth_factor"), saved.growth_factor},
+                  {text("backoff_factor"), saved.backoff_factor},
+                  {text("growth_interval"), saved.growth_interval},
+                  {text("_growth_tracker"), saved.growth_tracker}});
+}
+
+precision::ScalerState scaler_from(const TorchFile& file) {
+  const Members members(file.root(), "the loss scale's state", file.origin());
+  return {.scale = members.number("scale"),
+          .growth_factor = members.number("growth_factor"),
+          .backoff_factor = members.number("backoff_factor"),
+          .growth_interval = members.integer("growth_interval"),
+          .growth_tracker = members.integer("_growth_tracker")};
+}
+
+// Loaders -----------------------------------------------------------------------------------------------------------
+
+PickleValue to_python(const state::LoaderState& saved) {
+  PickleEntries entries{{text("epoch"), saved.epoch},
+                        {text("consumed"), saved.consumed},
+                        {text("origin"), saved.origin},
+                        {text("samples"), saved.samples},
+                        {text("world_size"), saved.world_size},
+                        {text("batch_size"), saved.batch_size},
+                        {text("split_batches"), saved.split_batches},
+                        {text("even_batches"), saved.even_batches},
+                        {text("drop_last"), saved.drop_last}};
+  if (saved.seed) entries.emplace_back(text("seed"), std::to_string(*saved.seed));  // of 64 bits without a sign
+  return py_dict(std::move(entries));
+}
+
+state::LoaderState loader_from(const TorchFile& file) {
+  const Members members(file.root(), "the loader's state", file.origin());
+  state::LoaderState saved{.epoch = members.integer("epoch"),
+                           .consumed = members.integer("consumed"),
+                           .origin = members.integer("origin"),
+                           .samples = members.integer("samples"),
+                           .world_size = members.integer("world_size"),
+                           .batch_size = members.integer("batch_size"),
+                           .split_batches = members.boolean("split_batches"),
+                           .even_batches = members.boolean("even_batches"),
+                           .drop_last = members.boolean("drop_last")};
+  if (!members.has("seed")) return saved;
+  const std::string& digits = members.text("seed");
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    members.wrong("seed", members.value("seed"), "a number of 64 bits");
+  }
+  saved.seed = seed;
+  return saved;
+}
+
+}  // namespace accelerate::checkpoint

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint's folder, ours or Hugging Face Accelerate's, as content.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/archive/manifest.hpp"
+#include "accelerate/checkpoint/content.hpp"
+
+namespace accelerate::checkpoint {
+
+struct Read {
+  Content content{};
+  std::optional<archive::Manifest> manifest{};  ///< unset: the folder is not of this library
+  bool has_own_part = true;                     ///< false: this rank was not there when it was saved
+  bool has_random_states = true;
+};
+
+/// Tensors lie in the mapped files and are read when they are touched. Nothing is verified but what the formats check.
+///
+/// rank   whose random states and open window are read; one that the saved job did not have gets rank 0's states
+/// Throws Error: io for a file that is missing, data for one that is not what it should be.
+[[nodiscard]] Read read(const std::filesystem::path& folder, int64_t rank, c10::DeviceType accelerator,
+                        std::string_view operation);
+
+/// What is wrong with a whole checkpoint, in a sentence; its checksums are made by several threads. None: nothing.
+[[nodiscard]] std::optional<std::string> verify(const std::filesystem::path& folder);
+
+}  // namespace accelerate::checkpoint

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/checkpoint/safetensors_file.hpp"
+
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "accelerate/checkpoint/mapped_tensor.hpp"
+
+namespace accelerate::checkpoint {
+namespace {
+
+const std::map<std::string, std::string> written_by_torch{{"format", "pt"}};
+
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() && a.numel() > 0 && a.layout() == c10::kStrided && b.layout() == c10::kStrided &&
+         a.device() == b.device() && a.scalar_type() == b.scalar_type() && a.const_data_ptr() == b.const_data_ptr() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+archive::SafetensorsEntry entry_of(const std::string& name, const at::Tensor& tensor, std::string_view operation) {
+  const auto names = names_of(tensor.scalar_type());
+  if (!names || !archive::safetensors_bits(names->safetensors)) {
+    base::fail(ErrorKind::usage, {}, operation, "{} is of dtype {}, which safetensors lacks", name,
+               c10::toString(tensor.scalar_type()));
+  }
+  archive::SafetensorsEntry entry{.name = name, .dtype = std::string(names->safetensors)};
+  for (const int64_t size : tensor.sizes()) entry.shape.push_back(static_cast<uint64_t>(size));
+  return entry;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> tied(const NamedTensors& tensors) {
+  std::map<std::string, std::string> found;
+  std::unordered_map<const void*, size_t> first;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, tensor] = tensors[i];
+    if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.numel() == 0) continue;
+    const auto [place, is_first] = first.try_emplace(tensor.const_data_ptr(), i);
+    if (!is_first && same_memory(tensor, tensors[place->second].second)) found[name] = tensors[place->second].first;
+  }
+  return found;
+}
+
+void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation) {
+  const auto left_out = tied(tensors);
+  auto metadata = written_by_torch;
+  metadata.insert(left_out.begin(), left_out.end());
+  std::vector<archive::SafetensorsEntry> entries;
+  std::unordered_map<std::string_view, const at::Tensor*> by_name;
+  for (const auto& [name, tensor] : tensors) {
+    if (left_out.contains(name)) continue;
+    if (!tensor.defined() || tensor.layout() != c10::kStrided) std::ignore = as_written(tensor, name, operation);
+    entries.push_back(entry_of(name, tensor, operation));
+    by_name[name] = &tensor;
+  }
+  sink.write(write_safetensors(entries, metadata, operation));
+  for (const auto& entry : entries) {
+    const at::Tensor tensor = as_written(*by_name.at(entry.name), entry.name, operation);
+    sink.write(bytes_of(tensor));
+  }
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::string_view operation)
+    : file_(std::make_shared<archive::MappedFile>(path, operation)),
+      origin_{.path = path.string(), .operation = std::string(operation)},
+      header_(archive::read_safetensors(file_->text(), origin_)) {}
+
+NamedTensors SafetensorsFile::tensors() const {
+  NamedTensors list;
+  std::unordered_map<std::string_view, at::Tensor> by_name;
+  for (const auto& entry : header_.tensors) {
+    const auto dtype = dtype_of_safetensors(entry.dtype);
+    if (!dtype) origin_.broken("tensor {} is of dtype {}, which LibTorch lacks", entry.name, entry.dtype);
+    const std::vector<int64_t> sizes(entry.shape.begin(), entry.shape.end());
+    list.emplace_back(entry.name, mapped_tensor(file_, header_.data_begin + entry.begin, sizes, *dtype));
+    by_name[entry.name] = list.back().second;
+  }
+  for (const auto& [name, of] : header_.metadata) {
+    const auto found = by_name.find(of);
+    if (found != by_name.end() && !by_name.contains(name)) list.emplace_back(name, found->second);
+  }
+  return list;
+}
+
+}  // namespace accelerate::checkpoint

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/checkpoint/save.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <iterator>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "accelerate/archive/mapped_file.hpp"
+#include "accelerate/archive/new_file.hpp"
+#include "accelerate/base/log.hpp"
+#include "accelerate/checkpoint/write.hpp"
+
+namespace accelerate::checkpoint {
+
+using archive::Manifest;
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+constexpr std::string_view called = "save_state";
+constexpr const char* library = "accelerate-cpp 0.1";
+
+std::string text_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+template <typename Function>
+std::exception_ptr attempt(const Function& function) {
+  try {
+    function();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void append(Manifest& whole, Manifest part) {
+  std::move(part.files.begin(), part.files.end(), std::back_inserter(whole.files));
+  std::move(part.parts.begin(), part.parts.end(), std::back_inserter(whole.parts));
+  std::move(part.ranges.begin(), part.ranges.end(), std::back_inserter(whole.ranges));
+}
+
+// A rank's part as text and back; only this library writes and reads it.
+Manifest part_from(const std::string& text) { return archive::read_manifest(text, {"a rank's part", "save_state"}); }
+
+}  // namespace
+
+/// One checkpoint in the making, as one rank sees it.
+struct Saver::Making {
+  comm::Group node;  // those who write to the same folder; its rank 0 leads
+  fs::path place, folder;
+  std::unique_ptr<archive::NewFolder> held;  // the leader's
+  Manifest manifest;                         // the leader's
+  Part part;
+  std::optional<int64_t> total_limit;
+  bool durable = true;
+
+  [[nodiscard]] bool leads() const { return node.rank() == 0; }
+
+  // The leader's, when all parts are there.
+  void commit(const std::vector<std::string>& parts) {
+    for (const std::string& text : parts) append(manifest, part_from(text));
+    add_strangers(folder, manifest, called);
+    held->commit(manifest, durable);
+    if (!total_limit) return;
+    const auto all = archive::numbered_checkpoints(place.parent_path());
+    for (auto i = static_cast<size_t>(*total_limit); i < all.size(); ++i) archive::remove_checkpoint(all[i]);
+  }
+
+  // Beside the training nobody talks: ranks leave their parts in the folder.
+  [[nodiscard]] fs::path done_file(int64_t rank) const { return folder / fmt::format(".part_{}", rank); }
+  void leave_part(const std::string& text) const {
+    archive::NewFile file(done_file(node.rank()), called);
+    file.sink().write(text);
+    file.commit(archive::Existing::replace);
+  }
+  [[nodiscard]] std::vector<std::string> take_parts() const {
+    std::vector<std::string> parts;
+    const auto deadline = std::chrono::steady_clock::now() + node.timeout();
+    for (int64_t rank = 0; rank < node.size(); ++rank) {
+      while (!fs::exists(done_file(rank))) {
+        if (std::chrono::steady_clock::now() > deadline) {
+          base::fail(ErrorKind::peer, node.place(), called,
+                     "rank {} of those that write to {} has not written its part after {} s", rank, place.string(),
+                     std::chrono::duration_cast<std::chrono::seconds>(node.timeout()).count());
+        }
+        std::this_thread::sleep_for(2ms);
+      }
+      parts.emplace_back(archive::MappedFile(done_file(rank), called).text());
+      if (parts.back().starts_with('!')) {
+        base::fail(ErrorKind::io, node.place(), called, "another rank failed: {}", parts.back().substr(1));
+      }
+    }
+    for (int64_t rank = 0; rank < node.size(); ++rank) fs::remove(done_file(rank));
+    return parts;
+  }
+};
+
+struct Saver::Background {
+  std::unique_ptr<Making> making;
+  Content content;
+  std::exception_ptr failure;
+  std::atomic<bool> done{false};
+  std::jthread thread;
+
+  void run() {
+    failure = attempt([&] {
+      Manifest mine;
+      const auto failed = attempt([&] { mine = write(making->folder, content, making->part, called); });
+      if (failed) {
+        making->leave_part("!" + text_of(failed));
+        std::rethrow_exception(failed);
+      }
+      making->leave_part(archive::write_manifest(mine));
+      if (making->leads()) making->commit(making->take_parts());
+    });
+    // The leader alone removes the folder; the others may still be writing to it.
+    done = true;
+  }
+};
+
+Saver::Saver(comm::Group group) : group_(std::move(group)) {}
+
+Saver::~Saver() {
+  if (!background_) return;
+  background_->thread.join();
+  if (background_->failure) {
+    base::log(base::LogLevel::error, group_.place(), "{}", text_of(background_->failure));
+  }
+}
+
+bool Saver::busy() const {
+  // Rank 0's word counts for all.
+  const bool mine = background_ && !background_->done;
+  return group_.size() == 1 ? mine : group_.broadcast_bytes(mine ? "1" : "0") == "1";
+}
+
+void Saver::agree(const std::exception_ptr& mine, std::string_view doing) const {
+  if (group_.size() == 1) {
+    if (mine) std::rethrow_exception(mine);
+    return;
+  }
+  const auto all = group_.all_gather_bytes(mine ? text_of(mine) : "");
+  if (mine) std::rethrow_exception(mine);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    base::fail(ErrorKind::io, group_.place(), called, "{}: rank {} failed: {}", doing, rank, all[rank]);
+  }
+}
+
+bool Saver::ready(const SaveOptions& options) {
+  if (options.async && options.when_busy == WhenBusy::skip && busy()) return false;
+  wait();
+  return true;
+}
+
+void Saver::save(const Content& content, const SaveRequest& request) {
+  if (request.total_limit && *request.total_limit < 1) {
+    base::fail(ErrorKind::usage, group_.place(), called, "total_limit is {}, must be at least 1", *request.total_limit);
+  }
+  auto making = begin(request);
+  agree(attempt([&] {
+          if (request.hook) request.hook(making->folder);
+        }),
+        "a hook");
+  making->manifest = {.library = library, .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
+  if (request.options.async) {
+    save_beside(content, std::move(making));
+  } else {
+    save_now(content, *making);
+  }
+}
+
+std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
+  auto making = std::make_unique<Making>();
+  making->node = group_;
+  if (request.on_each_node && group_.size() > 1) {
+    if (!node_) {
+      const auto hosts = group_.all_gather_bytes(base::host_name());
+      const auto first = std::find(hosts.begin(), hosts.end(), base::host_name());
+      node_ = group_.split(first - hosts.begin());
+    }
+    making->node = *node_;
+  }
+  making->place = request.place;
+  making->durable = request.options.durable;
+  making->total_limit = request.total_limit;
+  making->part = {.rank = group_.rank(),
+                  .writer = request.options.share_work ? making->node.rank()
+                            : making->leads()          ? 0
+                                                       : -1,
+                  .writers = request.options.share_work ? making->node.size() : 1,
+                  .accelerator = request.accelerator,
+                  .durable = request.options.durable};
+  const auto failure = attempt([&] {
+    if (making->leads()) making->held = std::make_unique<archive::NewFolder>(request.place, called);
+  });
+  agree(failure, "the folder");
+  const std::string made = making->leads() ? making->held->path().string() : "";
+  making->folder = making->node.size() == 1 ? made : making->node.broadcast_bytes(made);
+  return making;
+}
+
+void Saver::save_now(const Content& content, Making& making) {
+  Manifest mine;
+  agree(attempt([&] { mine = write(making.folder, content, making.part, called); }), "writing");
+  const std::string text = archive::write_manifest(mine);
+  const auto parts = making.node.size() == 1 ? std::vector{text} : making.node.gather_bytes(text);
+  agree(attempt([&] {
+          if (making.leads()) making.commit(parts);
+        }),
+        "the end");
+}
+
+void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) {
+  background_ = std::make_unique<Background>();
+  background_->content = snapshot(content, std::move(buffers_));
+  background_->making = std::move(making);
+  background_->thread = std::jthread([background = background_.get()] { background->run(); });
+}
+
+void Saver::wait() {
+  if (!background_) return;
+  background_->thread.join();
+  const auto failure = background_->failure;
+  // The leader's folder is in its place; a failed one goes when all have ended.
+  buffers_ = std::move(background_->content);
+  const auto ended = std::move(background_);
+  agree(failure, "beside the training");
+}
+
+}  // namespace accelerate::checkpoint

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The format is torch/serialization.py's: <name>/data.pkl, <name>/data/<key>, <name>/byteorder, <name>/version.
+#include "accelerate/checkpoint/torch_file.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "accelerate/archive/pickle.hpp"
+#include "accelerate/checkpoint/mapped_tensor.hpp"
+
+namespace accelerate::checkpoint {
+
+using archive::PickleDict;
+using archive::PickleEntries;
+using archive::PickleGlobal;
+using archive::PickleItems;
+using archive::PickleList;
+using archive::PickleObject;
+using archive::PicklePersistent;
+using archive::PickleTuple;
+using archive::PickleValue;
+
+namespace {
+
+constexpr std::string_view folder_in_zip = "archive/";
+
+PickleValue size_tuple(c10::IntArrayRef numbers) {
+  PickleItems items;
+  for (const int64_t number : numbers) items.emplace_back(number);
+  return py_tuple(std::move(items));
+}
+
+}  // namespace
+
+PickleValue py_dict(PickleEntries entries) {
+  PickleDict dict;
+  *dict.entries = std::move(entries);
+  return dict;
+}
+PickleValue py_list(PickleItems items) {
+  PickleList list;
+  *list.items = std::move(items);
+  return list;
+}
+PickleValue py_tuple(PickleItems items) {
+  PickleTuple tuple;
+  *tuple.items = std::move(items);
+  return tuple;
+}
+PickleValue py_object(std::string module, std::string name, PickleItems arguments, PickleValue state) {
+  auto parts = std::make_shared<PickleObject::Parts>();
+  parts->global = {std::move(module), std::move(name)};
+  parts->arguments = std::move(arguments);
+  parts->state = std::move(state);
+  return PickleObject{std::move(parts)};
+}
+
+PickleValue TorchFileWriter::tensor(const at::Tensor& tensor, std::string_view name) {
+  const auto names = tensor.defined() ? names_of(tensor.scalar_type()) : std::nullopt;
+  if (!names || names->storage.empty()) {
+    base::fail(
+        ErrorKind::usage, {}, operation_, "{} is {}, which torch.load does not read from such a file", name,
+        tensor.defined() ? fmt::format("of dtype {}", c10::toString(tensor.scalar_type())) : "an undefined tensor");
+  }
+  if (tensor.layout() != c10::kStrided) std::ignore = as_written(tensor, name, operation_);
+  const auto [known, is_new] = known_.try_emplace(tensor.unsafeGetTensorImpl(), storages_.size());
+  if (is_new) storages_.push_back(tensor);
+  PicklePersistent storage;
+  *storage.id = {std::string("storage"), PickleGlobal{"torch", std::string(names->storage)},
+                 std::to_string(known->second), std::string("cpu"), tensor.numel()};
+  std::vector<int64_t> strides(static_cast<size_t>(tensor.dim()));  // as it is written: row-major
+  int64_t step = 1;
+  for (size_t i = strides.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= std::max<int64_t>(tensor.size(static_cast<int64_t>(i)), 1);
+  }
+  return py_object("torch._utils", "_rebuild_tensor_v2",
+                   {storage, int64_t{0}, size_tuple(tensor.sizes()), size_tuple(strides), false,
+                    py_object("collections", "OrderedDict", {})});
+}
+
+void TorchFileWriter::write(archive::Sink& sink, const PickleValue& root) const {
+  archive::ZipWriter zip(sink);
+  const std::string folder(folder_in_zip);
+  zip.add(folder + "data.pkl", archive::pickle(root));
+  zip.add(folder + "byteorder", "little");
+  for (size_t i = 0; i < storages_.size(); ++i) {
+    const at::Tensor tensor = as_written(storages_[i], "a tensor", operation_);
+    zip.add(fmt::format("{}data/{}", folder, i), bytes_of(tensor));
+  }
+  zip.add(folder + "version", "3\n");
+  zip.finish();
+}
+
+TorchFile::TorchFile(const std::filesystem::path& path, std::string_view operation)
+    : file_(std::make_shared<archive::MappedFile>(path, operation)),
+      archive_(file_->text(), {.path = path.string(), .operation = std::string(operation)}) {}
+
+at::Tensor TorchFile::storage(const archive::TorchTensor& of) const {
+  const auto known = storages_.find(of.storage + "/" + of.dtype);
+  if (known != storages_.end()) return known->second;
+  const auto dtype = dtype_of_safetensors(of.dtype);
+  if (!dtype)
+    origin().broken("the tensor {} is of dtype {}, which LibTorch lacks", archive::in_quotes(of.path), of.dtype);
+  const auto elements = static_cast<int64_t>((of.end - of.begin) / (of.bits / 8));
+  return storages_.emplace(of.storage + "/" + of.dtype, mapped_tensor(file_, of.begin, {elements}, *dtype))
+      .first->second;
+}
+
+at::Tensor TorchFile::tensor(const PickleValue& value, const std::string& path) const {
+  const archive::TorchTensor found = archive_.tensor(value, path);
+  const std::vector<int64_t> sizes(found.shape.begin(), found.shape.end());
+  const std::vector<int64_t> strides(found.stride.begin(), found.stride.end());
+  const auto offset = found.elements == 0 ? 0 : static_cast<int64_t>(found.offset);
+  return storage(found).as_strided(sizes, strides, offset);
+}
+
+NamedTensors TorchFile::tensors() const {
+  const PickleEntries* entries = archive::entries_of(root());
+  if (entries == nullptr) origin().broken("it holds {}, expected a dict of tensors", root().kind());
+  NamedTensors list;
+  for (const auto& [key, value] : *entries) {
+    const auto* name = key.as<std::string>();
+    if (name == nullptr) origin().broken("a tensor's name is {}, expected a text", key.kind());
+    list.emplace_back(*name, tensor(value, *name));
+  }
+  return list;
+}
+
+}  // namespace accelerate::checkpoint

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights alone: files and folders as save_model() of Hugging Face Accelerate writes them.
+#include "accelerate/checkpoint/weights.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "accelerate/archive/mapped_file.hpp"
+#include "accelerate/archive/new_file.hpp"
+#include "accelerate/archive/weight_index.hpp"
+#include "accelerate/checkpoint/safetensors_file.hpp"
+#include "accelerate/checkpoint/torch_file.hpp"
+
+namespace accelerate::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array<std::string_view, 2> whole_names{"model.safetensors", "pytorch_model.bin"};
+
+bool is_safetensors(const fs::path& path) { return path.extension() == ".safetensors"; }
+
+// What is wrong is said by whoever writes there.
+void make_parent_of(const fs::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+}
+
+void write_weights_file(archive::Sink& sink, const NamedTensors& tensors, bool safetensors,
+                        std::string_view operation) {
+  if (safetensors) return write_safetensors_file(sink, tensors, operation);
+  TorchFileWriter writer(operation);
+  archive::PickleEntries entries;
+  for (const auto& [name, tensor] : tensors) entries.emplace_back(name, writer.tensor(tensor, name));
+  writer.write(sink, py_dict(std::move(entries)));
+}
+
+// Greedy, in order; what is larger than a shard is one by itself (huggingface_hub's
+// split_torch_state_dict_into_shards).
+std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t most) {
+  const auto left_out = tied(tensors);
+  std::vector<NamedTensors> shards;
+  NamedTensors current;
+  uint64_t bytes = 0;
+  std::map<std::string, std::vector<size_t>> followers;  // tied to a name
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto other = left_out.find(tensors[i].first);
+    if (other != left_out.end()) followers[other->second].push_back(i);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (left_out.contains(name)) continue;
+    const uint64_t size = tensor.defined() && tensor.layout() == c10::kStrided ? tensor.nbytes() : 0;
+    NamedTensors with_ties{{name, tensor}};
+    for (const size_t i : followers[name]) with_ties.push_back(tensors[i]);
+    if (size > most) {
+      shards.push_back(std::move(with_ties));
+      continue;
+    }
+    if (bytes + size > most) {
+      shards.push_back(std::exchange(current, {}));
+      bytes = 0;
+    }
+    std::move(with_ties.begin(), with_ties.end(), std::back_inserter(current));
+    bytes += size;
+  }
+  if (!current.empty() || shards.empty()) shards.push_back(std::move(current));
+  return shards;
+}
+
+std::string shard_name(std::string_view whole, size_t number, size_t of) {
+  const auto dot = whole.find('.');
+  return fmt::format("{}-{:05}-of-{:05}{}", whole.substr(0, dot), number + 1, of, whole.substr(dot));
+}
+
+std::string index_text(const std::vector<NamedTensors>& shards, std::string_view whole) {
+  json map = json::object();
+  uint64_t total = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto left_out = tied(shards[i]);
+    for (const auto& [name, tensor] : shards[i]) {
+      map[name] = shard_name(whole, i, shards.size());
+      if (!left_out.contains(name)) total += tensor.nbytes();
+    }
+  }
+  return json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n";
+}
+
+// Weights that are of another number of shards: whoever reads the folder would take them for these.
+void remove_stale(const fs::path& folder, const std::set<std::string>& kept) {
+  std::vector<fs::path> stale;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (kept.contains(name)) continue;
+    for (const std::string_view whole : whole_names) {
+      const std::string stem(whole.substr(0, whole.find('.'))), suffix(whole.substr(whole.find('.')));
+      const bool shard =
+          name.starts_with(stem + "-") && name.find("-of-") != std::string::npos && name.ends_with(suffix);
+      if (name == whole || name == std::string(whole) + ".index.json" || shard) stale.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : stale) fs::remove(path, error);
+}
+
+NamedTensors read_sharded(const fs::path& index, std::string_view operation) {
+  const archive::MappedFile file(index, operation);
+  const archive::Origin origin{.path = index.string(), .operation = std::string(operation)};
+  std::map<std::string, NamedTensors> files;
+  NamedTensors tensors;
+  for (const auto& [name, shard] : archive::read_weight_index(file.text(), origin)) {
+    const auto [found, is_new] = files.try_emplace(shard);
+    if (is_new) found->second = read_weights(index.parent_path() / shard, operation);
+    const auto tensor =
+        std::find_if(found->second.begin(), found->second.end(), [&](const auto& one) { return one.first == name; });
+    if (tensor == found->second.end()) {
+      origin.broken("{} is not in the file {}", archive::in_quotes(name), archive::in_quotes(shard));
+    }
+    tensors.push_back(*tensor);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+uint64_t parse_size(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr std::array<Unit, 6> units{
+      {{"GIB", 1024.0 * 1024 * 1024}, {"MIB", 1024.0 * 1024}, {"KIB", 1024.0}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}};
+  std::string upper(text);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  double factor = 1;
+  std::string_view digits = upper;
+  for (const auto& unit : units) {
+    if (!digits.ends_with(unit.name)) continue;
+    digits.remove_suffix(unit.name.size());
+    factor = text.ends_with('b') ? unit.bytes / 8 : unit.bytes;  // bits, in Accelerate's way
+    break;
+  }
+  double number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size() || !(number >= 0) || number * factor > 9e18) {
+    base::fail(ErrorKind::usage, {}, "save_model",
+               "max_shard_size is {}, must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB (\"5GB\")",
+               archive::in_quotes(text));
+  }
+  return static_cast<uint64_t>(number * factor);
+}
+
+void save_weights(const fs::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
+                  std::string_view operation) {
+  const auto shards = shards_of(tensors, parse_size(options.max_shard_size));
+  const std::string_view whole = whole_names[options.safe_serialization ? 0 : 1];
+  make_parent_of(folder / whole);
+  std::set<std::string> names;
+  // All of them are written before one takes its place; the index comes last.
+  std::vector<std::unique_ptr<archive::NewFile>> files;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size());
+    files.push_back(std::make_unique<archive::NewFile>(folder / name, operation));
+    write_weights_file(files.back()->sink(), shards[i], options.safe_serialization, operation);
+    names.insert(name);
+  }
+  if (shards.size() > 1) {
+    const std::string name = std::string(whole) + ".index.json";
+    files.push_back(std::make_unique<archive::NewFile>(folder / name, operation));
+    files.back()->sink().write(index_text(shards, whole));
+    names.insert(name);
+  }
+  for (auto& file : files) file->commit(archive::Existing::replace);
+  remove_stale(folder, names);
+}
+
+void save_file(const fs::path& path, const NamedTensors& tensors, std::string_view operation) {
+  make_parent_of(path);
+  archive::NewFile file(path, operation);
+  write_weights_file(file.sink(), tensors, is_safetensors(path), operation);
+  file.commit(archive::Existing::replace);
+}
+
+NamedTensors read_weights(const fs::path& path, std::string_view operation) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    for (const std::string_view name : whole_names) {
+      if (fs::exists(path / name, error)) return read_weights(path / name, operation);
+      const fs::path index = path / (std::string(name) + ".index.json");
+      if (fs::exists(index, error)) return read_sharded(index, operation);
+    }
+    base::fail(ErrorKind::io, {}, operation, "{} has neither {}, nor {}, nor an index of either", path.string(),
+               whole_names[0], whole_names[1]);
+  }
+  if (path.extension() == ".json") return read_sharded(path, operation);
+  return is_safetensors(path) ? SafetensorsFile(path, operation).tensors() : TorchFile(path, operation).tensors();
+}
+
+}  // namespace accelerate::checkpoint

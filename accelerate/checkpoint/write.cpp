@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/checkpoint/write.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "accelerate/archive/checksum.hpp"
+#include "accelerate/archive/mapped_file.hpp"
+#include "accelerate/archive/sink.hpp"
+#include "accelerate/checkpoint/names.hpp"
+#include "accelerate/checkpoint/python_state.hpp"
+#include "accelerate/checkpoint/safetensors_file.hpp"
+
+namespace accelerate::checkpoint {
+
+using archive::Manifest;
+using archive::PickleValue;
+
+namespace {
+
+/// A file to be written, and what the manifest says of it.
+struct Job {
+  std::string kind;
+  int64_t index = 0;
+  std::string name;
+  std::function<void(archive::Sink&)> write;
+  std::vector<archive::ManifestRange> ranges{};
+};
+
+archive::ManifestRange whole(std::string tensor, const at::Tensor& of, std::string file, std::string key) {
+  const std::vector<uint64_t> sizes(of.sizes().begin(), of.sizes().end());
+  return {std::move(tensor), sizes, 0, static_cast<uint64_t>(of.numel()), std::move(file), std::move(key)};
+}
+
+class Jobs {
+ public:
+  Jobs(const Content& content, std::string_view operation) : content_(content), operation_(operation) {}
+
+  // What all ranks have alike.
+  std::vector<Job> common() {
+    for (size_t i = 0; i < content_.models.size(); ++i) {
+      weights("model", static_cast<int64_t>(i), model_file(static_cast<int64_t>(i)), fmt::format("model.{}/", i),
+              content_.models[i]);
+    }
+    if (!content_.masters.empty())
+      weights("master_weights", 0, std::string(masters_file), "masters/", content_.masters);
+    for (size_t i = 0; i < content_.optimizers.size(); ++i) optimizer(static_cast<int64_t>(i), content_.optimizers[i]);
+    states("scheduler", content_.schedulers, scheduler_file);
+    states("loader", content_.loaders, loader_file);
+    if (content_.scaler) {
+      value("scaler", 0, std::string(scaler_file), [this](TorchFileWriter&) { return to_python(*content_.scaler); });
+    }
+    for (size_t i = 0; i < content_.customs.size(); ++i) custom(static_cast<int64_t>(i), content_.customs[i]);
+    return std::move(jobs_);
+  }
+
+  // What is this rank's own.
+  std::vector<Job> own(const Part& part) {
+    value("random_states", part.rank, random_file(part.rank), [this, part](TorchFileWriter& writer) {
+      RandomStates states = content_.random;
+      states.step = content_.accumulated;
+      return to_python(states, part.accelerator, writer);
+    });
+    if (content_.window) {
+      value("window", part.rank, window_file(part.rank),
+            [this](TorchFileWriter& writer) { return window(*content_.window, writer); });
+    }
+    return std::move(jobs_);
+  }
+
+ private:
+  void weights(const char* kind, int64_t index, const std::string& name, const std::string& prefix,
+               const NamedTensors& tensors) {
+    Job job{kind, index, name,
+            [&tensors, this](archive::Sink& sink) { write_safetensors_file(sink, tensors, operation_); }};
+    const auto left_out = tied(tensors);
+    for (const auto& [key, tensor] : tensors) {
+      const auto other = left_out.find(key);
+      job.ranges.push_back(whole(prefix + key, tensor, name, other == left_out.end() ? key : other->second));
+    }
+    jobs_.push_back(std::move(job));
+  }
+
+  void value(const char* kind, int64_t index, const std::string& name,
+             std::function<PickleValue(TorchFileWriter&)> make) {
+    jobs_.push_back({kind, index, name, [make = std::move(make), this](archive::Sink& sink) {
+                       TorchFileWriter writer(operation_);
+                       const PickleValue root = make(writer);
+                       writer.write(sink, root);
+                     }});
+  }
+
+  void optimizer(int64_t index, const state::OptimizerState& state) {
+    const std::string name = optimizer_file(index);
+    value("optimizer", index, name, [&state](TorchFileWriter& writer) { return to_python(state, writer); });
+    for (const auto& [number, tensors] : state.tensors) {
+      for (const auto& [key, tensor] : tensors) {
+        jobs_.back().ranges.push_back(whole(fmt::format("optimizer.{}/{}.{}", index, number, key), tensor, name,
+                                            fmt::format("state.{}.{}", number, key)));
+      }
+    }
+  }
+
+  template <typename State>
+  void states(const char* kind, const std::vector<std::optional<State>>& list, std::string (*name)(int64_t)) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!list[i]) continue;
+      const auto index = static_cast<int64_t>(i);
+      value(kind, index, name(index), [&state = *list[i]](TorchFileWriter&) { return to_python(state); });
+    }
+  }
+
+  void custom(int64_t index, const CustomState& state) {
+    value("custom", index, custom_file(index), [&state](TorchFileWriter& writer) -> PickleValue {
+      if (const auto* text = std::get_if<std::string>(&state)) return archive::PickleBytes{*text};
+      return dict(std::get<NamedTensors>(state), writer);
+    });
+  }
+
+  static PickleValue dict(const NamedTensors& tensors, TorchFileWriter& writer) {
+    archive::PickleEntries entries;
+    for (const auto& [name, tensor] : tensors) entries.emplace_back(name, writer.tensor(tensor, name));
+    return py_dict(std::move(entries));
+  }
+
+  static PickleValue window(const OpenWindow& window, TorchFileWriter& writer) {
+    return py_dict({{std::string("micro_batches"), window.micro_batches},
+                    {std::string("loss_unit"), window.loss_unit},
+                    {std::string("count"), window.count},
+                    {std::string("undivided"), window.undivided},
+                    {std::string("gradients"), dict(window.gradients, writer)}});
+  }
+
+  const Content& content_;
+  std::string_view operation_;
+  std::vector<Job> jobs_;
+};
+
+archive::ManifestFile carry_out(const std::filesystem::path& folder, const Job& job, bool durable,
+                                std::string_view operation) {
+  archive::FileSink sink(folder / job.name, operation);
+  job.write(sink);
+  sink.finish(durable);
+  return {job.name, sink.written(), sink.checksum()};
+}
+
+// As many threads as there are processors; the largest files come first in the list. The first failure counts.
+std::vector<archive::ManifestFile> carry_out_all(const std::filesystem::path& folder, const std::vector<Job>& jobs,
+                                                 bool durable, std::string_view operation) {
+  std::vector<archive::ManifestFile> files(jobs.size());
+  std::vector<std::exception_ptr> failures(jobs.size());
+  std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+  const auto work = [&] {
+    for (size_t i = next++; i < jobs.size() && !failed; i = next++) {
+      try {
+        files[i] = carry_out(folder, jobs[i], durable, operation);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const size_t most = std::min<size_t>({jobs.size(), std::max(1U, std::thread::hardware_concurrency()), 8});
+    for (size_t i = 1; i < most; ++i) threads.emplace_back(work);
+    work();
+  }
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return files;
+}
+
+}  // namespace
+
+Manifest write(const std::filesystem::path& folder, const Content& content, const Part& part,
+               std::string_view operation) {
+  // Each list of jobs refers to its maker.
+  Jobs of_all(content, operation), of_rank(content, operation);
+  std::vector<Job> jobs;
+  if (part.writer >= 0) {
+    int64_t number = 0;
+    for (Job& job : of_all.common()) {
+      if (number++ % part.writers == part.writer) jobs.push_back(std::move(job));
+    }
+  }
+  for (Job& job : of_rank.own(part)) jobs.push_back(std::move(job));
+  Manifest manifest;
+  manifest.files = carry_out_all(folder, jobs, part.durable, operation);
+  for (Job& job : jobs) {
+    manifest.parts.push_back({job.kind, job.index, {job.name}});
+    std::move(job.ranges.begin(), job.ranges.end(), std::back_inserter(manifest.ranges));
+  }
+  return manifest;
+}
+
+void add_strangers(const std::filesystem::path& folder, Manifest& manifest, std::string_view operation) {
+  std::set<std::string> known;
+  for (const auto& file : manifest.files) known.insert(file.name);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (known.contains(name)) continue;
+    if (!entry.is_regular_file()) {
+      base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which takes files only",
+                 entry.path().string());
+    }
+    const archive::MappedFile file(entry.path(), operation);
+    manifest.files.push_back({name, file.size(), archive::checksum_of(file.text())});
+    manifest.parts.push_back({"other", 0, {name}});
+  }
+}
+
+}  // namespace accelerate::checkpoint

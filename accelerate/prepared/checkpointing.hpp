@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was prepared, saved and loaded as a whole.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "accelerate/checkpoint/project.hpp"
+#include "accelerate/checkpoint/save.hpp"
+#include "accelerate/checkpoint/weights.hpp"
+#include "accelerate/prepared/custom_state.hpp"
+#include "accelerate/prepared/shared.hpp"
+
+namespace accelerate::prepared {
+
+using checkpoint::ProjectConfiguration;
+
+class ModelCore;
+
+struct LoadOptions {
+  /// Every file's checksum is compared before anything is loaded.
+  bool verify = true;
+  /// Models have exactly the tensors of the checkpoint. Off: what is on one side only stays as it is; shapes are equal
+  /// all the same.
+  bool strict = true;
+};
+
+/// What load_state() found.
+struct LoadedState {
+  std::filesystem::path path{};
+  int64_t step = 0;        ///< optimizer steps that had been made
+  int64_t epoch = 0;       ///< of the first loader; the pass over it that comes next is of this epoch
+  int64_t world_size = 0;  ///< ranks of the job that saved it; 0: not known, it is of Hugging Face Accelerate
+  /// Newer checkpoints that were passed over, and why: "checkpoint_9: optimizer.bin is missing".
+  std::vector<std::string> passed_over{};
+};
+
+/// What of a model's names did not meet.
+struct LoadedModel {
+  std::vector<std::string> missing{};     ///< in the model, not in the file
+  std::vector<std::string> unexpected{};  ///< in the file, not in the model
+  bool operator==(const LoadedModel&) const = default;
+};
+
+/// Copies saved tensors into a model's. Every rank gives the same.
+/// Throws Error (data) where shapes differ, or, strict, where names do, with all of them; then nothing is changed.
+LoadedModel load_weights(const ModelCore& model, const checkpoint::NamedTensors& saved, bool strict,
+                         std::string_view operation);
+/// Parameters and buffers, by their names.
+[[nodiscard]] checkpoint::NamedTensors weights_of(const ModelCore& model);
+
+/// A hook of save_state() or load_state(): folder in the making, or that is loaded.
+using StateHook = std::function<void(const std::filesystem::path& folder)>;
+
+/// While it lives, and is not removed, a hook is called.
+class HookHandle {
+ public:
+  HookHandle() = default;
+  explicit HookHandle(std::function<void()> remove) : remove_(std::move(remove)) {}
+  void remove() {
+    if (remove_) std::exchange(remove_, {})();
+  }
+
+ private:
+  std::function<void()> remove_;
+};
+
+/// Saves and loads what the registry of one Accelerator holds. Its functions are collective, but the registering ones.
+class Checkpointing {
+ public:
+  Checkpointing(std::shared_ptr<Shared> shared, ProjectConfiguration project);
+
+  std::optional<std::filesystem::path> save_state(const std::filesystem::path& folder,
+                                                  const checkpoint::SaveOptions& options);
+  LoadedState load_state(const std::filesystem::path& folder, const LoadOptions& options);
+  void wait() { saver_.wait(); }
+  void save_model(const ModelCore& model, const std::filesystem::path& folder,
+                  const checkpoint::WeightsOptions& options);
+  LoadedModel load_model(const ModelCore& model, const std::filesystem::path& path, bool strict);
+  void save(const checkpoint::NamedTensors& tensors, const std::filesystem::path& path);
+
+  void add_custom(CustomObject object) { customs_.push_back(std::move(object)); }
+  HookHandle add_save_hook(StateHook hook) { return add(save_hooks_, std::move(hook)); }
+  HookHandle add_load_hook(StateHook hook) { return add(load_hooks_, std::move(hook)); }
+
+ private:
+  using Hooks = std::shared_ptr<std::list<StateHook>>;
+  static HookHandle add(const Hooks& hooks, StateHook hook);
+  [[nodiscard]] std::filesystem::path numbered_folder() const;
+  [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
+  /// The folder to load, chosen by rank 0 for all.
+  [[nodiscard]] LoadedState choose(const std::filesystem::path& folder, const LoadOptions& options) const;
+  void on_main(const std::function<void()>& write, std::string_view operation) const;
+
+  std::shared_ptr<Shared> shared_;
+  ProjectConfiguration project_;
+  std::vector<CustomObject> customs_;
+  /// Python's and NumPy's random states of the checkpoint that was loaded, for those that are saved.
+  archive::PickleValue python_random_{}, numpy_random_{};
+  Hooks save_hooks_ = std::make_shared<std::list<StateHook>>();
+  Hooks load_hooks_ = std::make_shared<std::list<StateHook>>();
+  checkpoint::Saver saver_;
+};
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Objects of the user's that are saved and loaded with the rest.
+#pragma once
+
+#include <torch/ordered_dict.h>
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/checkpoint/content.hpp"
+
+namespace accelerate::prepared {
+
+struct CustomObject {
+  std::function<checkpoint::CustomState()> save;
+  std::function<void(const checkpoint::CustomState&)> load;
+};
+
+using TensorDict = torch::OrderedDict<std::string, at::Tensor>;
+
+/// Tensors by name, as modules and ExponentialMovingAverage have them.
+template <typename Object>
+concept HasTensorState = requires(Object& object, const TensorDict& saved) {
+  { object.state_dict() } -> std::convertible_to<TensorDict>;
+  object.load_state_dict(saved);
+};
+/// Bytes that only it knows.
+template <typename Object>
+concept HasByteState = requires(Object& object, const std::string& saved) {
+  { object.state() } -> std::convertible_to<std::string>;
+  object.load_state(saved);
+};
+template <typename Object>
+concept Checkpointable = HasTensorState<Object> || HasByteState<Object>;
+
+inline checkpoint::NamedTensors named(const TensorDict& dict) {
+  checkpoint::NamedTensors tensors;
+  for (const auto& item : dict) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+/// object   kept by whoever calls: by the pointer, or by its owner
+template <Checkpointable Object>
+CustomObject custom_object(std::shared_ptr<Object> object) {
+  const auto wrong = [](std::string_view has) {
+    base::fail(ErrorKind::data, {}, "load_state",
+               "the saved state of a registered object is {}; were the objects "
+               "registered in another order?",
+               has);
+  };
+  if constexpr (HasTensorState<Object>) {
+    return {[object] { return checkpoint::CustomState(named(object->state_dict())); },
+            [object, wrong](const checkpoint::CustomState& state) {
+              const auto* tensors = std::get_if<checkpoint::NamedTensors>(&state);
+              if (tensors == nullptr) return wrong("bytes, expected tensors");
+              TensorDict dict;
+              for (const auto& [name, tensor] : *tensors) dict.insert(name, tensor.clone());
+              object->load_state_dict(dict);
+            }};
+  } else {
+    return {[object] { return checkpoint::CustomState(std::string(object->state())); },
+            [object, wrong](const checkpoint::CustomState& state) {
+              const auto* bytes = std::get_if<std::string>(&state);
+              if (bytes == nullptr) return wrong("tensors, expected bytes");
+              object->load_state(*bytes);
+            }};
+  }
+}
+
+template <typename Object>
+struct OfPointer {
+  using type = Object;
+};
+template <typename Object>
+struct OfPointer<std::shared_ptr<Object>> {
+  using type = Object;
+};
+
+/// A shared pointer as it is; to an object that its owner keeps, one that keeps nothing.
+template <typename Object>
+std::shared_ptr<Object> custom_pointer(const std::shared_ptr<Object>& object) {
+  return object;
+}
+template <typename Object>
+std::shared_ptr<Object> custom_pointer(Object& object) {
+  return {std::shared_ptr<void>(), &object};
+}
+
+/// position   in the call of register_for_checkpointing(), from 0: the compiler's message names it
+template <std::size_t position, typename Object>
+constexpr void check_checkpointable() {
+  static_assert(Checkpointable<typename OfPointer<std::remove_cvref_t<Object>>::type>,
+                "register_for_checkpointing() takes objects that have state() and load_state() of a std::string, or "
+                "state_dict() and load_state_dict() of a torch::OrderedDict<std::string, at::Tensor>; the number in "
+                "check_checkpointable<number, type> says which of them has neither");
+}
+template <typename... Objects>
+constexpr void check_all_checkpointable() {
+  []<std::size_t... position>(std::index_sequence<position...>) { (check_checkpointable<position, Objects>(), ...); }
+  (std::index_sequence_for<Objects...>());
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that is stopped after any step and goes on from its checkpoint is the run that was not stopped, to the last
+// bit.
+#include "tests/testing.hpp"
+//
+#include <unistd.h>
+
+#include <set>
+
+#include "tests/accelerator/ranks.hpp"
+#include "tests/checkpoint/folder.hpp"
+#include "tests/world.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using testing::SharedFolder;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct SmallNetImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::relu(bn(first(x)));
+    return second(torch::dropout(x, 0.3, is_training()));
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 10));
+  torch::nn::BatchNorm1d bn = register_module("bn", torch::nn::BatchNorm1d(10));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(10, 3));
+};
+TORCH_MODULE(SmallNet);
+
+accelerate::data::Loader samples(int64_t count) {
+  const auto x = torch::arange(count * 6, torch::kFloat).remainder(23).reshape({count, 6}) / 11.5 - 1;
+  return accelerate::data::from_tensors(x, torch::arange(count).remainder(3), {.batch_size = 4, .shuffle = true});
+}
+
+/// Everything of a training that is to be saved.
+struct Training {
+  static constexpr int64_t kSamples = 44, kEpochs = 2;
+
+  Training(const accelerate::comm::Group& group, const AcceleratorOptions& options)
+      : accelerator(group, options), seeded(seed(accelerator)) {
+    accelerator.register_for_checkpointing(ema);
+  }
+  static SmallNet seed(Accelerator& accelerator) {
+    accelerator.set_seed(3, {.device_specific = true});
+    return {};
+  }
+
+  /// Stops after that many micro-batches of the whole run; returns each loss. each   called after each of them
+  std::vector<double> run(
+      int64_t last, const std::function<void()>& each = [] {}) {
+    std::vector<double> losses;
+    for (; done < last && epoch < kEpochs; ++epoch) {
+      for (auto& [x, label] : loader) {
+        auto window = accelerator.accumulate(model);
+        optimizer.zero_grad();
+        auto loss = torch::cross_entropy_loss(model(x), label);
+        accelerator.backward(loss);
+        optimizer.step();
+        scheduler.step();
+        if (accelerator.sync_gradients()) ema.update();
+        losses.push_back(loss.item<double>());
+        ++done;
+        each();
+        if (done == last) return losses;
+      }
+    }
+    return losses;
+  }
+  void load(const fs::path& folder) {
+    const auto loaded = accelerator.load_state(folder);
+    epoch = loaded.epoch;
+  }
+  /// All that it learned, as bytes.
+  std::string learned(bool with_buffers = true) {
+    torch::NoGradGuard no_grad;
+    std::string bytes;
+    const auto add = [&](const torch::Tensor& tensor) {
+      const auto flat = tensor.detach().contiguous();
+      bytes.append(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
+    };
+    for (const auto& tensor : seeded->parameters()) add(tensor);
+    // Rank 0's are everybody's at the next synchronised forward; the others' own are not saved.
+    if (with_buffers && accelerator.is_main_process()) {
+      for (const auto& tensor : seeded->buffers()) add(tensor);
+    }
+    for (const auto& tensor : ema.averages()) add(tensor);
+    for (const auto& tensor : seeded->parameters()) {
+      const auto found = adamw.state().find(tensor.unsafeGetTensorImpl());
+      if (found == adamw.state().end()) continue;
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(*found->second);
+      add(state.exp_avg());
+      add(state.exp_avg_sq());
+      bytes += std::to_string(state.step());
+    }
+    return bytes + std::to_string(scheduler->steps()) + "," + std::to_string(accelerator.loss_scale());
+  }
+
+  Accelerator accelerator;
+  SmallNet seeded;
+  torch::optim::AdamW adamw{seeded->parameters(), torch::optim::AdamWOptions(0.01)};
+  accelerate::optim::OneCycleLR one_cycle{adamw, 0.02, 40};
+  accelerate::data::Loader data = samples(kSamples);
+  decltype(accelerator.prepare(seeded)) model = accelerator.prepare(seeded);
+  decltype(accelerator.prepare(adamw)) optimizer = accelerator.prepare(adamw);
+  decltype(accelerator.prepare(one_cycle)) scheduler = accelerator.prepare(one_cycle);
+  decltype(accelerator.prepare(data)) loader = accelerator.prepare(data);
+  accelerate::optim::ExponentialMovingAverage ema{seeded, {.decay = 0.9}};
+  int64_t epoch = 0, done = 0;
+};
+
+int64_t all_micro_batches() {
+  Training whole(testing::world(), {.cpu = true});
+  return static_cast<int64_t>(whole.run(1'000'000).size());
+}
+
+/// Saves after each micro-batch, goes on from each in a training of its own, and compares its end with the whole one's.
+void check_every_stop(AcceleratorOptions options, const accelerate::SaveOptions& saving = {}) {
+  options.cpu = true;
+  const SharedFolder folder(testing::world());
+  const int64_t end = all_micro_batches();
+  std::vector<double> losses;
+  std::string learned;
+  {
+    Training whole(testing::world(), options);
+    losses = whole.run(end, [&] { whole.accelerator.save_state(folder.path / std::to_string(whole.done), saving); });
+    whole.accelerator.wait_for_checkpoint();
+    learned = whole.learned();
+  }
+  {
+    Training undisturbed(testing::world(), options);
+    CHECK(undisturbed.run(end) == losses);  // saving changes nothing
+    CHECK(undisturbed.learned() == learned);
+  }
+  for (int64_t stop = 1; stop < end; ++stop) {
+    CAPTURE(stop);
+    Training resumed(testing::world(), options);
+    resumed.run(stop % 3);  // what was before must not shine through
+    resumed.load(folder.path / std::to_string(stop));
+    resumed.done = stop;
+    CHECK(resumed.run(end) == std::vector<double>(losses.begin() + stop, losses.end()));
+    CHECK(resumed.learned() == learned);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a run resumed after any step is the same run: dropout, BatchNorm, AdamW, a schedule, an average, order") {
+  check_every_stop({});
+}
+
+TEST_CASE("so it is within an accumulation window, whose gradients are each rank's own") {
+  check_every_stop({.gradient_accumulation_steps = 3});
+}
+
+TEST_CASE("so it is in fp16 with a scale that moves") {
+  check_every_stop({.mixed_precision = accelerate::Precision::fp16,
+                    .gradient_accumulation_steps = 2,
+                    .grad_scaler = {.init_scale = 1e9, .growth_interval = 3}});
+}
+
+TEST_CASE("so it is in bfloat16 with float32 master weights") {
+  check_every_stop({.precision_policy = accelerate::precision::pure_bf16()});
+}
+
+TEST_CASE("so it is where checkpoints are written while training goes on, all ranks sharing the work") {
+  check_every_stop({}, {.async = true, .durable = false, .share_work = true});
+}
+
+TEST_CASE(
+    "with other numbers of ranks parameters and optimizer are the same, and no sample of the epoch is lost or "
+    "doubled") {
+  const auto& world = testing::world();
+  const SharedFolder folder(world);
+  const auto alone = world.split(world.rank());
+  const auto seen_by = [](Training& training, const accelerate::comm::Group& group, int64_t most) {
+    std::multiset<int64_t> seen;
+    for (auto& [x, label] : training.loader) {
+      for (const auto& number : numbers(group.all_gather(torch::round((x + 1) * 11.5).slice(1, 0, 1))))
+        seen.insert(number);
+      if (--most == 0) break;
+    }
+    return seen;
+  };
+  std::multiset<int64_t> all;
+  for (int64_t i = 0; i < Training::kSamples; ++i) all.insert((i * 6) % 23);
+  std::multiset<int64_t> first;
+  std::string learned;
+  {
+    Training training(world, {.cpu = true});
+    first = seen_by(training, world, 2);
+    training.accelerator.save_state(folder.path / "all");
+    learned = training.learned(false);
+  }
+  {  // each by itself
+    Training training(alone, {.cpu = true});
+    training.load(folder.path / "all");
+    CHECK(training.learned(false) == learned);
+    auto seen = first;
+    seen.merge(seen_by(training, alone, 0));
+    CHECK(seen == all);
+  }
+  // Rank 0 alone, then all together.
+  if (world.rank() == 0) {
+    Training training(alone, {.cpu = true});
+    first = seen_by(training, alone, 3);
+    training.accelerator.save_state(folder.path / "one");
+    learned = training.learned(false);
+  }
+  world.barrier();
+  Training training(world, {.cpu = true});
+  training.load(folder.path / "one");
+  const auto rest = seen_by(training, world, 0);
+  if (world.rank() == 0) {
+    CHECK(training.learned(false) == learned);
+    first.merge(std::multiset<int64_t>(rest));
+    CHECK(first == all);  // 32 samples are left, which 1, 2 and 4 ranks take without filling
+  }
+}
+
+TEST_CASE("a rank that the saved run did not have draws numbers of its own, the same in every run from there") {
+  const auto& world = testing::world();
+  const SharedFolder folder(world);
+  const auto alone = world.split(world.rank());
+  if (world.rank() == 0) Training(alone, {.cpu = true}).accelerator.save_state(folder.path / "one");
+  world.barrier();
+  const auto draws = [&] {
+    Training training(world, {.cpu = true});
+    training.load(folder.path / "one");
+    return world.all_gather(torch::rand({1, 4}));
+  };
+  const auto once = draws(), again = draws();
+  CHECK(torch::equal(once, again));
+  for (int64_t rank = 1; rank < world.size(); ++rank) CHECK_FALSE(torch::equal(once[0], once[rank]));
+}
+
+TEST_CASE("an open window is each rank's own: another number of ranks cannot go on with it") {
+  const auto& world = testing::world();
+  if (world.size() == 1) return;
+  const SharedFolder folder(world);
+  {
+    Training training(world, {.cpu = true, .gradient_accumulation_steps = 3});
+    training.run(1);
+    training.accelerator.save_state(folder.path / "within");
+  }
+  Training training(world.split(world.rank()), {.cpu = true});
+  const auto told = fmt::format(
+      "the checkpoint was saved by {0} ranks within an accumulation window, whose gradients are each rank's own; go on "
+      "with {0} ranks instead of 1, or load one that was saved where sync_gradients() is true",
+      world.size());
+  CHECK_THROWS_WITH(training.load(folder.path / "within"), doctest::Contains(told.c_str()));
+}
+
+TEST_CASE("what fails on one rank fails the save on all, and the checkpoint before stays") {
+  const auto& world = testing::world();
+  const SharedFolder folder(world);
+  Training training(world, {.cpu = true});
+  training.accelerator.save_state(folder.path / "c");
+  const bool guilty = training.accelerator.is_last_process();
+  auto hook = training.accelerator.register_save_state_pre_hook([&](const fs::path&) {
+    if (guilty) throw std::runtime_error("the disk of the last rank is gone");
+  });
+  training.run(2);
+  CHECK_THROWS_WITH(training.accelerator.save_state(folder.path / "c"),
+                    doctest::Contains("the disk of the last rank is gone"));
+  CHECK(training.accelerator.load_state(folder.path / "c").step == 0);
+  hook.remove();
+  training.run(3);
+  training.accelerator.save_state(folder.path / "c");
+  CHECK(training.accelerator.load_state(folder.path / "c").step == 1);
+  if (world.rank() == 0) CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <fstream>
+#include <set>
+
+#include "accelerate/archive/folder.hpp"
+#include "tests/checkpoint/folder.hpp"
+#include "tests/checkpoint/small_content.hpp"
+
+namespace checkpoint = accelerate::checkpoint;
+namespace fs = std::filesystem;
+using checkpoint::NamedTensors;
+using testing::load;
+using testing::save;
+using testing::SharedFolder;
+using testing::small_content;
+
+namespace {
+
+void check_same(const NamedTensors& a, const NamedTensors& b) {
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    CAPTURE(a[i].first);
+    CHECK(a[i].first == b[i].first);
+    CHECK((a[i].second.scalar_type() == b[i].second.scalar_type()));
+    CHECK(a[i].second.sizes() == b[i].second.sizes());
+    CHECK(torch::equal(a[i].second, b[i].second));
+  }
+}
+
+void check_same(const checkpoint::Content& a, const checkpoint::Content& b) {
+  CHECK(a.step == b.step);
+  CHECK(a.epoch == b.epoch);
+  CHECK(a.accumulated == b.accumulated);
+  REQUIRE(a.models.size() == b.models.size());
+  for (size_t i = 0; i < a.models.size(); ++i) check_same(a.models[i], b.models[i]);
+  check_same(a.masters, b.masters);
+  REQUIRE(a.optimizers.size() == b.optimizers.size());
+  for (size_t i = 0; i < a.optimizers.size(); ++i) {
+    REQUIRE(a.optimizers[i].groups.size() == b.optimizers[i].groups.size());
+    CHECK((a.optimizers[i].groups[0].options == b.optimizers[i].groups[0].options));
+    CHECK(a.optimizers[i].groups[0].parameters == b.optimizers[i].groups[0].parameters);
+    REQUIRE(a.optimizers[i].tensors.size() == b.optimizers[i].tensors.size());
+    check_same(a.optimizers[i].tensors.at(1), b.optimizers[i].tensors.at(1));
+  }
+  CHECK((a.schedulers == b.schedulers));
+  CHECK((a.loaders == b.loaders));
+  CHECK((a.scaler == b.scaler));
+  REQUIRE(a.customs.size() == b.customs.size());
+  CHECK(std::get<std::string>(a.customs[0]) == std::get<std::string>(b.customs[0]));
+  check_same(std::get<NamedTensors>(a.customs[1]), std::get<NamedTensors>(b.customs[1]));
+  CHECK(torch::equal(a.random.cpu, b.random.cpu));
+  REQUIRE(a.window.has_value());
+  REQUIRE(b.window.has_value());
+  CHECK(a.window->micro_batches == b.window->micro_batches);
+  CHECK(a.window->loss_unit == b.window->loss_unit);
+  CHECK(a.window->count == b.window->count);
+  CHECK(a.window->undivided == b.window->undivided);
+  check_same(a.window->gradients, b.window->gradients);
+}
+
+}  // namespace
+
+TEST_CASE("what is saved is read: every kind of part, tied weights, strange shapes, 64 bits") {
+  const SharedFolder folder;
+  const auto content = small_content();
+  save(folder.path / "c", content);
+  check_same(load(folder.path / "c"), content);
+  CHECK_FALSE(checkpoint::verify(folder.path / "c"));
+  const auto tied = load(folder.path / "c").models[0];
+  CHECK(tied[0].second.const_data_ptr() == tied[1].second.const_data_ptr());
+}
+
+TEST_CASE("the names are Hugging Face Accelerate's; a part that cannot say where it stands has no file") {
+  const SharedFolder folder;
+  save(folder.path / "c", small_content());
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path / "c")) names.insert(entry.path().filename().string());
+  CHECK(names == std::set<std::string>{"custom_checkpoint_0.pkl", "custom_checkpoint_1.pkl", "loader_state_1.bin",
+                                       "manifest.json", "master_weights.safetensors", "model.safetensors",
+                                       "model_1.safetensors", "optimizer.bin", "random_states_0.pkl", "scaler.pt",
+                                       "scheduler.bin", "scheduler_2.bin", "window_0.bin"});
+}
+
+TEST_CASE("what is written beside the training is what was there when it was asked for") {
+  const SharedFolder folder;
+  auto content = small_content();
+  const auto before = small_content();
+  checkpoint::Saver saver({});
+  for (int i = 0; i < 3; ++i) {
+    const auto place = folder.path / std::to_string(i);
+    CHECK(saver.ready({.async = true}));
+    saver.save(content, {.place = place, .options = {.async = true}});
+    content.models[0][0].second.fill_(99);  // training goes on
+    content.optimizers[0].tensors[1][1].second.fill_(99);
+    saver.wait();
+    auto expected = before;
+    expected.random = content.random;
+    check_same(load(place), expected);
+    content = small_content();
+  }
+}
+
+TEST_CASE("an error beside the training comes out of the next wait, once, and leaves nothing") {
+  const SharedFolder folder;
+  checkpoint::Saver saver({});
+  auto content = small_content();
+  content.customs.emplace_back(NamedTensors{{"sparse", torch::eye(2).to_sparse()}});
+  saver.save(content, {.place = folder.path / "c", .options = {.async = true}});
+  CHECK_THROWS_WITH(saver.wait(), "save_state: sparse is sparse, only dense tensors can be saved");
+  CHECK_NOTHROW(saver.wait());
+  CHECK(fs::is_empty(folder.path));
+}
+
+TEST_CASE("files of hooks belong to the checkpoint, folders do not") {
+  const SharedFolder folder;
+  checkpoint::Saver saver({});
+  const auto save_with = [&](const std::function<void(const fs::path&)>& hook) {
+    saver.save(small_content(), {.place = folder.path / "c", .options = {.durable = false}, .hook = hook});
+  };
+  save_with([](const fs::path& making) { std::ofstream(making / "notes.txt") << "by a hook"; });
+  CHECK_FALSE(checkpoint::verify(folder.path / "c"));
+  std::ofstream(folder.path / "c" / "notes.txt") << "by A hook";
+  CHECK(checkpoint::verify(folder.path / "c")->starts_with("notes.txt has checksum "));
+  CHECK_THROWS_WITH(save_with([](const fs::path& making) { fs::create_directory(making / "sub"); }),
+                    doctest::Contains("/sub in the checkpoint, which takes files only"));
+  CHECK(fs::exists(folder.path / "c" / "notes.txt"));
+}
+
+TEST_CASE("of numbered checkpoints so many stay, when the new one is whole; a limit below 1 is none") {
+  const SharedFolder folder;
+  checkpoint::Saver saver({});
+  for (int i = 0; i < 12; ++i) {
+    saver.save(
+        small_content(),
+        {.place = folder.path / ("checkpoint_" + std::to_string(i)), .options = {.durable = false}, .total_limit = 2});
+  }
+  CHECK(accelerate::archive::numbered_checkpoints(folder.path) ==
+        std::vector<fs::path>{folder.path / "checkpoint_11", folder.path / "checkpoint_10"});
+  CHECK_THROWS_WITH(saver.save(small_content(), {.place = folder.path / "checkpoint_12", .total_limit = 0}),
+                    "save_state: total_limit is 0, must be at least 1");
+}

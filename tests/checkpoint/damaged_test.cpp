@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that were cut, flipped, exchanged or made to deceive.
+#include "tests/testing.hpp"
+//
+#include <fstream>
+
+#include "accelerate/archive/pickle.hpp"
+#include "accelerate/checkpoint/python_state.hpp"
+#include "accelerate/checkpoint/weights.hpp"
+#include "tests/checkpoint/folder.hpp"
+#include "tests/checkpoint/small_content.hpp"
+
+namespace checkpoint = accelerate::checkpoint;
+namespace fs = std::filesystem;
+using testing::save;
+using testing::SharedFolder;
+using testing::small_content;
+
+namespace {
+
+std::string content_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+void write(const fs::path& path, const std::string& content) { std::ofstream(path, std::ios::binary) << content; }
+
+void write_torch_file(const fs::path& path, const accelerate::archive::PickleValue& root) {
+  accelerate::archive::StringSink sink;
+  checkpoint::TorchFileWriter("save").write(sink, root);
+  write(path, sink.text());
+}
+
+std::string refusal(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const accelerate::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+using accelerate::archive::PickleValue;
+PickleValue text(const char* words) { return std::string(words); }
+
+}  // namespace
+
+TEST_CASE("a flipped bit in any file, and a file cut at any place, is found and the file named") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  save(place, small_content());
+  for (const auto& entry : fs::directory_iterator(place)) {
+    const auto path = entry.path();
+    const std::string name = path.filename().string(), whole = content_of(path);
+    if (name == "manifest.json") continue;  // see archive/manifest_test
+    CAPTURE(name);
+    // Every bit of what may be a header, some of the rest.
+    for (size_t bit = 0; bit < 8 * whole.size(); bit += bit < 8 * 64 ? 1 : 1 + whole.size() / 9) {
+      std::string flipped = whole;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+      write(path, flipped);
+      CHECK(checkpoint::verify(place)->starts_with(name + " has checksum "));
+    }
+    for (const size_t size : {size_t{0}, whole.size() / 2, whole.size() - 1}) {
+      write(path, whole.substr(0, size));
+      CHECK(*checkpoint::verify(place) == fmt::format("{} has {} bytes, expected {}", name, size, whole.size()));
+    }
+    fs::remove(path);
+    CHECK(*checkpoint::verify(place) == name + " is missing");
+    write(path, whole);
+    CHECK_FALSE(checkpoint::verify(place));
+  }
+}
+
+TEST_CASE("without checksums every flipped bit is an Error or another value, never anything worse") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  save(place, small_content());
+  for (const char* name : {"model.safetensors", "optimizer.bin", "random_states_0.pkl", "scheduler.bin"}) {
+    const std::string whole = content_of(place / name);
+    for (size_t bit = 0; bit < 8 * whole.size(); bit += 1 + bit / 97) {
+      std::string flipped = whole;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+      write(place / name, flipped);
+      try {
+        const auto content = testing::load(place);
+        for (const auto& [key, tensor] : content.models[0]) static_cast<void>(tensor.sum());
+      } catch (const accelerate::Error& error) {
+        CHECK((error.kind() == accelerate::ErrorKind::data || error.kind() == accelerate::ErrorKind::io));
+      }
+    }
+    write(place / name, whole);
+  }
+}
+
+TEST_CASE("members that are missing or of other types are named, with the file") {
+  const SharedFolder folder;
+  const auto path = folder.path / "f";
+  const auto told = [&](const PickleValue& root, auto read) {
+    write_torch_file(path, root);
+    const auto what = refusal([&] { static_cast<void>(read(checkpoint::TorchFile(path, "load_state"))); });
+    const std::string prefix = "load_state: " + path.string() + ": ";
+    CHECK(what.starts_with(prefix));
+    return what.substr(std::min(prefix.size(), what.size()));
+  };
+  using checkpoint::py_dict, checkpoint::py_list;
+  CHECK(told(py_list({}), checkpoint::scaler_from) == "the loss scale's state is a list, expected a dict");
+  CHECK(told(py_dict({}), checkpoint::scaler_from) == "the loss scale's state lacks 'scale'");
+  CHECK(told(py_dict({{text("scale"), text("x")}}), checkpoint::scaler_from) ==
+        "'scale' of the loss scale's state is a text, expected a number");
+  CHECK(told(py_dict({{text("last_epoch"), 0.5}}), checkpoint::scheduler_from) ==
+        "'last_epoch' of the schedule's state is a float, expected an integer");
+  CHECK(told(py_dict({{text("last_epoch"), int64_t{1}}, {text("_last_lr"), py_list({text("x")})}}),
+             checkpoint::scheduler_from) == "'_last_lr' of the schedule's state is a text, expected numbers");
+  const auto groups = [&](PickleValue parameters) {
+    return std::pair<PickleValue, PickleValue>{text("param_groups"),
+                                               py_list({py_dict({{text("params"), std::move(parameters)}})})};
+  };
+  CHECK(told(py_dict({groups(text("all"))}), checkpoint::optimizer_from) ==
+        "'params' of param_groups[0] is a text, expected a list");
+  CHECK(told(py_dict({groups(py_list({int64_t{0}, int64_t{0}})), {text("state"), py_dict({})}}),
+             checkpoint::optimizer_from) == "parameter 0 is in the groups twice");
+  CHECK(told(py_dict({groups(py_list({int64_t{0}})), {text("state"), py_dict({{int64_t{5}, py_dict({})}})}}),
+             checkpoint::optimizer_from) == "there is a state of parameter 5, which no group lists");
+  CHECK(told(py_dict({groups(py_list({int64_t{0}})),
+                      {text("state"), py_dict({{int64_t{0}, py_dict({{text("exp_avg"), text("x")}})}})}}),
+             checkpoint::optimizer_from) == "'exp_avg' of the state of parameter 0 is a text, expected a tensor");
+  CHECK(told(py_dict({{text("seed"), text("-1")}}), checkpoint::loader_from) == "the loader's state lacks 'epoch'");
+  write_torch_file(path, py_dict({{text("w"), text("x")}}));
+  CHECK(refusal([&] { static_cast<void>(checkpoint::TorchFile(path, "load").tensors()); }) ==
+        "load: " + path.string() + ": 'w' is a text, expected a tensor");
+}
+
+TEST_CASE("an index that names files outside its folder, or tensors that are not there, is refused") {
+  const SharedFolder folder;
+  const auto index = folder.path / "model.safetensors.index.json";
+  checkpoint::save_file(folder.path / "part.safetensors", {{"w", torch::ones({2})}}, "save");
+  const auto told = [&](const std::string& json) {
+    write(index, json);
+    return refusal([&] { static_cast<void>(checkpoint::read_weights(folder.path, "load_model")); });
+  };
+  CHECK(told(R"({"weight_map": {"w": "../secret.safetensors"}})").ends_with("expected a file's name without folders"));
+  CHECK(told(R"({"weight_map": {"v": "part.safetensors"}})") ==
+        "load_model: " + index.string() + ": 'v' is not in the file 'part.safetensors'");
+  CHECK(told(R"({"weight_map": {"w": "part.safetensors"}})").empty());
+  fs::remove(index);
+  CHECK(refusal([&] { static_cast<void>(checkpoint::read_weights(folder.path, "load_model")); }) ==
+        "load_model: " + folder.path.string() +
+            " has neither model.safetensors, nor pytorch_model.bin, nor an index of either");
+}
+
+TEST_CASE("ranges that do not cover their tensor are refused") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  save(place, small_content());
+  const auto whole = accelerate::archive::manifest_of(place, "load_state");
+  const auto told = [&](auto change) {
+    auto manifest = whole;
+    for (auto& range : manifest.ranges) {
+      if (range.tensor == "model.1/w") change(manifest, range);
+    }
+    write(place / "manifest.json", write_manifest(manifest));
+    return refusal([&] { static_cast<void>(testing::load(place)); });
+  };
+  using accelerate::archive::Manifest, accelerate::archive::ManifestRange;
+  CHECK(told([](Manifest&, ManifestRange&) {}).empty());
+  CHECK(told([](Manifest&, ManifestRange& range) { range.end = 3; }) ==
+        "load_state: elements 0 to 3 of 'model.1/w' are 4 elements in model_1.safetensors, of a tensor of 4");
+  CHECK(told([](Manifest&, ManifestRange& range) { range.sizes = {5}; }) ==
+        "load_state: elements 0 to 4 of 'model.1/w' are the last, the tensor has 5");
+  CHECK(told([](Manifest&, ManifestRange& range) {
+          range.key = "v";
+        }).ends_with("model_1.safetensors: there is no tensor 'v', which the manifest names"));
+}
+
+TEST_CASE("a tensor in ranges of several files is put together") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  save(place, small_content());
+  const auto w = torch::arange(6, torch::kFloat);
+  checkpoint::save_file(place / "first.safetensors", {{"w", w.slice(0, 0, 2)}}, "save");
+  checkpoint::save_file(place / "second.safetensors", {{"rest", w.slice(0, 2, 6)}}, "save");
+  auto manifest = accelerate::archive::manifest_of(place, "load_state");
+  std::erase_if(manifest.ranges, [](const auto& range) { return range.tensor == "model.1/w"; });
+  manifest.files.push_back({"first.safetensors", 0, ""});
+  manifest.files.push_back({"second.safetensors", 0, ""});
+  manifest.ranges.push_back({"model.1/w", {2, 3}, 2, 6, "second.safetensors", "rest"});
+  manifest.ranges.push_back({"model.1/w", {2, 3}, 0, 2, "first.safetensors", "w"});
+  write(place / "manifest.json", write_manifest(manifest));
+  CHECK(torch::equal(testing::load(place).models[1][0].second, w.reshape({2, 3})));
+}
