@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SyncBatchNorm, checkpoint() and checksums on the device, beside the CPU.
 #include "accelerate/nn/checksum.hpp"
+#include "accelerate/nn/data_parallel.hpp"
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -43,6 +44,29 @@ TEST_CASE("dropout on the device falls alike in the second run") {
   (void)torch::rand({7}, at::TensorOptions(device(0)));  // the generator goes on in between
   y.sum().backward();
   CHECK(torch::equal(y.detach().cpu(), x.grad().cpu()));
+}
+
+TEST_CASE("DataParallel over two devices gives the CPU's outputs and gradients, and nothing races") {
+  torch::manual_seed(3);
+  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
+  const at::Tensor batch = torch::randn({7, 4});
+  const at::Tensor expected = net->forward(batch);
+  expected.pow(2).mean().backward();
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : net->parameters()) gradients.push_back(parameter.grad().clone());
+  net->zero_grad();
+  net->to(device(0));
+  accelerate::DataParallel parallel(net, {device(0), device(1)});
+  stand_in::at_every_pace([&] {
+    net->zero_grad();
+    const at::Tensor seen = parallel(batch.to(device(0)));
+    CHECK(seen.device() == device(0));
+    seen.pow(2).mean().backward();
+    CHECK(torch::allclose(seen.detach().cpu(), expected.detach(), 1e-5, 1e-6));
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      CHECK(torch::allclose(net->parameters()[i].grad().cpu(), gradients[i], 1e-5, 1e-6));
+    }
+  });
 }
 
 TEST_CASE("a tensor's checksum is the same on the device") {

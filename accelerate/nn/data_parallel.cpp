@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/nn/data_parallel.hpp"
+
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "accelerate/base/what_failed.hpp"
+
+namespace accelerate::nn::detail {
+namespace {
+
+using torch::autograd::variable_list;
+
+/// A parameter's gradient, from its copy's.
+struct FromCopy : torch::autograd::Node {
+  explicit FromCopy(at::Device to) : device(to) {}
+  variable_list apply(variable_list&& gradients) override {
+    const at::Tensor& gradient = gradients[0];
+    return {gradient.defined() ? gradient.to(device) : gradient};
+  }
+  at::Device device;
+};
+
+template <typename Items>
+at::Tensor twin_in(const Items& items, const std::string& name, const at::Tensor& original) {
+  const at::Tensor* found = items.find(name);
+  if (found == nullptr || found->sizes() != original.sizes()) {
+    base::fail(ErrorKind::usage, {}, "DataParallel",
+               "{} is {} in the module, {} in its copy; the factory makes the same layers", name, original.sizes(),
+               found == nullptr ? "not there" : fmt::format("{}", found->sizes()));
+  }
+  return *found;
+}
+
+/// The stream that the caller computes on, of a device that has streams.
+std::optional<c10::Stream> current_stream(at::Device device) {
+  if (device.is_cpu()) return {};
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+[[noreturn]] void rethrow(const std::exception_ptr& failure, size_t i, at::Device device) {
+  const std::string what = base::what_failed(failure);
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    base::fail(error.kind(), {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
+  } catch (...) {
+    base::fail(ErrorKind::device, {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
+  }
+}
+
+}  // namespace
+
+DataParallelCore::DataParallelCore(std::vector<at::Device> devices, std::optional<at::Device> output_device,
+                                   int64_t dim)
+    : devices_(std::move(devices)), output_device_(at::kCPU), dim_(dim) {
+  if (devices_.empty()) base::fail(ErrorKind::usage, {}, "DataParallel", "there are 0 devices, must be at least 1");
+  output_device_ = output_device.value_or(devices_.front());
+}
+
+void DataParallelCore::count(const at::Tensor& tensor) {
+  if (tensor.dim() == 0) return;
+  if (dim_ >= tensor.dim() || dim_ < -tensor.dim()) {
+    base::fail(ErrorKind::usage, {}, "DataParallel", "dim is {}, an input has {} dimensions", dim_, tensor.dim());
+  }
+  if (length_ >= 0 && tensor.size(dim_) != length_) {
+    base::fail(ErrorKind::usage, {}, "DataParallel",
+               "one input has {} along dim {}, another {}; all inputs are split alike: bind what is not split to the "
+               "module",
+               length_, dim_, tensor.size(dim_));
+  }
+  length_ = tensor.size(dim_);
+}
+
+size_t DataParallelCore::parts() const {
+  const auto all = static_cast<int64_t>(devices_.size());
+  if (length_ < 0) return 1;
+  const int64_t each = std::max<int64_t>((length_ + all - 1) / all, 1);
+  return static_cast<size_t>(std::max<int64_t>((length_ + each - 1) / each, 1));
+}
+
+at::Tensor DataParallelCore::part_of(const at::Tensor& tensor, size_t i) const {
+  if (tensor.dim() == 0) return tensor.to(devices_[i]);
+  const auto all = static_cast<int64_t>(devices_.size());
+  const int64_t each = (length_ + all - 1) / all;
+  const int64_t first = each * static_cast<int64_t>(i);
+  return tensor.narrow(dim_, first, std::min(each, length_ - first)).to(devices_[i]);
+}
+
+void DataParallelCore::check_place(const torch::nn::Module& module) const {
+  for (const auto& item : module.named_parameters()) {
+    // "cuda" is any of them.
+    const at::Device device = item.value().device(), first = devices_.front();
+    if (device.type() == first.type() && (!first.has_index() || device == first)) return;
+    base::fail(ErrorKind::usage, {}, "DataParallel", "{} is on {}, the first device is {}; move the module there first",
+               item.key(), device.str(), first.str());
+  }
+}
+
+void DataParallelCore::connect(const torch::nn::Module& module, torch::nn::Module& replica, size_t i) const {
+  const bool with_gradients = at::GradMode::is_enabled();
+  const auto values_on = [&](const at::Tensor& from, const at::Tensor& to) {
+    const at::NoGradGuard no_grad;
+    at::Tensor twin = to;
+    twin.set_data(from.detach().to(devices_[i], from.scalar_type(), /*non_blocking=*/false, /*copy=*/true));
+  };
+  replica.train(module.is_training());
+  const auto parameters = replica.named_parameters();
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor twin = twin_in(parameters, item.key(), item.value());
+    values_on(item.value(), twin);
+    twin.set_requires_grad(item.value().requires_grad());
+    if (!with_gradients || !item.value().requires_grad()) continue;
+    auto node = std::make_shared<FromCopy>(item.value().device());
+    node->set_next_edges(torch::autograd::collect_next_edges(item.value()));
+    torch::autograd::set_history(twin, node);
+  }
+  const auto buffers = replica.named_buffers();
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) values_on(item.value(), twin_in(buffers, item.key(), item.value()));
+  }
+}
+
+void DataParallelCore::run(const std::function<void(size_t)>& work) const {
+  const size_t parts = this->parts();
+  std::vector<std::exception_ptr> failures(parts);
+  const at::ThreadLocalState callers;
+  const auto part = [&](size_t i, std::optional<c10::Stream> stream) {
+    try {
+      const at::ThreadLocalStateGuard state(callers);
+      const c10::OptionalStreamGuard guard(stream);
+      work(i);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < parts; ++i) threads.emplace_back(part, i, current_stream(devices_[i]));
+    part(0, current_stream(devices_[0]));
+  }
+  for (size_t i = 0; i < parts; ++i) {
+    if (failures[i]) rethrow(failures[i], i, devices_[i]);
+  }
+}
+
+std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device) {
+  try {
+    return module.clone(device);
+  } catch (const c10::Error& error) {
+    if (std::string(error.what_without_backtrace()).find("clone()") == std::string::npos) throw;
+    base::fail(ErrorKind::usage, {}, "DataParallel",
+               "{} cannot be copied; derive it from torch::nn::Cloneable and make its layers in reset(), or give a "
+               "factory that makes another one",
+               module.name());
+  }
+}
+
+}  // namespace accelerate::nn::detail

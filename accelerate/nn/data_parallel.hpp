@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process, several devices: a batch is split over copies of a module, which compute at the same time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/tree/tree.hpp"
+
+namespace accelerate::nn {
+
+namespace detail {
+
+/// What DataParallel does whatever its module is.
+class DataParallelCore {
+ public:
+  /// Throws Error (usage) for no devices.
+  DataParallelCore(std::vector<at::Device> devices, std::optional<at::Device> output_device, int64_t dim);
+
+  /// A tensor of the input; all of one call are as long along dim.
+  void count(const at::Tensor& tensor);
+  /// Devices that get a part of what was counted, at least one.
+  [[nodiscard]] size_t parts() const;
+  /// Part i, on its device; what has no dimensions goes to every device.
+  [[nodiscard]] at::Tensor part_of(const at::Tensor& tensor, size_t i) const;
+  void forget() { length_ = -1; }
+
+  /// replica   a copy of the module, of its class, with tensors of its own
+  /// Gives it the module's values on device i; gradients of its parameters become the module's.
+  void connect(const torch::nn::Module& module, torch::nn::Module& replica, size_t i) const;
+  /// Throws Error (usage) where the module does not lie on the first device.
+  void check_place(const torch::nn::Module& module) const;
+  /// Calls work(i) for each part at the same time, in threads that take over what is the caller's: gradient mode,
+  /// autocast, current streams. The first failure is thrown, with its device.
+  void run(const std::function<void(size_t)>& work) const;
+
+  [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
+  [[nodiscard]] at::Device output_device() const { return output_device_; }
+  [[nodiscard]] int64_t dim() const { return dim_; }
+
+ private:
+  std::vector<at::Device> devices_;
+  at::Device output_device_;
+  int64_t dim_;
+  int64_t length_ = -1;
+};
+
+/// module->clone(device). Throws Error (usage) for a class that cannot, which names both ways.
+std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device);
+
+}  // namespace detail
+
+/// PyTorch's nn.DataParallel (torch/nn/parallel/data_parallel.py): forward splits its tensors along dim, in parts as
+/// torch.chunk makes them, over the devices, gives each part to a copy of the module, and joins the outputs. Backward
+/// adds the copies' gradients up in the module's own parameters. Equal to the module alone on the whole batch within
+/// rounding, but for what looks at the whole batch: BatchNorm normalises each part.
+///
+///   accelerate::DataParallel parallel(net, {"cuda:0", "cuda:1"});
+///   auto loss = torch::nll_loss(parallel(images), labels);                 // labels on the first device
+///   loss.backward();                                                       // net's parameters have their gradients
+///
+/// The module lies on the first device and computes there itself: its buffers follow the first part, what copies do to
+/// theirs is dropped, as in PyTorch. Copies are made for every forward. A batch with fewer samples than devices leaves
+/// the last ones out. Devices may repeat: {"cpu", "cpu"} are two threads.
+///
+/// It is a module: prepare() takes it, and ranks then reduce its gradients, which are the sums over a rank's devices.
+/// prepare() moves it to the rank's device, which must be the first of its devices.
+template <typename Net>
+class DataParallel : public torch::nn::Module {
+ public:
+  using Factory = std::function<std::shared_ptr<Net>()>;
+
+  /// module          shared; on the first device
+  /// devices         at least one
+  /// output_device   of the joined outputs. Unset: the first device.
+  /// dim             that is split, of inputs, and joined, of outputs
+  /// factory         makes a module of the same class and layers, whose values do not matter. Empty: copies are
+  ///                 clone()s, for which the class derives from torch::nn::Cloneable<Class>.
+  /// Throws Error (usage) for an empty module and for no devices.
+  explicit DataParallel(std::shared_ptr<Net> module, std::vector<at::Device> devices,
+                        std::optional<at::Device> output_device = {}, int64_t dim = 0, Factory factory = {})
+      : core_(std::move(devices), output_device, dim), module_(std::move(module)), factory_(std::move(factory)) {
+    if (module_ == nullptr) base::fail(ErrorKind::usage, {}, "DataParallel", "the module is empty");
+    register_module("module", module_);
+  }
+  template <typename Holder>
+  requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, Holder>
+  explicit DataParallel(const Holder& holder, std::vector<at::Device> devices,
+                        std::optional<at::Device> output_device = {}, int64_t dim = 0, Factory factory = {})
+      : DataParallel(holder.is_empty() ? nullptr : holder.ptr(), std::move(devices), output_device, dim,
+                     std::move(factory)) {}
+
+  /// inputs   tensors [.., N, ..] with the same N along dim, and pairs, vectors, maps and structs of them; anything
+  ///          else, and tensors without dimensions, goes to every device
+  /// returns  the copies' outputs, of the same structure, joined along dim; a number per device becomes a vector
+  /// Throws Error (usage) for tensors that differ along dim, what a copy threw with the device where it was.
+  template <typename... Inputs>
+  auto forward(const Inputs&... inputs) {
+    core_.check_place(*module_);
+    core_.forget();
+    (for_tensors(inputs, [&](const at::Tensor& tensor) { core_.count(tensor); }), ...);
+    using Output = std::remove_cvref_t<decltype(module_->forward(inputs...))>;
+    std::vector<std::tuple<Inputs...>> parts;
+    std::vector<std::shared_ptr<Net>> copies;
+    for (size_t i = 0; i < core_.parts(); ++i) {
+      parts.emplace_back(part_of(inputs, i)...);
+      copies.push_back(i == 0 ? module_ : copy_for(i));
+    }
+    std::vector<std::optional<Output>> outputs(parts.size());
+    core_.run([&](size_t i) {
+      outputs[i].emplace(std::apply([&](const Inputs&... mine) { return copies[i]->forward(mine...); }, parts[i]));
+    });
+    return joined(outputs);
+  }
+  template <typename... Inputs>
+  auto operator()(const Inputs&... inputs) {
+    return forward(inputs...);
+  }
+
+  [[nodiscard]] const std::shared_ptr<Net>& module() const { return module_; }
+  [[nodiscard]] const std::vector<at::Device>& devices() const { return core_.devices(); }
+
+ private:
+  template <typename Input, typename Function>
+  static void for_tensors(const Input& input, Function&& function) {
+    if constexpr (tree::holds_tensors<Input>) tree::for_each_tensor(input, std::forward<Function>(function));
+  }
+  template <typename Input>
+  Input part_of(const Input& input, size_t i) const {
+    if constexpr (tree::holds_tensors<Input>) {
+      return tree::map(input, [&](const at::Tensor& tensor) { return core_.part_of(tensor, i); });
+    } else {
+      return input;
+    }
+  }
+  std::shared_ptr<Net> copy_for(size_t i) const {
+    const at::Device device = core_.devices()[i];
+    auto copy = factory_ ? factory_() : std::dynamic_pointer_cast<Net>(detail::clone_of(*module_, device));
+    core_.connect(*module_, *copy, i);
+    return copy;
+  }
+  template <typename Output>
+  Output joined(std::vector<std::optional<Output>>& outputs) const {
+    static_assert(tree::holds_tensors<Output>, "accelerate::DataParallel: the module's forward returns no tensor");
+    std::vector<Output> there;
+    for (auto& output : outputs) there.push_back(tree::to(*output, core_.output_device()));
+    return tree::concat(there, core_.dim());
+  }
+
+  detail::DataParallelCore core_;
+  std::shared_ptr<Net> module_;
+  Factory factory_;
+};
+
+template <typename Holder>
+requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, Holder> DataParallel(
+    const Holder&, std::vector<at::Device>, std::optional<at::Device> = {}, int64_t = 0,
+    std::function<std::shared_ptr<typename Holder::ContainedType>()> = {})
+->DataParallel<typename Holder::ContainedType>;
+
+}  // namespace accelerate::nn
+
+namespace accelerate {
+using nn::DataParallel;
+}

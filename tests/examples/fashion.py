@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/fashion_resnet says where it ran and how well; two devices of one process and two ranks learn the same.
+
+fashion.py FASHION_RESNET DATA LAUNCH...
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+IMAGES = 128  # of --quick
+
+
+def run(devices, *command):
+    with tempfile.TemporaryDirectory() as folder:
+        svg = pathlib.Path(folder) / "curve.svg"
+        options = ["--quick", "--num_epochs", "2", "--batch_size", "16", "--svg", str(svg)]
+        out = subprocess.run([*command, *options], check=True, timeout=500, stdout=subprocess.PIPE, text=True).stdout
+        points = [element for element in xml.parse(svg).iter() if element.tag.endswith("circle")]
+    print(out, end="")
+    lines = out.splitlines()
+    curve = [float(re.fullmatch(rf"test accuracy [▁-█]{{{epoch}}} (\d\.\d\d\d) \(epoch {epoch} of 2\)", line)[1])
+             for epoch, line in enumerate(lines[:2], 1)]
+    assert len(points) == 2, "the SVG has a point for each epoch"
+    last = re.fullmatch(r"test accuracy (\d\.\d\d), \d+\.\d s/epoch, on \[(.*)\]", lines[2])
+    assert last and last[2] == devices and abs(float(last[1]) - curve[-1]) <= 0.0051, lines[2]
+    return curve
+
+
+def main():
+    program, data, launch = sys.argv[1], ["--data-dir", sys.argv[2]], sys.argv[3:]
+    run("cpu", program, *data)
+    threads = run("cpu, cpu", program, *data, "--num_devices", "2")
+    ranks = run("cpu, cpu", *launch, program, *data)
+    # The parts of a batch are the same, and so is what BatchNorm sees; the order of sums is not.
+    assert abs(threads[0] - ranks[0]) <= 4.5 / IMAGES, (threads, ranks)
+
+
+main()

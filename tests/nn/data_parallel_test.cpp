@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "accelerate/nn/data_parallel.hpp"
+#include "tests/accelerator/ranks.hpp"
+
+using accelerate::DataParallel;
+using accelerate::Error;
+
+namespace {
+
+const at::Device kCpu(at::kCPU);
+const std::vector<at::Device> kThree{kCpu, kCpu, kCpu};
+
+/// Can be cloned.
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(4, 8));
+    last = register_module("last", torch::nn::Linear(8, 2));
+    scale = register_buffer("scale", torch::ones({1}));
+    calls = register_buffer("calls", torch::zeros({1}));
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    calls += 1;
+    return last(torch::tanh(first(x))) * scale;
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  at::Tensor scale, calls;
+};
+TORCH_MODULE(Net);
+
+/// Cannot.
+struct StiffImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return line(x); }
+  torch::nn::Linear line = register_module("line", torch::nn::Linear(4, 2));
+};
+TORCH_MODULE(Stiff);
+
+struct TaggedImpl : torch::nn::Cloneable<TaggedImpl> {
+  TaggedImpl() { reset(); }
+  void reset() override { line = register_module("line", torch::nn::Linear(4, 2)); }
+  using Nested = std::map<std::string, std::vector<at::Tensor>>;
+  Nested forward(const std::pair<at::Tensor, at::Tensor>& pair, const at::Tensor& factor, int64_t times) {
+    return {{"sum", {line(pair.first + pair.second) * factor * times}}, {"mean", {pair.first.mean()}}};
+  }
+  torch::nn::Linear line{nullptr};
+};
+TORCH_MODULE(Tagged);
+
+std::vector<at::Tensor> gradients(const torch::nn::Module& module) {
+  std::vector<at::Tensor> list;
+  for (const auto& parameter : module.parameters()) list.push_back(parameter.grad().clone());
+  return list;
+}
+
+std::string said(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("output and gradients are those of the module alone, for any number of samples and devices") {
+  for (const int64_t samples : {1, 2, 3, 7, 12}) {
+    for (const size_t devices : {1, 2, 5}) {
+      CAPTURE(samples);
+      CAPTURE(devices);
+      Net net;
+      const at::Tensor batch = torch::randn({samples, 4}, at::kDouble);
+      const at::Tensor alone_in = batch.clone().requires_grad_(true), in = batch.clone().requires_grad_(true);
+      const at::Tensor expected = net(alone_in);
+      expected.pow(2).mean().backward();
+      const auto expected_gradients = gradients(*net);
+      net->zero_grad();
+      DataParallel parallel(net, std::vector<at::Device>(devices, kCpu));
+      const at::Tensor seen = parallel(in);
+      seen.pow(2).mean().backward();
+      CHECK(torch::allclose(seen, expected, 1e-12, 1e-14));
+      CHECK(torch::allclose(in.grad(), alone_in.grad(), 1e-12, 1e-14));
+      const auto seen_gradients = gradients(*net);
+      for (size_t i = 0; i < seen_gradients.size(); ++i) {
+        CHECK(torch::allclose(seen_gradients[i], expected_gradients[i], 1e-12, 1e-14));
+      }
+    }
+  }
+}
+
+TEST_CASE("nested inputs and outputs are split and joined, numbers go to every copy") {
+  Tagged net;
+  DataParallel parallel(net, kThree);
+  const std::pair pair{torch::randn({7, 4}), torch::randn({7, 4})};
+  const at::Tensor factor = torch::tensor(2.0);
+  const auto seen = parallel(pair, factor, int64_t{3});
+  CHECK(torch::allclose(seen.at("sum")[0], net->line(pair.first + pair.second) * 6));
+  CHECK(seen.at("mean")[0].sizes() == at::IntArrayRef{3});
+  CHECK(torch::allclose(seen.at("mean")[0][0], pair.first.narrow(0, 0, 3).mean()));
+}
+
+TEST_CASE("another dimension may be the one that is split") {
+  struct Doubles : torch::nn::Cloneable<Doubles> {
+    void reset() override {}
+    at::Tensor forward(const at::Tensor& x) { return x * x.size(1); }
+  };
+  DataParallel parallel(std::make_shared<Doubles>(), {kCpu, kCpu}, {}, 1);
+  CHECK(parallel(torch::ones({3, 4})).equal(torch::full({3, 4}, 2.0)));
+}
+
+TEST_CASE("two forwards before a backward give both gradients") {
+  Net net;
+  DataParallel parallel(net, kThree);
+  const at::Tensor one = torch::randn({6, 4}, at::kDouble), other = torch::randn({6, 4}, at::kDouble);
+  const at::Tensor first = parallel(one), second = parallel(other);
+  (first.sum() + second.sum()).backward();
+  const auto seen = gradients(*net);
+  net->zero_grad();
+  (net(one).sum() + net(other).sum()).backward();
+  const auto expected = gradients(*net);
+  for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::allclose(seen[i], expected[i], 1e-12, 1e-14));
+}
+
+TEST_CASE("copies have the module's buffers; the first part alone changes them") {
+  Net net;
+  net->scale.fill_(3);
+  DataParallel parallel(net, kThree);
+  const at::Tensor batch = torch::randn({6, 4}, at::kDouble);
+  CHECK(torch::allclose(parallel(batch), net(batch), 1e-12, 1e-14));
+  CHECK(net->calls.item<double>() == 2);
+}
+
+TEST_CASE("copies are in the module's mode, and without gradients where the caller is") {
+  struct Mode : torch::nn::Cloneable<Mode> {
+    void reset() override {}
+    at::Tensor forward(const at::Tensor& x) {
+      return torch::full({x.size(0), 2}, 0.0) +
+             torch::tensor({is_training() ? 1. : 0., at::GradMode::is_enabled() ? 1. : 0.});
+    }
+  };
+  auto module = std::make_shared<Mode>();
+  DataParallel parallel(module, kThree);
+  CHECK(parallel(torch::ones({3})).equal(torch::ones({3, 2})));
+  parallel.eval();
+  const at::NoGradGuard no_grad;
+  CHECK(parallel(torch::ones({3})).equal(torch::zeros({3, 2})));
+}
+
+TEST_CASE("a frozen parameter stays without gradient") {
+  Net net;
+  net->first->weight.set_requires_grad(false);
+  DataParallel parallel(net, kThree);
+  parallel(torch::randn({6, 4}, at::kDouble)).sum().backward();
+  CHECK(!net->first->weight.grad().defined());
+  CHECK(net->last->weight.grad().defined());
+}
+
+TEST_CASE("a factory makes copies of what cannot be cloned") {
+  Stiff net;
+  DataParallel parallel(net, kThree, {}, 0, [] { return std::make_shared<StiffImpl>(); });
+  const at::Tensor batch = torch::randn({7, 4});
+  CHECK(torch::allclose(parallel(batch), net(batch)));
+  parallel(batch).sum().backward();
+  CHECK(torch::allclose(net->line->bias.grad(), torch::full({2}, 7.0)));
+}
+
+TEST_CASE("what cannot be copied is an error that names both ways") {
+  Stiff net;
+  DataParallel parallel(net, kThree);
+  CHECK(said([&] {
+          parallel(torch::ones({3, 4}));
+        }) ==
+        "DataParallel: " + net->name() +
+            " cannot be copied; derive it from torch::nn::Cloneable and make its layers in reset(), or give a factory "
+            "that makes another one");
+  CHECK(parallel(torch::ones({1, 4})).sizes() == at::IntArrayRef{1, 2});  // one part needs no copy
+}
+
+TEST_CASE("what a copy throws comes with its device, when all have ended") {
+  struct Picky : torch::nn::Cloneable<Picky> {
+    void reset() override {}
+    at::Tensor forward(const at::Tensor& x) {
+      if (x[0].item<double>() == 2) throw std::runtime_error("no twos");
+      return x;
+    }
+  };
+  DataParallel parallel(std::make_shared<Picky>(), kThree);
+  CHECK(said([&] { parallel(torch::arange(3, at::kDouble)); }) == "DataParallel: copy 2 on cpu: no twos");
+  CHECK(parallel(torch::zeros({3})).equal(torch::zeros({3})));
+}
+
+TEST_CASE("wrong calls are refused with both values") {
+  Net net;
+  CHECK(said([&] { DataParallel(net, std::vector<at::Device>{}); }) ==
+        "DataParallel: there are 0 devices, must be at least 1");
+  CHECK(said([&] { DataParallel(std::shared_ptr<NetImpl>(), kThree); }) == "DataParallel: the module is empty");
+  CHECK(said([&] {
+          DataParallel(net, {at::Device("meta"), kCpu})(torch::ones({2, 4}));
+        }) == "DataParallel: first.weight is on cpu, the first device is meta; move the module there first");
+  CHECK(said([&] {
+          DataParallel(net, kThree, {}, 2)(torch::ones({2, 4}));
+        }) == "DataParallel: dim is 2, an input has 2 dimensions");
+  Tagged tagged;
+  CHECK(said([&] {
+          DataParallel(tagged, kThree)(std::pair{torch::ones({3, 4}), torch::ones({2, 4})}, torch::tensor(1.0),
+                                       int64_t{1});
+        }) ==
+        "DataParallel: one input has 3 along dim 0, another 2; all inputs are split alike: bind what is not split to "
+        "the module");
+  Stiff stiff;
+  struct Wide : StiffImpl {
+    Wide() { replace_module("line", torch::nn::Linear(4, 3)); }
+  };
+  DataParallel other(stiff, kThree, {}, 0, [] { return std::make_shared<Wide>(); });
+  CHECK(said([&] {
+          other(torch::ones({3, 4}));
+        }) ==
+        "DataParallel: line.weight is [2, 4] in the module, [3, 4] in its copy; the factory makes the same layers");
+}
+
+TEST_CASE("prepared, ranks of several devices train as one process alone") {
+  const at::Tensor data = torch::randn({12, 4}, at::kDouble), target = torch::randn({12, 2}, at::kDouble);
+  Net start;
+  const auto trained = [&](int64_t ranks, size_t devices) {
+    std::vector<at::Tensor> weights;
+    on_ranks(ranks, [&](accelerate::Accelerator& accelerator) {
+      Net net(std::dynamic_pointer_cast<NetImpl>(start->clone()));
+      DataParallel parallel(net, std::vector<at::Device>(devices, kCpu));
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto loader = accelerate::data::from_tensors(data, target, {.batch_size = 12 / ranks});
+      auto [model, optimizer, batches] = accelerator.prepare(parallel, sgd, loader);
+      for (int epoch = 0; epoch < 3; ++epoch) {
+        for (auto& [x, y] : batches) {
+          optimizer.zero_grad();
+          accelerator.backward(torch::mse_loss(model(x), y));
+          optimizer.step();
+        }
+      }
+      if (accelerator.is_main_process()) weights = net->parameters();
+    });
+    return weights;
+  };
+  const auto alone = trained(1, 1);
+  for (const auto& [ranks, devices] : std::vector<std::pair<int64_t, size_t>>{{1, 3}, {2, 2}}) {
+    const auto seen = trained(ranks, devices);
+    for (size_t i = 0; i < alone.size(); ++i) CHECK(torch::allclose(seen[i], alone[i], 1e-12, 1e-13));
+  }
+}
