@@ -128,7 +128,7 @@ void remove_checkpoint(const fs::path& folder) {
   // First out of sight: whoever is killed here leaves a leftover, not a torn checkpoint.
   const fs::path aside =
       parent_of(folder) / fmt::format("{}{}old-{}", folder.filename().string(), mark_of_making, ::getpid());
-  if (::rename(folder.c_str(), aside.c_str()) == 0) remove_tree(aside);
+  if (::rename(folder.c_str(), aside.c_str()) == 0) base::remove_tree(aside);
 }
 
 Manifest manifest_of(const fs::path& folder, std::string_view operation) {

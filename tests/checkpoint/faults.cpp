@@ -104,7 +104,7 @@ int64_t entries_in(const fs::path& folder) {
 
 void try_every_call(Fault which, const fs::path& folder, bool beside) {
   const fs::path place = folder / "checkpoint_0";
-  testing::remove_tree(place);
+  accelerate::base::remove_tree(place);
   testing::save(place, testing::small_content(1));
   int call = 1;
   for (; call < 1000; ++call) {
@@ -127,12 +127,12 @@ void try_every_call(Fault which, const fs::path& folder, bool beside) {
 
 int main(int, char** argv) {
   const fs::path folder = argv[1];
-  testing::remove_tree(folder);
+  accelerate::base::remove_tree(folder);
   fs::create_directories(folder);
   at::set_num_threads(1);  // processes are forked
   for (const Fault which : {Fault::kill, Fault::no_space, Fault::io_error, Fault::short_writes}) {
     for (const bool beside : {false, true}) try_every_call(which, folder, beside);
   }
-  testing::remove_tree(folder);
+  accelerate::base::remove_tree(folder);
   return failures == 0 ? 0 : 1;
 }

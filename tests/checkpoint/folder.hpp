@@ -8,18 +8,10 @@
 #include <filesystem>
 #include <string>
 
+#include "accelerate/base/remove_tree.hpp"
 #include "accelerate/comm/group.hpp"
 
 namespace testing {
-
-/// As std::filesystem::remove_all, which LibTorch exports broken.
-inline void remove_tree(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(std::filesystem::symlink_status(path, error))) {
-    for (const auto& entry : std::filesystem::directory_iterator(path, error)) remove_tree(entry.path());
-  }
-  std::filesystem::remove(path, error);
-}
 
 /// A new folder that all ranks know; rank 0 makes and removes it. Collective.
 struct SharedFolder {
@@ -33,7 +25,7 @@ struct SharedFolder {
   }
   ~SharedFolder() {
     if (group.size() > 1) group.barrier();
-    if (group.rank() == 0) remove_tree(path);
+    if (group.rank() == 0) accelerate::base::remove_tree(path);
   }
   SharedFolder(const SharedFolder&) = delete;
   SharedFolder& operator=(const SharedFolder&) = delete;
