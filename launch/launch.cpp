@@ -16,6 +16,7 @@
 #include "launch/run/job_id.hpp"
 #include "launch/run/port.hpp"
 #include "launch/run/supervise.hpp"
+#include "launch/runners/machine.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -65,6 +66,10 @@ int launch(const LaunchOptions& given) {
   say(what_was_chosen(options, machine));
   if (options.dry_run) return dry_run(options, machine, variables);
   say(too_many_for_the_processors(options, machine));
+  if (options.num_machines.value_or(1) > 1) {
+    return run_one_machine(options, machine, variables, timeout,
+                           {.grace = options.grace_time.value_or(SuperviseOptions{}.grace)});
+  }
   const bool serve_mpi = decide_mpi(options, machine);
   std::optional<ReservedPort> port;
   const auto plan_of = [&, &options = options](int64_t restart) {

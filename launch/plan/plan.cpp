@@ -159,7 +159,7 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   if (wiring.serve_mpi) add_mpi_defaults(common, job.ranks_here(), machine);
   if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
 
-  LaunchPlan result{.serve_mpi = wiring.serve_mpi};
+  LaunchPlan result{.serve_mpi = wiring.serve_mpi, .machines = job.machines()};
   const auto shares = share_processors(machine.processors, job.ranks_here());
   for (int64_t local = 0; local < job.ranks_here(); ++local) {
     WorkerPlan worker{.rank = job.first_rank() + local, .command = options.command, .environment = common};

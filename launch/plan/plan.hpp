@@ -26,6 +26,7 @@ struct WorkerPlan {
 struct LaunchPlan {
   std::vector<WorkerPlan> workers{};
   bool serve_mpi = false;  ///< the launcher is the workers' PMIx server
+  int64_t machines = 1;    ///< of the job; the workers are one machine's
 
   bool operator==(const LaunchPlan&) const = default;
 };

@@ -85,7 +85,7 @@ std::string as_script(const LaunchPlan& plan, const env::Variables& inherited, s
   std::string script = fmt::format("cd {} || exit 1\n", quoted(folder));
   if (plan.workers.empty()) return script;
   if (plan.serve_mpi) return script + as_mpirun(plan, inherited);
-  script += kDrawJobId;
+  if (plan.machines == 1) script += kDrawJobId;  // the machines would draw different ones
   if (plan.workers.size() == 1) {
     return script + fmt::format("exec {}\n", quoted(command_of(plan.workers.front(), inherited)));
   }

@@ -14,6 +14,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "launch/pmix/server.hpp"
+#include "launch/run/announce.hpp"
 #include "launch/run/error_files.hpp"
 #include "launch/run/failure_report.hpp"
 #include "launch/run/lifetimes.hpp"
@@ -224,6 +225,7 @@ class Generation {
                        .ended_before = ended_besides(worker),
                        .suspended = lifetimes_.suspended(),
                        .others_were_stopped = lifetimes_.running() > 0 && !lifetimes_.stopping()};
+    announce(*failure_, options_.failures);
     if (failure_->others_were_stopped) lifetimes_.stop(SIGTERM);
   }
 

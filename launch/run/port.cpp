@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "launch/plan/error.hpp"
+#include "launch/run/port_holder.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -72,9 +73,8 @@ ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
   const bool moved = error == EADDRINUSE && !wanted;
   if (moved) error = keep(0);
   if (error == EADDRINUSE && wanted) {
-    fail(ErrorKind::environment,
-         "--main_process_port {} is in use on 127.0.0.1, perhaps by another job; give another, or 0 for a free one",
-         *wanted);
+    fail(ErrorKind::environment, "--main_process_port {} is in use on 127.0.0.1{}; give another, or 0 for a free one",
+         *wanted, by_its_holder(*wanted));
   }
   if (error != 0) {
     fail(ErrorKind::environment, "no port {} on 127.0.0.1: {}", wanted.value_or(default_port), std::strerror(error));

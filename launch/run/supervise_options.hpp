@@ -17,8 +17,9 @@ struct SuperviseOptions {
   /// After the last end: when a line says which workers still run.
   std::chrono::milliseconds straggler = std::chrono::seconds(30);
   RestartOptions restarts{};
-  int out = 1;  ///< where the workers' stdout goes
-  int err = 2;  ///< where their stderr and our messages go
+  int failures = -1;  ///< where the first failure is announced at once (announce.hpp); -1: nowhere
+  int out = 1;        ///< where the workers' stdout goes
+  int err = 2;        ///< where their stderr and our messages go
 };
 
 }  // namespace accelerate::launch

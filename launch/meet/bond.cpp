@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/meet/bond.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <ctime>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "launch/run/announce.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+/// Blocks a signal, or all, for the calling thread.
+class Blocked {
+ public:
+  explicit Blocked(int number) {
+    sigset_t set;
+    number == 0 ? sigfillset(&set) : (sigemptyset(&set), sigaddset(&set, number));
+    pthread_sigmask(SIG_BLOCK, &set, &before_);
+  }
+  ~Blocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Blocked(const Blocked&) = delete;
+  Blocked& operator=(const Blocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+class Bond {
+ public:
+  Bond(Gathered gathered, const Hello& own, int failures)
+      : gathered_(std::move(gathered)), own_(own), failures_(failures), done_(gathered_.members.size()) {
+    const Blocked all(0);  // the thread inherits it: signals are the work's
+    watcher_ = std::thread([this] { watch(); });
+  }
+  ~Bond() {
+    eventfd_write(stop_.get(), 1);
+    watcher_.join();
+  }
+  Bond(const Bond&) = delete;
+  Bond& operator=(const Bond&) = delete;
+
+  int run(const std::function<int()>& work) {
+    const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
+    working(true);
+    const int code = work();
+    working(false);
+    hear_failure();
+    if (code != 0) fail_here({.exit_code = code, .text = fmt::format("it ended with exit code {}", code)});
+    return verdict();
+  }
+
+ private:
+  void working(bool whether) {
+    const std::lock_guard lock(mutex_);
+    is_working_ = whether;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    constexpr timespec now{};
+    if (!whether && end_) sigtimedwait(&set, nullptr, &now);
+  }
+
+  /// The first failure of this machine, when there is one; may be called on both threads.
+  void hear_failure() {
+    if (const auto failure = read_announcement(failures_)) {
+      fail_here({.exit_code = failure->exit_code, .text = failure->text});
+    }
+  }
+
+  void fail_here(const End& end) {
+    const std::lock_guard lock(mutex_);
+    if (end_) return;
+    end_ =
+        End{.exit_code = end.exit_code, .text = fmt::format("machine {} ({}): {}", own_.machine, own_.host, end.text)};
+    is_ours_ = true;
+    tell_all(message_of(*end_), nullptr);
+  }
+
+  /// Waits until the job has ended everywhere.
+  int verdict() {
+    std::unique_lock lock(mutex_);
+    is_done_ = true;
+    if (own_.machine != 0 && !end_) tell_all(std::string(done_message), nullptr);
+    settle();
+    changed_.wait(lock, [this] { return end_ || all_done_; });
+    if (end_ && !is_ours_) {
+      fmt::print(stderr, "accelerate_launch: {}; the ranks of this machine were stopped\n", end_->text);
+    }
+    return end_ ? end_->exit_code : 0;
+  }
+
+  /// Machine 0 knows when all are done.
+  void settle() {
+    if (own_.machine != 0 || end_ || !is_done_ || std::count(done_.begin(), done_.end(), false) != 0) return;
+    tell_all(std::string(done_message), nullptr);
+    all_done_ = true;
+    changed_.notify_all();
+  }
+
+  void tell_all(const std::string& message, const Member* but) const {
+    for (const auto& member : gathered_.members) {
+      if (&member != but) send(member.connection.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+
+  void watch() {
+    std::vector<pollfd> waits;
+    for (const auto& member : gathered_.members) waits.push_back({member.connection.get(), POLLIN, 0});
+    waits.push_back({failures_, POLLIN, 0});
+    waits.push_back({stop_.get(), POLLIN, 0});
+    while (waits.back().revents == 0) {
+      poll(waits.data(), waits.size(), -1);
+      for (size_t i = 0; i < gathered_.members.size(); ++i) {
+        if (waits[i].revents != 0 && !hear(i)) waits[i].fd = -1;
+      }
+      if (waits[gathered_.members.size()].revents != 0) hear_failure();
+    }
+  }
+
+  /// returns   whether more may come
+  bool hear(size_t which) {
+    Member& member = gathered_.members[which];
+    std::array<char, 1024> bytes;
+    const ssize_t count = read(member.connection.get(), bytes.data(), bytes.size());
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    const std::lock_guard lock(mutex_);
+    if (count <= 0) {
+      lose(which);
+      return false;
+    }
+    member.received.append(bytes.data(), static_cast<size_t>(count));
+    while (const auto message = take_message(member.received)) {
+      if (const auto end = read_end(*message)) end_job(*end, &member);
+      if (*message == "done\n") note_done(which);
+    }
+    return true;
+  }
+
+  void note_done(size_t which) {
+    done_[which] = true;
+    if (own_.machine != 0) all_done_ = true;
+    changed_.notify_all();
+    settle();
+  }
+
+  /// Its connection has ended. One that was done may go.
+  void lose(size_t which) {
+    if (done_[which] || all_done_) return;
+    const Member& member = gathered_.members[which];
+    end_job({.exit_code = 1,
+             .text = fmt::format("{} is gone: its launcher was killed, or its host or the network is down",
+                                 name_of(member))},
+            &member);
+  }
+
+  void end_job(const End& end, const Member* from) {
+    if (end_ || all_done_) return;
+    end_ = end;
+    tell_all(message_of(end), from);
+    if (is_working_) kill(getpid(), SIGTERM);
+    changed_.notify_all();
+  }
+
+  Gathered gathered_;
+  Hello own_;
+  int failures_;
+  base::FileDescriptor stop_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<End> end_;  // of the job, before its time
+  bool is_ours_ = false;    // it began here
+  bool is_working_ = false;
+  bool is_done_ = false;    // this machine
+  std::vector<bool> done_;  // the members
+  bool all_done_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace
+
+int run_together(Gathered gathered, const Hello& own, int failures, const std::function<int()>& work) {
+  return Bond(std::move(gathered), own, failures).run(work);
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/meet/gather.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <list>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "launch/meet/socket.hpp"
+#include "launch/plan/error.hpp"
+#include "launch/run/job_id.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Somebody who has connected and has not yet said who he is.
+struct Guest {
+  base::FileDescriptor connection{};
+  std::string received{};
+  Clock::time_point until{};
+};
+
+class Gathering {
+ public:
+  explicit Gathering(const Invitation& invitation)
+      : invitation_(invitation), listener_(listen_on(invitation.address, invitation.port)) {}
+
+  Gathered run() {
+    const auto until = Clock::now() + invitation_.timeout;
+    while (static_cast<int64_t>(members_.size()) + 1 < invitation_.own.machines) {
+      if (Clock::now() >= until) refuse_all(who_is_missing());
+      wait();
+      while (auto connection = accept_from(listener_.get())) welcome_guest(std::move(connection));
+      hear_guests();
+    }
+    return all_are_here();
+  }
+
+ private:
+  /// A moment at most, so that every deadline is seen.
+  void wait() {
+    std::vector<pollfd> waits{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
+    for (const auto& guest : guests_) waits.push_back({.fd = guest.connection.get(), .events = POLLIN, .revents = 0});
+    poll(waits.data(), waits.size(), 100);
+  }
+
+  void welcome_guest(base::FileDescriptor connection) {
+    constexpr size_t most_guests = 256;  // a flood must not take all descriptors; the oldest leaves
+    constexpr std::chrono::seconds patience{10};
+    if (guests_.size() >= most_guests) guests_.pop_front();
+    guests_.push_back({.connection = std::move(connection), .received = {}, .until = Clock::now() + patience});
+  }
+
+  void hear_guests() {
+    for (auto guest = guests_.begin(); guest != guests_.end();) {
+      guest = stays(*guest) ? std::next(guest) : guests_.erase(guest);
+    }
+  }
+
+  bool stays(Guest& guest) {
+    std::array<char, 1024> bytes;
+    const ssize_t count = read(guest.connection.get(), bytes.data(), bytes.size());
+    if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    if (count > 0) guest.received.append(bytes.data(), static_cast<size_t>(count));
+    if (const auto message = take_message(guest.received)) {
+      take_in(guest, *message);
+      return false;
+    }
+    return guest.received.size() <= longest_message && Clock::now() < guest.until;
+  }
+
+  void take_in(Guest& guest, const std::string& message) {
+    const auto hello = read_hello(message);
+    const bool stranger = !hello || hello->job_id != invitation_.own.job_id;
+    if (stranger) return;
+    Member member{.machine = hello->machine, .host = hello->host, .connection = std::move(guest.connection)};
+    auto why_not = mismatch(invitation_.own, *hello);
+    if (const auto holder = who_is(member.machine); !why_not && holder) {
+      why_not = fmt::format("{} comes, but {} is machine {} already", name_of(member), *holder, member.machine);
+    }
+    if (why_not) tell(member, message_of(End{.exit_code = 1, .text = *why_not}));
+    if (why_not) refuse_all(*why_not);
+    members_.insert_or_assign(member.machine, std::move(member));
+  }
+
+  /// The host that has come as this machine and is still there: one whose launcher was ended may come again.
+  [[nodiscard]] std::optional<std::string> who_is(int64_t machine) const {
+    if (machine == 0) return invitation_.own.host;
+    const auto found = members_.find(machine);
+    char byte = 0;
+    const bool there =
+        found != members_.end() && recv(found->second.connection.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+    return there ? std::optional(found->second.host) : std::nullopt;
+  }
+
+  [[nodiscard]] std::string who_is_missing() const {
+    std::vector<int64_t> missing;
+    for (int64_t machine = 1; machine < invitation_.own.machines; ++machine) {
+      if (!members_.contains(machine)) missing.push_back(machine);
+    }
+    return fmt::format("{} not come to {}:{} within {:g} s; start accelerate_launch there, or look at the network",
+                       missing.size() == 1 ? fmt::format("machine {} has", missing.front())
+                                           : fmt::format("machines {} have", fmt::join(missing, ", ")),
+                       invitation_.address, invitation_.port,
+                       std::chrono::duration<double>(invitation_.timeout).count());
+  }
+
+  [[noreturn]] void refuse_all(const std::string& why) {
+    const std::string message = message_of(End{.exit_code = 1, .text = why});
+    for (const auto& [machine, member] : members_) tell(member, message);
+    fail(ErrorKind::peer, "{}", why);
+  }
+
+  static void tell(const Member& member, const std::string& message) {
+    send(member.connection.get(), message.data(), message.size(), MSG_NOSIGNAL);
+  }
+
+  Gathered all_are_here() {
+    Gathered gathered;
+    gathered.kept_port = keep_port_beside(listener_.get(), gathered.welcome.port);
+    gathered.welcome.job_id = invitation_.own.job_id.empty() ? random_job_id() : invitation_.own.job_id;
+    const std::string message = message_of(gathered.welcome);
+    for (auto& [machine, member] : members_) {
+      tell(member, message);
+      gathered.members.push_back(std::move(member));
+    }
+    return gathered;
+  }
+
+  const Invitation& invitation_;
+  base::FileDescriptor listener_;
+  std::list<Guest> guests_;
+  std::map<int64_t, Member> members_;
+};
+
+}  // namespace
+
+std::string name_of(const Member& member) { return fmt::format("machine {} ({})", member.machine, member.host); }
+
+Gathered gather(const Invitation& invitation) { return Gathering(invitation).run(); }
+
+}  // namespace accelerate::launch

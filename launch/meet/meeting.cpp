@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/meet/meeting.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "launch/meet/gather.hpp"
+#include "launch/meet/socket.hpp"
+#include "launch/plan/error.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string machine_0_at(const Invitation& invitation) {
+  return fmt::format("machine 0 at {}:{}", invitation.address, invitation.port);
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
+}
+
+/// Machine 0 may start a while after us.
+base::FileDescriptor connect(const Invitation& invitation, Clock::time_point until) {
+  auto addresses = addresses_of(invitation.address);
+  base::FileDescriptor connection;
+  int error = ETIMEDOUT;
+  do {
+    for (auto& address : addresses) {
+      address.set_port(invitation.port);
+      error = connect_to(address, connection);
+      if (error == 0) return connection;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  } while (Clock::now() < until);
+  fail(ErrorKind::peer, "{} does not answer within {}: {}; start accelerate_launch there, or look at the network",
+       machine_0_at(invitation), seconds(invitation.timeout), std::strerror(error));
+}
+
+/// What machine 0 says next; it answers when all have come.
+std::string answer(const Invitation& invitation, Member& zero, Clock::time_point until) {
+  std::array<char, 1024> bytes;
+  while (true) {
+    if (auto message = take_message(zero.received)) return *message;
+    if (zero.received.size() > longest_message) return zero.received;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    pollfd wait{.fd = zero.connection.get(), .events = POLLIN, .revents = 0};
+    if (left <= 0 || poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, 60'000))) < 0) {
+      fail(ErrorKind::peer, "{} does not say within {} that all machines have come", machine_0_at(invitation),
+           seconds(invitation.timeout));
+    }
+    if (wait.revents == 0) continue;
+    const ssize_t count = read(zero.connection.get(), bytes.data(), bytes.size());
+    if (count > 0) zero.received.append(bytes.data(), static_cast<size_t>(count));
+    if (count == 0 || (count < 0 && errno != EAGAIN)) {
+      fail(ErrorKind::peer, "{} hung up before all machines had come: it ended, or it belongs to another job",
+           machine_0_at(invitation));
+    }
+  }
+}
+
+Gathered join(const Invitation& invitation) {
+  constexpr std::chrono::seconds for_its_verdict{5};  // machine 0 says who is missing when its own time is over
+  const auto until = Clock::now() + invitation.timeout;
+  Gathered gathered;
+  auto& zero = gathered.members.emplace_back();
+  zero.host = invitation.address;
+  zero.connection = connect(invitation, until);
+  const std::string hello = message_of(invitation.own);
+  send(zero.connection.get(), hello.data(), hello.size(), MSG_NOSIGNAL);
+  const std::string message = answer(invitation, zero, Clock::now() + invitation.timeout + for_its_verdict);
+  if (const auto welcome = read_welcome(message)) {
+    gathered.welcome = *welcome;
+    return gathered;
+  }
+  if (const auto end = read_end(message)) fail(ErrorKind::peer, "{}", end->text);
+  fail(ErrorKind::peer, "{} is no accelerate_launch; is the port another program's?", machine_0_at(invitation));
+}
+
+}  // namespace
+
+Gathered meet(const Invitation& invitation) {
+  return invitation.own.machine == 0 ? gather(invitation) : join(invitation);
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/meet/message.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "accelerate/env/parse.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+using Fields = std::map<std::string, std::string, std::less<>>;
+
+/// A line's end within a value would be a line of its own.
+std::string one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  return text.substr(0, longest_message / 4);
+}
+
+std::string lines(std::string_view title, const std::vector<std::pair<std::string_view, std::string>>& fields) {
+  std::string message = fmt::format("{}\n", title);
+  for (const auto& [name, value] : fields) message += fmt::format("{} {}\n", name, one_line(value));
+  return message + "\n";
+}
+
+/// The lines after the title, name to rest; nothing when the title is another.
+std::optional<Fields> fields_of(std::string_view message, std::string_view title) {
+  Fields fields;
+  if (!message.starts_with(title) || message.substr(title.size(), 1) != "\n") return std::nullopt;
+  message.remove_prefix(title.size() + 1);
+  while (!message.empty()) {
+    const auto end = std::min(message.find('\n'), message.size());
+    const auto line = message.substr(0, end);
+    const auto space = std::min(line.find(' '), line.size());
+    fields.emplace(line.substr(0, space), line.substr(std::min(space + 1, line.size())));
+    message.remove_prefix(std::min(end + 1, message.size()));
+  }
+  return fields;
+}
+
+std::string text_of(const Fields& fields, std::string_view name) {
+  const auto found = fields.find(name);
+  return found == fields.end() ? "" : found->second;
+}
+
+/// -1 where there is no such number.
+int64_t number_of(const Fields& fields, std::string_view name) {
+  return env::parse_integer(text_of(fields, name)).value_or(-1);
+}
+
+constexpr std::string_view kHello = "accelerate_launch hello";
+constexpr std::string_view kWelcome = "accelerate_launch welcome";
+constexpr std::string_view kEnd = "accelerate_launch end";
+
+}  // namespace
+
+std::string message_of(const Hello& hello) {
+  return lines(kHello, {{"version", hello.version},
+                        {"job_id", hello.job_id},
+                        {"host", hello.host},
+                        {"machine", fmt::to_string(hello.machine)},
+                        {"machines", fmt::to_string(hello.machines)},
+                        {"processes", fmt::to_string(hello.processes)},
+                        {"ranks_here", fmt::to_string(hello.ranks_here)}});
+}
+
+std::optional<Hello> read_hello(std::string_view message) {
+  const auto fields = fields_of(message, kHello);
+  if (!fields) return std::nullopt;
+  Hello hello{.version = text_of(*fields, "version"),
+              .job_id = text_of(*fields, "job_id"),
+              .host = text_of(*fields, "host"),
+              .machine = number_of(*fields, "machine"),
+              .machines = number_of(*fields, "machines"),
+              .processes = number_of(*fields, "processes"),
+              .ranks_here = number_of(*fields, "ranks_here")};
+  const bool possible = hello.machine >= 0 && hello.machines > 0 && hello.processes > 0 && hello.ranks_here > 0;
+  return possible ? std::optional(hello) : std::nullopt;
+}
+
+std::string message_of(const Welcome& welcome) {
+  return lines(kWelcome, {{"job_id", welcome.job_id}, {"port", fmt::to_string(welcome.port)}});
+}
+
+std::optional<Welcome> read_welcome(std::string_view message) {
+  const auto fields = fields_of(message, kWelcome);
+  if (!fields) return std::nullopt;
+  const int64_t port = number_of(*fields, "port");
+  if (port < 1 || port > 65535) return std::nullopt;
+  return Welcome{.job_id = text_of(*fields, "job_id"), .port = port};
+}
+
+std::string message_of(const End& end) {
+  return lines(kEnd, {{"exit_code", fmt::to_string(end.exit_code)}, {"text", end.text}});
+}
+
+std::optional<End> read_end(std::string_view message) {
+  const auto fields = fields_of(message, kEnd);
+  if (!fields) return std::nullopt;
+  const int64_t code = number_of(*fields, "exit_code");
+  return End{.exit_code = code < 1 || code > 255 ? 1 : static_cast<int>(code), .text = text_of(*fields, "text")};
+}
+
+std::optional<std::string> take_message(std::string& buffer) {
+  const auto end = buffer.find("\n\n");
+  if (end == std::string::npos) return std::nullopt;
+  std::string message = buffer.substr(0, end + 1);
+  buffer.erase(0, end + 2);
+  return message;
+}
+
+std::optional<std::string> mismatch(const Hello& first, const Hello& other) {
+  const auto differ = [&](std::string_view what, const auto& one, const auto& two) {
+    return fmt::format("machine {} ({}) has {} {}, machine {} ({}) has {}; they must be the same", other.machine,
+                       other.host, what, two, first.machine, first.host, one);
+  };
+  if (first.version != other.version) return differ("accelerate_launch", first.version, other.version);
+  if (first.machines != other.machines) return differ("num_machines", first.machines, other.machines);
+  if (first.processes != other.processes) return differ("num_processes", first.processes, other.processes);
+  if (first.ranks_here != other.ranks_here) return differ("ranks", first.ranks_here, other.ranks_here);
+  if (other.machine >= first.machines) {
+    return fmt::format("machine {} ({}) comes to a job of {} machines", other.machine, other.host, first.machines);
+  }
+  return std::nullopt;
+}
+
+}  // namespace accelerate::launch

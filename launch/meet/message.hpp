@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the launchers of several machines say to one another: lines of text, an empty one at the end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace accelerate::launch {
+
+/// No message is longer; who sends more is no launcher.
+inline constexpr size_t longest_message = 4096;
+
+/// What a launcher says first. All launchers of a job must say the same, but for machine and host.
+struct Hello {
+  std::string version{};  ///< of the launcher
+  std::string job_id{};   ///< where the user or a runner gave one; "" : machine 0 draws it
+  std::string host{};     ///< this machine's name
+  int64_t machine = 0;    ///< its rank
+  int64_t machines = 1;
+  int64_t processes = 1;   ///< of the whole job
+  int64_t ranks_here = 1;  ///< of this machine
+
+  bool operator==(const Hello&) const = default;
+};
+
+std::string message_of(const Hello& hello);
+/// Nothing for text that no launcher says.
+std::optional<Hello> read_hello(std::string_view message);
+
+/// How machine 0 answers when all have come.
+struct Welcome {
+  std::string job_id{};
+  int64_t port = 0;  ///< where rank 0 will listen
+
+  bool operator==(const Welcome&) const = default;
+};
+
+std::string message_of(const Welcome& welcome);
+std::optional<Welcome> read_welcome(std::string_view message);
+
+/// Why the job ends, with the exit code that goes with it. Sent by whoever knows it, passed on by machine 0.
+struct End {
+  int exit_code = 1;
+  std::string text{};  ///< one line
+
+  bool operator==(const End&) const = default;
+};
+
+std::string message_of(const End& end);
+std::optional<End> read_end(std::string_view message);
+
+/// All ranks of the sender ended well; from machine 0: all ranks of the job.
+inline constexpr std::string_view done_message = "done\n\n";
+
+/// Takes the first whole message off the buffer; nothing while it is not whole.
+std::optional<std::string> take_message(std::string& buffer);
+
+/// What does not fit: "machine 1 (gpu-b) says num_processes 6, machine 0 (gpu-a) says 4". Nothing where the two are of
+/// one job.
+std::optional<std::string> mismatch(const Hello& first, const Hello& other);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/announce.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <string_view>
+
+#include "accelerate/env/parse.hpp"
+
+namespace accelerate::launch {
+
+void announce(const Failure& failure, int fd) {
+  if (fd < 0) return;
+  const std::string who =
+      failure.never_came ? failure.cause : fmt::format("worker {}, {}", failure.rank, failure.cause);
+  const std::string line = fmt::format("{} {}", failure.exit_code, who).substr(0, 500);  // as a whole: below PIPE_BUF
+  [[maybe_unused]] const auto written = write(fd, (line + "\n").data(), line.size() + 1);
+}
+
+std::optional<Announcement> read_announcement(int fd) {
+  std::array<char, 512> bytes;
+  const ssize_t count = fd < 0 ? -1 : read(fd, bytes.data(), bytes.size());
+  if (count <= 0) return std::nullopt;
+  const std::string_view all(bytes.data(), static_cast<size_t>(count));
+  const auto line = all.substr(0, all.find('\n'));
+  const auto space = std::min(line.find(' '), line.size());
+  const auto code = env::parse_integer(line.substr(0, space));
+  if (!code || *code < 1 || *code > 255) return std::nullopt;
+  return Announcement{.exit_code = static_cast<int>(*code),
+                      .text = std::string(line.substr(std::min(space + 1, line.size())))};
+}
+
+}  // namespace accelerate::launch

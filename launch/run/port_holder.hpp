@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who listens on a port of this machine, as far as we may see.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace accelerate::launch {
+
+/// "mnist (pid 4121)"; nothing when it is another user's, or nobody listens there yet.
+std::optional<std::string> holder_of_port(int64_t port);
+
+/// " by mnist (pid 4121)", or ", perhaps by another job".
+std::string by_its_holder(int64_t port);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launcher for each of several machines, all of which are this one.
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "launch/run/port.hpp"
+#include "tests/launch/run.hpp"
+
+using testing::Child;
+using testing::launcher;
+using testing::Ran;
+using Words = std::vector<std::string>;
+
+namespace {
+
+std::string free_port() { return std::to_string(accelerate::launch::ReservedPort(0).number()); }
+
+Words machine(int rank, int machines, const std::string& port, const std::string& script, const Words& more = {}) {
+  Words words{"--num_machines",      std::to_string(machines),
+              "--machine_rank",      std::to_string(rank),
+              "--main_process_ip",   "127.0.0.1",
+              "--main_process_port", port};
+  words.insert(words.end(), more.begin(), more.end());
+  if (more.empty() || !more.front().starts_with("--num_processes")) {
+    words.push_back("--num_processes=" + std::to_string(2 * machines));
+  }
+  words.insert(words.end(), {"sh", "-c", script});
+  return launcher(words);
+}
+
+/// What the launchers of so many machines come to.
+std::vector<Ran> run_all(int machines, const std::string& script) {
+  const std::string port = free_port();
+  std::list<Child> children;
+  for (int rank = machines - 1; rank >= 0; --rank) children.emplace_back(machine(rank, machines, port, script));
+  std::vector<Ran> ran(static_cast<size_t>(machines));
+  for (int rank = machines - 1; rank >= 0; --rank) {
+    ran[static_cast<size_t>(rank)] = children.front().wait();
+    children.pop_front();
+  }
+  return ran;
+}
+
+}  // namespace
+
+TEST_CASE("ranks of two machines are one job: their places, one address, one port, one id") {
+  const auto ran = run_all(2,
+                           "sleep 0.$((LOCAL_RANK * 3)); echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE; "
+                           "echo $MASTER_ADDR $MASTER_PORT $ACCELERATE_JOB_ID >&2");
+  CHECK(ran[0].code == 0);
+  CHECK(ran[1].code == 0);
+  CHECK(ran[0].out == "0 4 0 2\n1 4 1 2\n");
+  CHECK(ran[1].out == "2 4 0 2\n3 4 1 2\n");
+  CHECK(ran[0].err.starts_with("127.0.0.1 "));
+  CHECK(ran[0].err == ran[1].err);
+}
+
+TEST_CASE("when a rank fails, the ranks of all machines are stopped and all launchers end with its code") {
+  const auto ran = run_all(3, "[ $RANK = 3 ] && exit 7; exec sleep 300");
+  for (const auto& each : ran) CHECK(each.code == 7);
+  CHECK(ran[1].err.find("accelerate_launch: worker 3 (") != std::string::npos);
+  for (const int other : {0, 2}) {
+    CAPTURE(ran[static_cast<size_t>(other)].err);
+    CHECK(ran[static_cast<size_t>(other)].err.find("accelerate_launch: machine 1 (") != std::string::npos);
+    CHECK(ran[static_cast<size_t>(other)].err.find("worker 3, exit code 3") == std::string::npos);
+    CHECK(ran[static_cast<size_t>(other)].err.find(
+              "): worker 3, exit code 7; the ranks of this machine were stopped\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("a machine that ended well waits for the others, and learns how they end") {
+  const auto ran = run_all(2, "[ $RANK = 2 ] && sleep 1 && exit 9; exit 0");
+  CHECK(ran[0].code == 9);
+  CHECK(ran[1].code == 9);
+}
+
+TEST_CASE("when a launcher is killed, the others say so and end") {
+  for (const int victim : {0, 1}) {
+    CAPTURE(victim);
+    const std::string port = free_port();
+    const std::string script = "[ $LOCAL_RANK = 1 ] && echo up; exec sleep 300";
+    Child zero(machine(0, 2, port, script));
+    Child one(machine(1, 2, port, script));
+    REQUIRE(zero.wait_for("up"));
+    REQUIRE(one.wait_for("up"));
+    kill((victim == 0 ? zero : one).pid(), SIGKILL);
+    const auto other = (victim == 0 ? one : zero).wait();
+    CHECK(other.code == 1);
+    CHECK(other.err.find(victim == 0 ? "machine 0 (127.0.0.1) is gone: its launcher was killed, or its host or the "
+                                       "network is down; the ranks of this machine were stopped\n"
+                                     : ") is gone: its launcher was killed, or its host or the network is down; the "
+                                       "ranks of this machine were stopped\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("a signal to one launcher ends the job on all machines") {
+  const std::string port = free_port();
+  const std::string script = "[ $LOCAL_RANK = 1 ] && echo up; exec sleep 300";
+  Child zero(machine(0, 2, port, script));
+  Child one(machine(1, 2, port, script));
+  REQUIRE(zero.wait_for("up"));
+  REQUIRE(one.wait_for("up"));
+  kill(one.pid(), SIGINT);
+  CHECK(one.wait().code == 128 + SIGINT);
+  CHECK(zero.wait().code == 128 + SIGINT);
+}
+
+TEST_CASE("what two machines were told differently ends both before a rank starts") {
+  const std::string port = free_port();
+  Child zero(machine(0, 2, port, "echo started"));
+  Child one(machine(1, 2, port, "echo started", {"--num_processes=6"}));
+  const auto ran = zero.wait();
+  CHECK(ran.code == 1);
+  CHECK(ran.out == "");
+  CHECK(ran.err.find(" has num_processes 6, machine 0 (") != std::string::npos);
+  CHECK(one.wait().err.ends_with(ran.err));
+}
+
+TEST_CASE("who does not come is named when the time is over") {
+  const std::string port = free_port();
+  const auto zero = Child(machine(0, 2, port, "echo started", {"--timeout", "1"})).wait();
+  CHECK(zero.code == 1);
+  CHECK(zero.out == "");
+  CHECK(zero.err == "accelerate_launch: machine 1 has not come to 127.0.0.1:" + port +
+                        " within 1 s; start accelerate_launch there, or look at the network\n");
+  const auto one = Child(machine(1, 2, port, "echo started", {"--timeout", "1"})).wait();
+  CHECK(one.code == 1);
+  CHECK(one.err == "accelerate_launch: machine 0 at 127.0.0.1:" + port +
+                       " does not answer within 1 s: Connection refused; start accelerate_launch there, or look at the "
+                       "network\n");
+}
+
+TEST_CASE("MPI over several machines is left to mpirun and srun, and that is said") {
+  const auto ran = Child(machine(0, 2, free_port(), "echo started", {"--backend=mpi"})).wait();
+  CHECK(ran.code == 2);
+  CHECK(ran.err ==
+        "accelerate_launch: --backend mpi on 2 machines is started by mpirun (--mpirun_hostfile FILE) or by srun; gloo "
+        "works without\n");
+}
