@@ -8,6 +8,7 @@
 
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/process_env.hpp"
+#include "launch/plan/choose.hpp"
 #include "launch/plan/machine.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/plan/resolve.hpp"
@@ -17,6 +18,7 @@
 #include "launch/run/port.hpp"
 #include "launch/run/supervise.hpp"
 #include "launch/runners/machine.hpp"
+#include "launch/runners/table.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -55,12 +57,27 @@ int dry_run(const LaunchOptions& options, const Machine& machine, const env::Var
   return 0;
 }
 
+/// Leaves the ranks to another runner.
+int elsewhere(Runner runner, const Call& call) {
+  if (!call.options.dry_run) return run(runner, call);
+  fmt::print("{}", as_script(*plan_of(runner, call), call.variables, std::filesystem::current_path().string()));
+  return 0;
+}
+
 }  // namespace
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
-  const auto [options, timeout, conflicts] = resolve(given, variables, read_config(given, variables));
+  const auto [resolved, timeout, conflicts] = resolve(given, variables, read_config(given, variables));
   for (const auto& conflict : conflicts) say(conflict);
+  const Runner runner = choose_runner(resolved, variables);
+  if (runner != Runner::local) {
+    return elsewhere(runner, {.options = resolved,
+                              .variables = variables,
+                              .timeout = timeout,
+                              .supervise_options = {.grace = resolved.grace_time.value_or(SuperviseOptions{}.grace)}});
+  }
+  const LaunchOptions options = with_slurm_place(resolved, variables);
   const auto machine = this_machine(variables, options.gpu_ids == "all" ? std::nullopt : options.gpu_ids);
   check_gpus(options, machine);
   say(what_was_chosen(options, machine));

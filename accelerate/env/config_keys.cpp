@@ -41,7 +41,7 @@ const std::vector<std::string_view>& launcher_keys() {
   static const std::vector<std::string_view> keys{
       "num_processes",       "multi_gpu",       "hosts",      "num_machines", "machine_rank", "main_process_ip",
       "main_process_port",   "same_network",    "gpu_ids",    "rdzv_backend", "runner",       "hostfile",
-      "enable_cpu_affinity", "mpirun_hostfile", "grace_time", "max_restarts"};
+      "enable_cpu_affinity", "mpirun_hostfile", "grace_time", "max_restarts", "ranks_per_machine"};
   return keys;
 }
 

@@ -66,7 +66,7 @@ std::string message_of(const Hello& hello) {
                         {"machine", fmt::to_string(hello.machine)},
                         {"machines", fmt::to_string(hello.machines)},
                         {"processes", fmt::to_string(hello.processes)},
-                        {"ranks_here", fmt::to_string(hello.ranks_here)}});
+                        {"ranks", hello.ranks}});
 }
 
 std::optional<Hello> read_hello(std::string_view message) {
@@ -78,8 +78,8 @@ std::optional<Hello> read_hello(std::string_view message) {
               .machine = number_of(*fields, "machine"),
               .machines = number_of(*fields, "machines"),
               .processes = number_of(*fields, "processes"),
-              .ranks_here = number_of(*fields, "ranks_here")};
-  const bool possible = hello.machine >= 0 && hello.machines > 0 && hello.processes > 0 && hello.ranks_here > 0;
+              .ranks = text_of(*fields, "ranks")};
+  const bool possible = hello.machine >= 0 && hello.machines > 0 && hello.processes > 0;
   return possible ? std::optional(hello) : std::nullopt;
 }
 
@@ -122,7 +122,7 @@ std::optional<std::string> mismatch(const Hello& first, const Hello& other) {
   if (first.version != other.version) return differ("accelerate_launch", first.version, other.version);
   if (first.machines != other.machines) return differ("num_machines", first.machines, other.machines);
   if (first.processes != other.processes) return differ("num_processes", first.processes, other.processes);
-  if (first.ranks_here != other.ranks_here) return differ("ranks", first.ranks_here, other.ranks_here);
+  if (first.ranks != other.ranks) return differ("ranks per machine", first.ranks, other.ranks);
   if (other.machine >= first.machines) {
     return fmt::format("machine {} ({}) comes to a job of {} machines", other.machine, other.host, first.machines);
   }

@@ -19,8 +19,8 @@ struct Hello {
   std::string host{};     ///< this machine's name
   int64_t machine = 0;    ///< its rank
   int64_t machines = 1;
-  int64_t processes = 1;   ///< of the whole job
-  int64_t ranks_here = 1;  ///< of this machine
+  int64_t processes = 1;  ///< of the whole job
+  std::string ranks{};    ///< of each machine, "4,2"
 
   bool operator==(const Hello&) const = default;
 };

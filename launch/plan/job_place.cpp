@@ -29,6 +29,21 @@ void check_machines(const LaunchOptions& options, int64_t machines) {
   }
 }
 
+/// As ranks_per_machine says.
+JobPlace place_as_listed(const LaunchOptions& options, int64_t machines) {
+  JobPlace place{.ranks_of_machine = *parse_ranks(*options.ranks_per_machine),
+                 .machine_rank = options.machine_rank.value_or(0)};
+  if (place.machines() != machines) {
+    fail(ErrorKind::usage, "ranks_per_machine is {}, which are {} machines; num_machines is {}",
+         *options.ranks_per_machine, place.machines(), machines);
+  }
+  if (options.num_processes.value_or(place.world_size()) != place.world_size()) {
+    fail(ErrorKind::usage, "ranks_per_machine is {}, which are {} ranks; num_processes is {}",
+         *options.ranks_per_machine, place.world_size(), *options.num_processes);
+  }
+  return place;
+}
+
 }  // namespace
 
 int64_t JobPlace::world_size() const {
@@ -42,6 +57,7 @@ int64_t JobPlace::first_rank() const {
 JobPlace place_of(const LaunchOptions& options, const Machine& machine) {
   const int64_t machines = options.num_machines.value_or(1);
   check_machines(options, machines);
+  if (options.ranks_per_machine) return place_as_listed(options, machines);
   const int64_t here = options.num_processes.value_or(machines * ranks_of_this_machine(options, machine)) / machines;
   if (options.num_processes.value_or(here * machines) != here * machines || here == 0) {
     fail(ErrorKind::usage, "num_processes is {} on {} machines, must be a multiple of {}: it counts the whole job",

@@ -24,8 +24,8 @@ struct JobPlace {
   bool operator==(const JobPlace&) const = default;
 };
 
-/// Throws LaunchError (2): machine_rank outside, ranks that do not divide evenly among the machines, several machines
-/// without main_process_ip.
+/// Throws LaunchError (2): machine_rank outside, ranks_per_machine of other machines or another sum, ranks that do not
+/// divide evenly among the machines, several machines without main_process_ip.
 JobPlace place_of(const LaunchOptions& options, const Machine& machine);
 
 }  // namespace accelerate::launch

@@ -128,6 +128,18 @@ bool needs_gpus(const LaunchOptions& options) {
   return backend && !env::is_backend(*backend, "cpu");
 }
 
+std::optional<std::vector<int64_t>> parse_ranks(std::string_view list) {
+  std::vector<int64_t> ranks;
+  while (true) {
+    const auto comma = list.find(',');
+    const auto count = env::Integer{1, most_processes}.parse(list.substr(0, comma));
+    if (!count) return std::nullopt;
+    ranks.push_back(*count);
+    if (comma == list.npos) return ranks;
+    list.remove_prefix(comma + 1);
+  }
+}
+
 Parsed parse(const std::vector<std::string>& arguments) {
   Parsed parsed;
   LaunchOptions& options = parsed.options;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "accelerate/env/settings.hpp"
@@ -26,6 +27,7 @@ struct LaunchOptions {
   std::optional<std::string> gpu_ids{};
   std::optional<bool> multi_gpu{};
   std::optional<bool> enable_cpu_affinity{};
+  std::optional<std::string> ranks_per_machine{};
   std::optional<std::string> runner{};
   std::optional<std::string> hostfile{};
   std::optional<std::string> hosts{};
@@ -46,6 +48,9 @@ bool on_cpu(const LaunchOptions& options);
 
 /// A backend is asked for that carries no tensors of the CPU.
 bool needs_gpus(const LaunchOptions& options);
+
+/// "4,2"; nothing for another text, or a number below 1 or above 4096.
+std::optional<std::vector<int64_t>> parse_ranks(std::string_view list);
 
 /// Either options to act on, or a text to print on stdout (--help, --version).
 struct Parsed {

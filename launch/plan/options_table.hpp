@@ -20,6 +20,7 @@ inline constexpr int64_t most_machines = 4096;
 inline bool is_runner(std::string_view name) {
   return name == "local" || name == "ssh" || name == "srun" || name == "mpirun";
 }
+inline bool is_list_of_ranks(std::string_view list) { return parse_ranks(list).has_value(); }
 inline bool is_static(std::string_view name) { return name == "static"; }
 
 /// each(group, row) for every option; the group is the help's heading.
@@ -82,6 +83,12 @@ void for_each_option(Each&& each) {
                .option = {"enable_cpu_affinity", "", "Ranks keep to their shares of the processors and NUMA nodes."},
                .type = Flag{},
                .member = [](auto& all) { return &all.enable_cpu_affinity; }});
+  each(ranks, Setting{.name = "ranks_per_machine",
+                      .key = "ranks_per_machine",
+                      .variable = "ACCELERATE_RANKS_PER_MACHINE",
+                      .option = {"ranks_per_machine", "LIST", "Ranks of each machine where they differ, 4,2."},
+                      .type = Word{is_list_of_ranks, "a list of ranks like 4,2"},
+                      .member = [](auto& all) { return &all.ranks_per_machine; }});
   each(hosts, Setting{.name = "runner",
                       .key = "runner",
                       .variable = "ACCELERATE_RUNNER",

@@ -112,7 +112,7 @@ bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
 }
 
 std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine) {
-  if (options.num_processes) return std::nullopt;
+  if (options.num_processes || options.ranks_per_machine) return std::nullopt;
   const int64_t ranks = number_of_processes(options, machine);
   const auto* what = ranks == 1 ? "rank" : "ranks";
   if (on_cpu(options) || machine.gpus == 0) {
@@ -145,17 +145,21 @@ void check_gpus(const LaunchOptions& options, const Machine& machine) {
        machine.gpus, env::backend_choice("cpu"));
 }
 
+void set_for_ranks(env::Variables& variables, const LaunchOptions& options) {
+  drop_own(variables);
+  add_settings(variables, options);
+  drop_losers(variables, options);
+  if (options.gpu_ids && *options.gpu_ids != "all") variables["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
+}
+
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring) {
   const JobPlace job = place_of(options, machine);
   env::Variables common = inherited;
   std::erase_if(common,
                 [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
-  drop_own(common);
-  add_settings(common, options);
-  drop_losers(common, options);
+  set_for_ranks(common, options);
   common["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options.max_restarts.value_or(0));
-  if (options.gpu_ids && *options.gpu_ids != "all") common["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
   if (wiring.serve_mpi) add_mpi_defaults(common, job.ranks_here(), machine);
   if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
 

@@ -45,6 +45,10 @@ struct Wiring {
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring);
 
+/// What every rank is told, whoever starts it: the settings of the command line, the GPUs it sees. What
+/// the launcher itself read, or what lost, goes.
+void set_for_ranks(env::Variables& variables, const LaunchOptions& options);
+
 /// Throws LaunchError (2) when a backend of GPUs is asked for and none is visible, or the CPU is asked for elsewhere;
 /// when there are more ranks than GPUs and nobody said that they may share; when multi_gpu has too few of either.
 void check_gpus(const LaunchOptions& options, const Machine& machine);

@@ -62,12 +62,12 @@ std::string as_mpirun(const LaunchPlan& plan, const env::Variables& inherited) {
   std::erase_if(before, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
   return fmt::format(
       "# accelerate_launch would start MPI itself; in a shell mpirun does.\nexec mpirun --oversubscribe -n {} {}\n",
-      plan.workers.size(), quoted(command_of(all, before)));
+      plan.workers.size(), for_shell(command_of(all, before)));
 }
 
 }  // namespace
 
-std::string quoted(std::string_view word) {
+std::string for_shell(std::string_view word) {
   // A word like A=1 before a command would be an assignment, but none of ours stands there.
   if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return std::string(word);
   std::string text = "'";
@@ -75,23 +75,23 @@ std::string quoted(std::string_view word) {
   return text + "'";
 }
 
-std::string quoted(const std::vector<std::string>& words) {
+std::string for_shell(const std::vector<std::string>& words) {
   std::string line;
-  for (const auto& word : words) line += (line.empty() ? "" : " ") + quoted(word);
+  for (const auto& word : words) line += (line.empty() ? "" : " ") + for_shell(word);
   return line;
 }
 
 std::string as_script(const LaunchPlan& plan, const env::Variables& inherited, std::string_view folder) {
-  std::string script = fmt::format("cd {} || exit 1\n", quoted(folder));
+  std::string script = fmt::format("cd {} || exit 1\n", for_shell(folder));
   if (plan.workers.empty()) return script;
   if (plan.serve_mpi) return script + as_mpirun(plan, inherited);
   if (plan.machines == 1) script += kDrawJobId;  // the machines would draw different ones
   if (plan.workers.size() == 1) {
-    return script + fmt::format("exec {}\n", quoted(command_of(plan.workers.front(), inherited)));
+    return script + fmt::format("exec {}\n", for_shell(command_of(plan.workers.front(), inherited)));
   }
   script += "ranks=\n";
   for (const auto& worker : plan.workers) {
-    script += fmt::format("{} &\nranks=\"$ranks $!\"\n", quoted(command_of(worker, inherited)));
+    script += fmt::format("{} &\nranks=\"$ranks $!\"\n", for_shell(command_of(worker, inherited)));
   }
   return script + "for rank in $ranks; do wait \"$rank\" || exit; done\n";
 }

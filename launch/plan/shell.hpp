@@ -12,8 +12,8 @@
 namespace accelerate::launch {
 
 /// The word so that any shell takes it as one and as it is: as it stands, else in single quotes.
-std::string quoted(std::string_view word);
-std::string quoted(const std::vector<std::string>& words);
+std::string for_shell(std::string_view word);
+std::string for_shell(const std::vector<std::string>& words);
 
 /// The plan as a script that starts the same processes and ends with the exit code of the first rank that failed.
 ///

@@ -9,6 +9,7 @@
 
 #include "launch/launch.hpp"
 #include "launch/plan/options.hpp"
+#include "launch/runners/relay.hpp"
 
 // What the sanitizers find inside libpmix is not ours to mend: it closes a pipe on one thread while it writes on
 // another, and leaks a few hundred bytes. Its frames are only seen by the slow unwinder.
@@ -31,6 +32,10 @@ void open_standard_streams() {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && arguments.front() == launch::agent_word) return launch::run_agent();
+  if (arguments.size() >= 3 && arguments.front() == launch::relay_word) {
+    return launch::run_relay({arguments.begin() + 1, arguments.end()});
+  }
   const auto parsed = launch::parse(arguments);
   if (!parsed.print) return launch::launch(parsed.options);
   fmt::print("{}", *parsed.print);

@@ -2,6 +2,7 @@
 #include "launch/runners/machine.hpp"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <array>
@@ -25,6 +26,15 @@ void check_backend(const LaunchOptions& options, int64_t machines) {
        machines);
 }
 
+void check_restarts(const LaunchOptions& options, int64_t machines) {
+  if (options.max_restarts.value_or(0) == 0) return;
+  fail(ErrorKind::usage,
+       "--max_restarts {} on {} machines, each of which has a launcher of its own; over ssh (--hosts), mpirun and srun "
+       "all "
+       "of them start again",
+       *options.max_restarts, machines);
+}
+
 Hello hello_of(const JobPlace& place, const env::Variables& variables) {
   return {.version = ACCELERATE_VERSION,
           .job_id = env::find(variables, "ACCELERATE_JOB_ID").value_or(""),
@@ -32,7 +42,7 @@ Hello hello_of(const JobPlace& place, const env::Variables& variables) {
           .machine = place.machine_rank,
           .machines = place.machines(),
           .processes = place.world_size(),
-          .ranks_here = place.ranks_here()};
+          .ranks = fmt::format("{}", fmt::join(place.ranks_of_machine, ","))};
 }
 
 }  // namespace
@@ -41,6 +51,7 @@ int run_one_machine(const LaunchOptions& options, const Machine& machine, const 
                     std::chrono::milliseconds timeout, const SuperviseOptions& supervise_options) {
   const JobPlace place = place_of(options, machine);
   check_backend(options, place.machines());
+  check_restarts(options, place.machines());
   const Hello own = hello_of(place, variables);
   Gathered gathered = meet({.address = *options.main_process_ip,
                             .port = options.main_process_port.value_or(default_port),

@@ -20,7 +20,8 @@ class Starts(unittest.TestCase):
             job = way(hosts, PROGRAM, OMP_NUM_THREADS=1, **options)
             codes = job.codes(240)
             self.assertEqual(codes, [0] * len(codes), job.text())
-            self.assertEqual(job.text().count("Status: SUCCESS!"), count, job.text())
+            ranks = count * ways.RANKS_PER_HOST.get(way, 1)
+            self.assertEqual(job.text().count("Status: SUCCESS!"), ranks, job.text())
             for host in hosts:
                 self.assertEqual(host.left_behind(), [], host.name)
 
@@ -28,9 +29,8 @@ class Starts(unittest.TestCase):
         """rows   how many hosts, the way, what the way takes; kind: of the hosts and their network, as Hosts takes it"""
         cells = {}
         for count, way, *address in rows:
-            services = {"slurm": True} if "srun" in way.__name__ else {"ssh": True} if "mpirun" in way.__name__ else {}
             title = ", ".join([way.__name__, f"{count} hosts", *address, *(f"{name} {value}" for name, value in kind.items())])
-            cells[title] = functools.partial(self.check, count, way, *address, **services, **kind)
+            cells[title] = functools.partial(self.check, count, way, *address, **ways.SERVICES.get(way, {}), **kind)
         side_by_side(self, cells)
 
 
@@ -47,8 +47,18 @@ class Gloo(Starts):
     def test_srun(self):
         self.check_all((2, ways.srun), (3, ways.srun))
 
+    def test_launcher_by_hand(self):
+        self.check_all((2, ways.launcher_by_hand, "10.77.0.1"), (3, ways.launcher_by_hand))
+
+    def test_launcher_over_ssh(self):
+        self.check_all((2, ways.launcher_ssh), (3, ways.launcher_ssh))
+
+    def test_launcher_under_slurm(self):
+        self.check_all((2, ways.launcher_per_node), (3, ways.launcher_per_node), (2, ways.launcher_per_task),
+                       (2, ways.launcher_salloc), (2, ways.launcher_sbatch))
+
     def test_ipv6_alone(self):
-        self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), family=6)
+        self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
         self.check_all((3, ways.by_hand), (2, ways.srun), dead_network=True)
@@ -57,6 +67,12 @@ class Gloo(Starts):
 class Mpi(Starts):
     def test_mpirun(self):
         self.check_all((2, ways.mpirun), (3, ways.mpirun))
+
+    def test_launcher_with_mpirun(self):
+        self.check_all((2, ways.launcher_mpirun), (3, ways.launcher_mpirun))
+
+    def test_launcher_under_slurm_with_pmix(self):
+        self.check_all((2, ways.launcher_per_task_pmix), (2, ways.launcher_sbatch_pmix))
 
     def test_srun_with_pmix(self):
         self.check_all((2, ways.srun_pmix), (3, ways.srun_pmix))

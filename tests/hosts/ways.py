@@ -79,3 +79,71 @@ def srun(hosts, command, options=("--mpi=none",), **variables):
 
 def srun_pmix(hosts, command, **variables):
     return srun(hosts, command, options=("--mpi=pmix",), **variables)
+
+
+# Our own launcher, in all its ways.
+LAUNCHER = (BIN / "accelerate_launch").resolve()
+
+
+def launcher_by_hand(hosts, command, address=None, **variables):
+    job = Job(hosts)
+    for rank, host in enumerate(hosts):
+        job.start(host, ["env", *pairs(variables), LAUNCHER, "--backend", "gloo", "--num_machines", hosts.count, "--machine_rank", rank,
+                         "--main_process_ip", address or "host1", "--main_process_port", PORT, "--num_processes", hosts.count, *command])
+    return job
+
+
+def on_host1(hosts, words, command, variables):
+    job = Job(hosts)
+    job.start(hosts[0], ["env", *pairs(variables), *words, *command])
+    return job
+
+
+def launcher_ssh(hosts, command, **variables):
+    names = ",".join(f"{host.name}:1" for host in hosts)
+    return on_host1(hosts, [LAUNCHER, "--backend", "gloo", "--hosts", names], command, variables)
+
+
+def launcher_mpirun(hosts, command, **variables):
+    hostfile = hosts.folder / "hostfile"
+    hostfile.write_text("".join(f"{host.name} slots=1\n" for host in hosts))
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
+    return on_host1(hosts, [LAUNCHER, "--cpu", "--mpirun_hostfile", hostfile], command, {**root, **variables})
+
+
+def launcher_per_node(hosts, command, **variables):
+    words = ["srun", "-N", hosts.count, "-n", hosts.count, "--mpi=none", LAUNCHER, "--backend", "gloo", "--num_processes", hosts.count]
+    return on_host1(hosts, words, command, variables)
+
+
+def launcher_per_task(hosts, command, **variables):
+    words = ["srun", "-N", hosts.count, "-n", 2 * hosts.count, "--mpi=none", LAUNCHER, "--backend", "gloo"]
+    return on_host1(hosts, words, command, variables)
+
+
+def launcher_per_task_pmix(hosts, command, **variables):
+    words = ["srun", "-N", hosts.count, "-n", 2 * hosts.count, "--mpi=pmix", LAUNCHER, "--backend", "mpi"]
+    return on_host1(hosts, words, command, variables)
+
+
+def launcher_salloc(hosts, command, **variables):
+    return on_host1(hosts, ["salloc", "-N", hosts.count, "-n", hosts.count, LAUNCHER, "--backend", "gloo"], command, variables)
+
+
+def launcher_sbatch(hosts, command, backend="gloo", **variables):
+    script, output = hosts.folder / "batch.sh", hosts.folder / "batch.out"
+    words = " ".join(f"'{word}'" for word in [*pairs(variables), LAUNCHER, "--backend", backend, *command])
+    script.write_text(f"#!/bin/sh\nexec env {words}\n")
+    job = on_host1(hosts, ["sbatch", "--wait", "-N", hosts.count, "-n", hosts.count, "-o", output, script], [], {})
+    job.outputs.append(output)
+    return job
+
+
+def launcher_sbatch_pmix(hosts, command, **variables):
+    return launcher_sbatch(hosts, command, backend="mpi", **variables)
+
+
+RANKS_PER_HOST = {launcher_per_task: 2, launcher_per_task_pmix: 2}
+SERVICES = {launcher_ssh: {"ssh": True}, launcher_mpirun: {"ssh": True}, mpirun: {"ssh": True}, mpirun_gloo: {"ssh": True},
+            **{way: {"slurm": True} for way in (srun, srun_pmix, launcher_per_node, launcher_per_task, launcher_per_task_pmix,
+                                                launcher_salloc, launcher_sbatch, launcher_sbatch_pmix)}}

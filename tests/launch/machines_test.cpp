@@ -134,6 +134,14 @@ TEST_CASE("who does not come is named when the time is over") {
                        "network\n");
 }
 
+TEST_CASE("restarts are for whoever starts all machines") {
+  const auto ran = Child(machine(0, 2, free_port(), "echo started", {"--max_restarts=1"})).wait();
+  CHECK(ran.code == 2);
+  CHECK(ran.err.ends_with(
+      "accelerate_launch: --max_restarts 1 on 2 machines, each of which has a launcher of its own; over ssh (--hosts), "
+      "mpirun and srun all of them start again\n"));
+}
+
 TEST_CASE("MPI over several machines is left to mpirun and srun, and that is said") {
   const auto ran = Child(machine(0, 2, free_port(), "echo started", {"--backend=mpi"})).wait();
   CHECK(ran.code == 2);

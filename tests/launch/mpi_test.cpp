@@ -239,21 +239,21 @@ TEST_CASE("two launchers at once do not disturb each other") {
 }
 
 TEST_CASE("what mpirun, Slurm or torchrun left in the environment does not mislead the ranks") {
-  const auto ran =
-      launch({"--backend", "mpi", "--num_processes", "2", program}, {{"OMPI_COMM_WORLD_RANK", "3"},
-                                                                     {"OMPI_COMM_WORLD_SIZE", "8"},
-                                                                     {"OMPI_MCA_ess", "pmi"},
-                                                                     {"OMPI_MCA_orte_ess_num_procs", "8"},
-                                                                     {"PMIX_RANK", "3"},
-                                                                     {"PMIX_NAMESPACE", "4242"},
-                                                                     {"PMIX_SERVER_URI21", "4242.0;tcp4://127.0.0.1:1"},
-                                                                     {"PMI_RANK", "3"},
-                                                                     {"SLURM_JOBID", "1"},
-                                                                     {"SLURM_PROCID", "3"},
-                                                                     {"SLURM_STEP_ID", "0"},
-                                                                     {"SLURM_NTASKS", "8"},
-                                                                     {"SLURM_NODELIST", "node[1-4]"},
-                                                                     {"TORCHELASTIC_RESTART_COUNT", "3"}});
+  const auto ran = launch({"--runner", "local", "--backend", "mpi", "--num_processes", "2", program},
+                          {{"OMPI_COMM_WORLD_RANK", "3"},
+                           {"OMPI_COMM_WORLD_SIZE", "8"},
+                           {"OMPI_MCA_ess", "pmi"},
+                           {"OMPI_MCA_orte_ess_num_procs", "8"},
+                           {"PMIX_RANK", "3"},
+                           {"PMIX_NAMESPACE", "4242"},
+                           {"PMIX_SERVER_URI21", "4242.0;tcp4://127.0.0.1:1"},
+                           {"PMI_RANK", "3"},
+                           {"SLURM_JOBID", "1"},
+                           {"SLURM_PROCID", "3"},
+                           {"SLURM_STEP_ID", "0"},
+                           {"SLURM_NTASKS", "8"},
+                           {"SLURM_NODELIST", "node[1-4]"},
+                           {"TORCHELASTIC_RESTART_COUNT", "3"}});
   CAPTURE(ran.err);
   CHECK(ran.code == 0);
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));

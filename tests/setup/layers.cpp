@@ -80,7 +80,7 @@ const std::map<std::string, Names>& table() {
         {"launch/meet", ground + Names{"launch/plan", "launch/run"}},
         {"launch/runners", ground + Names{"launch/plan", "launch/run", "launch/meet"}},
         {"launch/commands", ground + Names{"launch", "launch/plan", "launch/pmix", "launch/run"}},
-        {"launch/programs", ground + Names{"launch", "launch/commands", "launch/plan"}},
+        {"launch/programs", ground + Names{"launch", "launch/commands", "launch/plan", "launch/runners"}},
         {"state", doors},
         {"precision", doors},
         {"tree", doors},

@@ -26,7 +26,7 @@ Invitation invitation(int64_t port, int64_t machine, int64_t machines, std::chro
                   .machine = machine,
                   .machines = machines,
                   .processes = 2 * machines,
-                  .ranks_here = 2},
+                  .ranks = "2,2"},
           .timeout = timeout};
 }
 

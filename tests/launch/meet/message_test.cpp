@@ -13,7 +13,7 @@ const Hello kHello{.version = "0.1.0",
                    .machine = 1,
                    .machines = 2,
                    .processes = 4,
-                   .ranks_here = 2};
+                   .ranks = "2,2"};
 
 std::string with(Hello hello) { return mismatch(kHello, hello).value_or(""); }
 
@@ -54,9 +54,9 @@ TEST_CASE("messages are taken one by one, and none before its end") {
 TEST_CASE("what no launcher says is no message") {
   for (const char* text :
        {"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n", "accelerate_launch hello", "accelerate_launch hello\n",
-        "accelerate_launch hello\nmachine 1\nmachines 0\nprocesses 4\nranks_here 2\n",
-        "accelerate_launch hello\nmachine -1\nmachines 2\nprocesses 4\nranks_here 2\n",
-        "accelerate_launch hello\nmachine x\nmachines 2\nprocesses 4\nranks_here 2\n"}) {
+        "accelerate_launch hello\nmachine 1\nmachines 0\nprocesses 4\n",
+        "accelerate_launch hello\nmachine -1\nmachines 2\nprocesses 4\n",
+        "accelerate_launch hello\nmachine x\nmachines 2\nprocesses 4\n"}) {
     CAPTURE(text);
     CHECK_FALSE(read_hello(text));
     CHECK_FALSE(read_welcome(text));
@@ -75,7 +75,7 @@ TEST_CASE("two machines that do not fit are named with what each has") {
         "machine 1 (gpu-b) has accelerate_launch 0.2.0, machine 1 (gpu-b) has 0.1.0; they must be the same");
   CHECK(with(changed([](Hello& hello) { hello.machines = 3; })) ==
         "machine 1 (gpu-b) has num_machines 3, machine 1 (gpu-b) has 2; they must be the same");
-  CHECK(with(changed([](Hello& hello) { hello.ranks_here = 3; })) ==
-        "machine 1 (gpu-b) has ranks 3, machine 1 (gpu-b) has 2; they must be the same");
+  CHECK(with(changed([](Hello& hello) { hello.ranks = "3,1"; })) ==
+        "machine 1 (gpu-b) has ranks per machine 3,1, machine 1 (gpu-b) has 2,2; they must be the same");
   CHECK(with(changed([](Hello& hello) { hello.machine = 2; })) == "machine 2 (gpu-b) comes to a job of 2 machines");
 }

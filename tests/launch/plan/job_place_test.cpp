@@ -51,6 +51,27 @@ TEST_CASE("machines share the ranks evenly, in the order of their ranks") {
   CHECK(place_of(machines(2, 1), two_gpus).world_size() == 4);  // each has what this one has
 }
 
+TEST_CASE("machines may have different numbers of ranks, where that is said") {
+  auto options = machines(3, 1);
+  options.ranks_per_machine = "4,2,1";
+  const auto place = place_of(options, no_gpus);
+  CHECK(place == JobPlace{.ranks_of_machine = {4, 2, 1}, .machine_rank = 1});
+  CHECK(place.first_rank() == 4);
+  CHECK(place.world_size() == 7);
+  CHECK(refusal(options, 8) == "accelerate_launch: ranks_per_machine is 4,2,1, which are 7 ranks; num_processes is 8");
+  options.num_machines = 2;
+  CHECK(refusal(options) == "accelerate_launch: ranks_per_machine is 4,2,1, which are 3 machines; num_machines is 2");
+}
+
+TEST_CASE("a list of ranks is numbers with commas") {
+  using accelerate::launch::parse_ranks;
+  CHECK(parse_ranks("4,2") == std::vector<int64_t>{4, 2});
+  for (const char* none : {"", ",", "4,", "0", "-1", "x", "4 2", "4097"}) {
+    CAPTURE(none);
+    CHECK_FALSE(parse_ranks(none));
+  }
+}
+
 TEST_CASE("a machine that is none, ranks that do not divide, no place to meet: one text each") {
   CHECK(refusal(machines(2, 2)) == "accelerate_launch: machine_rank is 2, must be below num_machines, which is 2");
   CHECK(refusal({.machine_rank = 1}) == "accelerate_launch: machine_rank is 1, must be below num_machines, which is 1");

@@ -6,8 +6,8 @@
 #include "tests/launch/run.hpp"
 
 using accelerate::launch::as_script;
+using accelerate::launch::for_shell;
 using accelerate::launch::LaunchPlan;
-using accelerate::launch::quoted;
 using testing::Child;
 
 namespace {
@@ -25,19 +25,19 @@ const std::string kDraw =
 }  // namespace
 
 TEST_CASE("plain words stay as they are, all others stand in single quotes") {
-  CHECK(quoted("./train") == "./train");
-  CHECK(quoted("--lr=1e-3") == "--lr=1e-3");
-  CHECK(quoted("") == "''");
-  CHECK(quoted("a b") == "'a b'");
-  CHECK(quoted("it's") == "'it'\\''s'");
-  CHECK(quoted(std::vector<std::string>{"echo", "$HOME"}) == "echo '$HOME'");
+  CHECK(for_shell("./train") == "./train");
+  CHECK(for_shell("--lr=1e-3") == "--lr=1e-3");
+  CHECK(for_shell("") == "''");
+  CHECK(for_shell("a b") == "'a b'");
+  CHECK(for_shell("it's") == "'it'\\''s'");
+  CHECK(for_shell(std::vector<std::string>{"echo", "$HOME"}) == "echo '$HOME'");
 }
 
 TEST_CASE("whatever a word holds, a shell gives it back as it was") {
   for (const auto& word : kHostile) {
     CAPTURE(word);
-    CHECK(Child({"sh", "-c", "printf '%s|' " + quoted(word)}).wait().out == word + "|");
-    CHECK(Child({"bash", "-c", "printf '%s|' " + quoted(word)}).wait().out == word + "|");
+    CHECK(Child({"sh", "-c", "printf '%s|' " + for_shell(word)}).wait().out == word + "|");
+    CHECK(Child({"bash", "-c", "printf '%s|' " + for_shell(word)}).wait().out == word + "|");
   }
 }
 

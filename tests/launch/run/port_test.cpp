@@ -83,7 +83,8 @@ TEST_CASE("a port that is asked for and in use is refused, with what to do") {
     said = error.what();
   }
   CHECK(said == "accelerate_launch: --main_process_port " + std::to_string(free.number()) +
-                    " is in use on 127.0.0.1, perhaps by another job; give another, or 0 for a free one");
+                    " is in use on 127.0.0.1 by plain_tests (pid " + std::to_string(getpid()) +
+                    "); give another, or 0 for a free one");
   close(listener);
 }
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/choose.hpp"
+
+#include <optional>
+#include <string>
+
+#include "accelerate/env/launcher_sets.hpp"
+#include "accelerate/env/parse.hpp"
+#include "accelerate/env/slurm.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+using env::Variables;
+
+std::optional<int64_t> number(const Variables& variables, const std::vector<std::string>& names) {
+  const auto field = env::first_set(variables, names);
+  return field.text ? env::parse_integer(*field.text) : std::nullopt;
+}
+
+struct Step {
+  int64_t tasks = 1;
+  int64_t nodes = 1;
+  int64_t node = 0;
+};
+
+/// The step of srun in which this launcher runs.
+std::optional<Step> step_of(const Variables& variables) {
+  if (!env::slurm::in_step(variables)) return std::nullopt;
+  return Step{.tasks = number(variables, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}).value_or(1),
+              .nodes = number(variables, {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}).value_or(1),
+              .node = number(variables, {"SLURM_NODEID"}).value_or(0)};
+}
+
+/// The shell of sbatch or salloc, with more than one task or node to use.
+bool in_allocation(const Variables& variables) {
+  if (!env::find(variables, "SLURM_JOB_ID") || env::slurm::in_step(variables)) return false;
+  const int64_t nodes = number(variables, {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}).value_or(1);
+  return nodes > 1;
+}
+
+Runner by_name(const std::string& name) {
+  if (name == "ssh") return Runner::ssh;
+  if (name == "srun") return Runner::srun;
+  if (name == "mpirun") return Runner::mpirun;
+  return Runner::local;
+}
+
+void check_hosts(const LaunchOptions& options, Runner runner) {
+  const bool any = options.hosts || options.hostfile;
+  if (options.hosts && options.hostfile) {
+    fail(ErrorKind::usage, "--hosts and --hostfile are both given; one of them says where the ranks run");
+  }
+  if (any && options.mpirun_hostfile) {
+    fail(ErrorKind::usage, "--mpirun_hostfile and --{} are both given; one of them says where the ranks run",
+         options.hosts ? "hosts" : "hostfile");
+  }
+  if (runner == Runner::ssh && !any) {
+    fail(ErrorKind::usage, "--runner ssh without hosts; give --hosts gpu-a:4,gpu-b:4 or --hostfile FILE");
+  }
+  if (runner != Runner::ssh && runner != Runner::mpirun && any) {
+    fail(ErrorKind::usage, "--runner {} with {}; the runners that take hosts are ssh and mpirun",
+         options.runner.value_or("local"), options.hosts ? "--hosts" : "--hostfile");
+  }
+}
+
+}  // namespace
+
+Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
+  Runner runner = Runner::local;
+  if (options.runner) {
+    runner = by_name(*options.runner);
+  } else if (options.mpirun_hostfile) {
+    runner = Runner::mpirun;
+  } else if (options.hosts || options.hostfile) {
+    runner = Runner::ssh;
+  } else if (options.machine_rank.value_or(0) == 0 && options.num_machines.value_or(1) == 1) {
+    const auto step = step_of(variables);
+    if (step && step->tasks > step->nodes) return Runner::task;
+    if (in_allocation(variables)) return Runner::srun;
+  }
+  check_hosts(options, runner);
+  return runner;
+}
+
+LaunchOptions with_slurm_place(const LaunchOptions& options, const Variables& variables) {
+  const auto step = step_of(variables);
+  const bool said = options.num_machines.value_or(1) > 1 || options.runner;
+  if (!step || step->nodes < 2 || step->tasks != step->nodes || said) return options;
+  const auto nodes = env::first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  const auto first = nodes.text ? env::slurm::first_host(*nodes.text) : std::nullopt;
+  if (!first && !options.main_process_ip) {
+    fail(ErrorKind::environment, "{} is '{}', must be a list of hosts, like node[01-04,7]; or give --main_process_ip",
+         nodes.name, nodes.text.value_or(""));
+  }
+  LaunchOptions placed = options;
+  placed.num_machines = step->nodes;
+  placed.machine_rank = step->node;
+  if (!placed.main_process_ip) placed.main_process_ip = first;
+  if (!placed.main_process_port) {
+    placed.main_process_port = env::slurm::port(number(variables, {"SLURM_JOB_ID", "SLURM_JOBID"}).value_or(0),
+                                                number(variables, {"SLURM_STEP_ID"}).value_or(0));
+  }
+  return placed;
+}
+
+}  // namespace accelerate::launch

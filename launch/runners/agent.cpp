@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <optional>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/env/parse.hpp"
+#include "launch/plan/error.hpp"
+#include "launch/run/signals.hpp"
+#include "launch/runners/child.hpp"
+#include "launch/runners/frames.hpp"
+#include "launch/runners/relay.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The host's own variables and those that came.
+std::vector<std::string> with_ours(const std::vector<std::string>& came) {
+  auto variables = env::current_variables();
+  for (const auto& word : came) {
+    const auto equals = std::min(word.find('='), word.size());
+    variables[word.substr(0, equals)] = word.substr(std::min(equals + 1, word.size()));
+  }
+  std::vector<std::string> words;
+  for (const auto& [name, value] : variables) words.push_back(name + "=" + value);
+  return words;
+}
+
+class Agent {
+ public:
+  int run() {
+    while (!launcher_) step();
+    int code = -1;
+    while ((code = launcher_->exit_code()) < 0) step();
+    return code;
+  }
+
+ private:
+  void start(const RemoteJob& job) {
+    if (job.version != ACCELERATE_VERSION) {
+      fail(ErrorKind::environment,
+           "{} has accelerate_launch {}, the host that starts the job has {}; they must be the same", base::host_name(),
+           ACCELERATE_VERSION, job.version);
+    }
+    if (chdir(job.folder.c_str()) != 0) {
+      fail(ErrorKind::environment, "{} on {}: {}; the folder must be there as where the job is started", job.folder,
+           base::host_name(), std::strerror(errno));
+    }
+    std::vector<std::string> arguments{"accelerate_launch"};
+    arguments.insert(arguments.end(), job.arguments.begin(), job.arguments.end());
+    launcher_.emplace("/proc/self/exe", std::move(arguments), with_ours(job.variables), SIGTERM);
+  }
+
+  /// Waits for the connection, the launcher or the next deadline.
+  void step() {
+    constexpr size_t enough = size_t{8} << 20;  // of stdin that rank 0 does not read
+    const bool full = launcher_ && launcher_->waiting() > enough;
+    std::array<pollfd, 3> waits{
+        pollfd{.fd = lost_ || full ? -1 : STDIN_FILENO, .events = POLLIN, .revents = 0},
+        pollfd{.fd = launcher_ ? launcher_->wants_to_write() : -1, .events = POLLOUT, .revents = 0},
+        pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+    poll(waits.data(), waits.size(), 1000);
+    while (const auto signal = signals_.next()) {
+      if (signal->number != SIGCHLD && launcher_) launcher_->tell(signal->number);
+    }
+    if (waits[1].revents != 0) launcher_->flush();
+    if (full) heard_ = Clock::now();
+    if (waits[0].revents != 0) hear();
+    if (!lost_ && Clock::now() - heard_ > longest_silence) lose();
+    if (lost_ && launcher_ && Clock::now() > kill_at_) launcher_->tell(SIGKILL);
+  }
+
+  void hear() {
+    std::array<char, 65536> bytes;
+    const ssize_t count = read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) return;
+    if (count <= 0) return lose();
+    heard_ = Clock::now();
+    received_.append(bytes.data(), static_cast<size_t>(count));
+    while (const auto frame = take_frame(received_)) obey(*frame);
+  }
+
+  void obey(const Frame& frame) {
+    if (!launcher_) return start(job_of(frame));
+    if (frame.kind == FrameKind::input) launcher_->send(frame.bytes);
+    if (frame.kind == FrameKind::input_end) launcher_->end_input();
+    if (frame.kind != FrameKind::signal) return;
+    const auto number = env::parse_integer(frame.bytes);
+    if (number && *number > 0 && *number < NSIG) launcher_->tell(static_cast<int>(*number));
+  }
+
+  /// Nobody is there any more who could want the job.
+  void lose() {
+    constexpr std::chrono::minutes for_its_ranks{2};  // which have their own, shorter grace
+    if (!launcher_) fail(ErrorKind::peer, "nobody said what to start");
+    lost_ = true;
+    kill_at_ = Clock::now() + for_its_ranks;
+    launcher_->tell(SIGTERM);
+  }
+
+  Signals signals_;
+  std::string received_;
+  std::optional<PipedChild> launcher_;
+  Clock::time_point heard_ = Clock::now();
+  Clock::time_point kill_at_{};
+  bool lost_ = false;
+};
+
+}  // namespace
+
+int run_agent() { return Agent().run(); }
+
+}  // namespace accelerate::launch

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes through an ssh connection to the launcher on the other side: a kind, a length, bytes. So no shell ever sees
+// a user's arguments or environment.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace accelerate::launch {
+
+enum class FrameKind : char {
+  job = 'J',        ///< the first: RemoteJob
+  input = 'I',      ///< bytes of stdin
+  input_end = 'E',  ///< and its end
+  signal = 'S',     ///< its number, as text
+  alive = 'A',      ///< nothing; so that silence means that the connection is gone
+};
+
+struct Frame {
+  FrameKind kind = FrameKind::alive;
+  std::string bytes{};
+
+  bool operator==(const Frame&) const = default;
+};
+
+inline constexpr std::chrono::seconds alive_every{5};
+inline constexpr std::chrono::seconds longest_silence{30};
+
+std::string bytes_of(const Frame& frame);
+
+/// Takes the first whole frame off the buffer; nothing while it is not whole.
+/// Throws LaunchError (1) for bytes that are none, or more than 64 MiB of them.
+std::optional<Frame> take_frame(std::string& buffer);
+
+/// What a launcher on another host is to do.
+struct RemoteJob {
+  std::string version{};                 ///< of the launcher that asks
+  std::string folder{};                  ///< to run in
+  std::vector<std::string> arguments{};  ///< of accelerate_launch
+  std::vector<std::string> variables{};  ///< "NAME=value", beside those that the host has
+
+  bool operator==(const RemoteJob&) const = default;
+};
+
+Frame frame_of(const RemoteJob& job);
+/// Throws LaunchError (1) for a frame that is no job.
+RemoteJob job_of(const Frame& frame);
+
+}  // namespace accelerate::launch

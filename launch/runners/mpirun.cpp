@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/runners/mpirun.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launch/plan/plan.hpp"
+#include "launch/run/port.hpp"
+#include "launch/runners/travel.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+std::string host_of(const std::string& name) { return name.substr(name.find('@') + 1); }
+
+/// The hosts with their ranks, "gpu-a:4,gpu-b:4".
+std::string list_of(std::vector<HostSlots> hosts, int64_t processes, int64_t& total) {
+  auto ranks = fill_hosts(hosts, processes);
+  if (ranks.empty()) ranks.assign(hosts.size(), 1);
+  std::string list;
+  total = 0;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host_of(hosts[i].name), ranks[i]);
+    total += ranks[i];
+  }
+  return list;
+}
+
+void check_for_mpirun(const LaunchOptions& options, const std::vector<HostSlots>& hosts) {
+  for (const auto& host : hosts) {
+    if (host.name.find(':') == std::string::npos) continue;
+    fail(ErrorKind::usage, "{} is an address of IPv6, which mpirun takes by a name only; give the host's name",
+         host.name);
+  }
+  if (options.settings.backend && *options.settings.backend != "mpi" && hosts.empty()) {
+    fail(ErrorKind::usage,
+         "--runner mpirun without hosts is for --backend mpi, not {}; give --hosts, or --runner local",
+         *options.settings.backend);
+  }
+}
+
+/// A launcher that runs under another mpirun would hand its place on.
+void drop_outer_mpi(env::Variables& variables) {
+  if (!variables.contains("OMPI_COMM_WORLD_SIZE")) return;
+  std::erase_if(variables, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
+}
+
+}  // namespace
+
+LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                       const std::string& job_id) {
+  check_for_mpirun(options, hosts);
+  int64_t total = options.num_processes.value_or(1);
+  const std::string list = hosts.empty() ? "" : list_of(hosts, options.num_processes.value_or(0), total);
+  WorkerPlan mpirun{.command = {"mpirun", "-n", fmt::to_string(total)}, .environment = inherited};
+  auto& words = mpirun.command;
+  if (!list.empty()) words.insert(words.end(), {"-H", list});
+
+  drop_outer_mpi(mpirun.environment);
+  env::Variables of_ranks = travelling(mpirun.environment);
+  set_for_ranks(of_ranks, options);
+  of_ranks["ACCELERATE_JOB_ID"] = job_id;
+  if (!hosts.empty()) {
+    of_ranks["MASTER_ADDR"] = options.main_process_ip.value_or(host_of(hosts.front().name));
+    of_ranks["MASTER_PORT"] = fmt::to_string(options.main_process_port.value_or(default_port));
+  }
+  for (const auto& [name, value] : of_ranks) {
+    mpirun.environment[name] = value;
+    words.insert(words.end(), {"-x", name});  // the value goes another way than the command line
+  }
+  mpirun.environment.try_emplace("OMPI_MCA_pml", "ob1");  // mpirun hands its own parameters on
+  words.insert(words.end(), options.command.begin(), options.command.end());
+  return {.workers = {mpirun}};
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Open MPI starts the ranks: MPI over several machines needs its daemons.
+#pragma once
+
+#include <string>
+
+#include "launch/plan/hosts.hpp"
+#include "launch/plan/options.hpp"
+#include "launch/plan/plan.hpp"
+
+namespace accelerate::launch {
+
+/// One worker, which is mpirun. Pure.
+///
+/// options   resolved
+/// hosts     empty: this one alone
+LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                       const std::string& job_id);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/runners/ssh.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launch/plan/shell.hpp"
+#include "launch/runners/relay.hpp"
+#include "launch/runners/travel.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+std::string without_user(const std::string& host) { return host.substr(host.find('@') + 1); }
+
+/// Above the well-known ports, below those that Linux hands out by itself.
+int64_t port_of_job(const std::string& job_id) {
+  uint32_t hash = 2166136261;
+  for (const unsigned char c : job_id) hash = (hash ^ c) * 16777619;
+  return 20000 + hash % 10000;
+}
+
+std::vector<std::string> launcher_words(const LaunchOptions& options) {
+  auto words = arguments_of(options);
+  words.emplace_back("--");
+  words.insert(words.end(), options.command.begin(), options.command.end());
+  return words;
+}
+
+}  // namespace
+
+std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::vector<HostSlots>& hosts,
+                                            const std::string& job_id) {
+  const auto ranks = fill_hosts(hosts, options.num_processes.value_or(0));
+  LaunchOptions common = options;
+  common.runner = "local";
+  common.max_restarts = std::nullopt;  // whoever started all of them starts all of them again
+  common.hosts = common.hostfile = common.mpirun_hostfile = common.config_file = std::nullopt;
+  common.num_processes = common.ranks_per_machine ? options.num_processes : std::nullopt;
+  if (!ranks.empty()) common.ranks_per_machine = fmt::format("{}", fmt::join(ranks, ","));
+  common.num_machines = static_cast<int64_t>(hosts.size());
+  if (!common.main_process_ip) common.main_process_ip = without_user(hosts.front().name);
+  if (common.main_process_port.value_or(0) == 0) common.main_process_port = port_of_job(job_id);
+  std::vector<LaunchOptions> all(hosts.size(), common);
+  for (size_t machine = 0; machine < all.size(); ++machine) all[machine].machine_rank = static_cast<int64_t>(machine);
+  return all;
+}
+
+LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                    const std::string& job_id, const std::string& self, std::chrono::seconds to_connect) {
+  LaunchPlan plan;
+  env::Variables environment = inherited;
+  environment["ACCELERATE_JOB_ID"] = job_id;
+  const auto told = options_of_hosts(options, hosts, job_id);
+  for (size_t machine = 0; machine < hosts.size(); ++machine) {
+    WorkerPlan worker{.rank = static_cast<int64_t>(machine),
+                      .command = {self, relay_word, hosts[machine].name, fmt::to_string(to_connect.count())},
+                      .environment = environment};
+    const auto words = launcher_words(told[machine]);
+    worker.command.insert(worker.command.end(), words.begin(), words.end());
+    plan.workers.push_back(std::move(worker));
+  }
+  return plan;
+}
+
+LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                            const std::string& job_id, const std::string& self, const std::string& folder) {
+  LaunchPlan plan;
+  const auto told = options_of_hosts(options, hosts, job_id);
+  plan.machines = 2;  // the launchers agree on a job's id
+  for (size_t machine = 0; machine < hosts.size(); ++machine) {
+    std::vector<std::string> remote{"env"};
+    for (const auto& [name, value] : travelling(inherited)) remote.push_back(name + "=" + value);
+    remote.push_back(self);
+    const auto words = launcher_words(told[machine]);
+    remote.insert(remote.end(), words.begin(), words.end());
+    plan.workers.push_back({.rank = static_cast<int64_t>(machine),
+                            .command = {"ssh", "-T", "--", hosts[machine].name,
+                                        fmt::format("cd {} && exec {}", for_shell(folder), for_shell(remote))},
+                            .environment = inherited});
+  }
+  return plan;
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launcher on each of several hosts, over plain OpenSSH: keys and known hosts are the user's.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "launch/plan/hosts.hpp"
+#include "launch/plan/options.hpp"
+#include "launch/plan/plan.hpp"
+
+namespace accelerate::launch {
+
+/// What the launcher on each of the hosts is told, in their order. Pure.
+///
+/// options   resolved
+/// job_id    only chooses a port where none is given: two jobs of the same hosts rarely get one
+std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::vector<HostSlots>& hosts,
+                                            const std::string& job_id);
+
+/// A relay (relay.hpp) for each host; workers are machines.
+///
+/// self   this program's path
+LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                    const std::string& job_id, const std::string& self, std::chrono::seconds to_connect);
+
+/// The same as a shell would do it: ssh with the launcher's command line, for --dry_run.
+LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                            const std::string& job_id, const std::string& self, const std::string& folder);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that accelerate_launch starts on several hosts, of which one is lost: the launchers on the others say which, stop
+their ranks, and leave nothing. launcher_test.py [Lost | Wrong | Lost.test_by_hand ...]."""
+import functools
+import unittest
+
+import ways
+from hosts import Hosts, until
+from side_by_side import side_by_side
+
+RANKS = ["sh", "-c", "echo up; exec sleep 1000"]
+# 25 s until a connection to a host that is gone counts as lost, 5 s of grace, and what a busy machine needs.
+SECONDS_TO_END = 90
+
+
+class Launcher(unittest.TestCase):
+    def running(self, hosts, way):
+        job = way(hosts, RANKS)
+        try:
+            until(lambda: job.text().count("up\n") == hosts.count, 60, "the ranks")
+        except TimeoutError as error:
+            self.fail(f"{error}\n{job.text()}")
+        return job
+
+    def check_nothing_left(self, host):
+        """But for sshd's own process, which on a host that is cut off waits for TCP's timeouts."""
+        left = lambda: [each for each in host.left_behind(0.5) if not each.startswith("sshd: ")]  # noqa: E731
+        try:
+            until(lambda: not left(), SECONDS_TO_END, "the end", pause=0.5)
+        except TimeoutError:
+            self.fail(f"left on {host.name}: {left()}")
+
+
+class Lost(Launcher):
+    def lose(self, way, count, victim, fault, said):
+        with Hosts(count, **ways.SERVICES.get(way, {})) as hosts:
+            job = self.running(hosts, way)
+            getattr(hosts[victim], fault)()
+            codes = [code for rank, code in enumerate(job.codes(SECONDS_TO_END)) if rank != victim or len(job.processes) == 1]
+            self.assertNotIn(None, codes, job.text())
+            self.assertNotIn(0, codes, job.text())
+            self.assertIn(said, job.text())
+            for host in hosts:
+                if host is not hosts[victim] or fault == "cut":
+                    self.check_nothing_left(host)
+
+    def check(self, way, *rows):
+        side_by_side(self, {f"{way.__name__}, host{victim + 1} of {count}: {fault}": functools.partial(self.lose, way, count, victim, fault, said)
+                            for count, victim, fault, said in rows})
+
+    def test_by_hand(self):
+        gone = "is gone: its launcher was killed, or its host or the network is down; the ranks of this machine were stopped"
+        self.check(ways.launcher_by_hand, (2, 1, "power_off", f"machine 1 (host2) {gone}"), (3, 2, "cut", f"machine 2 (host3) {gone}"),
+                   (2, 0, "power_off", f"machine 0 (host1) {gone}"))
+
+    def test_over_ssh(self):
+        self.check(ways.launcher_ssh, (2, 1, "power_off", "machine 1 (host2) is gone"), (2, 1, "cut", "machine 1 (host2) is gone"))
+
+    def test_the_connection(self):
+        """ssh is killed, and the hosts are well."""
+        with Hosts(2, ssh=True) as hosts:
+            job = self.running(hosts, ways.launcher_ssh)
+            hosts[0].run("kill -9 $(ps -eo pid,args | awk '$2 == \"ssh\" && /host2/ {print $1}')")
+            self.assertNotIn(job.codes(SECONDS_TO_END)[0], (None, 0), job.text())
+            for host in hosts:
+                self.check_nothing_left(host)
+
+
+class Wrong(Launcher):
+    def test_hosts(self):
+        with Hosts(2, ssh=True) as hosts:
+            said = lambda *words: ways.on_host1(hosts, [ways.LAUNCHER, *words], RANKS, {})  # noqa: E731
+            nobody = said("--hosts", "host1,10.77.0.99", "--main_process_ip", "host1", "--timeout", 3)
+            self.assertNotIn(nobody.codes(SECONDS_TO_END)[0], (None, 0), nobody.text())
+            self.assertIn("accelerate_launch: ssh to 10.77.0.99 ended after ", nobody.text())
+            loopback = said("--num_machines", 2, "--main_process_ip", "host2")
+            self.assertEqual(loopback.codes(SECONDS_TO_END), [1])
+            self.assertIn("accelerate_launch: main_process_ip host2 is no address of this machine, which is machine_rank 0; give the "
+                          "address of this one, or this one another rank\n", loopback.text())
+            away = said("--num_machines", 2, "--machine_rank", 1, "--main_process_ip", "10.77.0.99", "--timeout", 3)
+            self.assertEqual(away.codes(SECONDS_TO_END), [1])
+            self.assertIn("accelerate_launch: machine 0 at 10.77.0.99:29500 does not answer within 3 s: ", away.text())
+            for host in hosts:
+                self.check_nothing_left(host)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

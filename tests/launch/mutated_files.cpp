@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host files, config files and what launchers say to one another, with bytes changed, cut, doubled and mixed.
+#include "accelerate/env/config_file.hpp"
+#include "launch/meet/message.hpp"
+#include "launch/plan/error.hpp"
+#include "launch/plan/hosts.hpp"
+#include "launch/plan/resolve.hpp"
+#include "tests/mutation.hpp"
+
+namespace {
+
+using namespace accelerate::launch;
+namespace env = accelerate::env;
+
+std::vector<std::string> configs() {
+  std::vector<std::string> texts;
+  for (const auto& entry : std::filesystem::directory_iterator(TEST_SOURCE_DIR "/tests/launch/configs")) {
+    texts.push_back(mutation::contents(entry.path()));
+  }
+  std::sort(texts.begin(), texts.end());
+  return texts;
+}
+
+mutation::Format host_files() {
+  return {.whole = {"gpu-a slots=4\nuser@gpu-b:2\n# none\n[fd77::1]:3\n", "a,b:2,c"},
+          .read = [](const auto& folder, uint64_t way) {
+            auto hosts =
+                way % 2 == 0 ? parse_hosts(mutation::contents(folder / "x")) : read_hostfile((folder / "x").string());
+            fill_hosts(hosts, static_cast<int64_t>(way % 7));
+          }};
+}
+
+mutation::Format config_files() {
+  return {.whole = configs(), .read = [](const auto& folder, uint64_t) {
+            (void)resolve({}, {}, env::read_config_file((folder / "x").string(), "the test"));
+          }};
+}
+
+mutation::Format messages() {
+  return {.whole = {message_of(Hello{.version = "1", .host = "a"}), message_of(Welcome{.job_id = "a", .port = 1}),
+                    message_of(End{.text = "x"})},
+          .read = [](const auto& folder, uint64_t) {
+            auto buffer = mutation::contents(folder / "x");
+            const auto message = take_message(buffer).value_or("");
+            const auto hello = read_hello(message);
+            if (hello) (void)mismatch({}, *hello);
+            const bool read = hello || read_welcome(message) || read_end(message);
+            if (!read) fail(accelerate::ErrorKind::peer, "no message");
+          }};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return mutation::run_formats({{"hostfile", host_files}, {"config", config_files}, {"message", messages}}, argc, argv);
+}

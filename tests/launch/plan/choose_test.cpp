@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/choose.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace accelerate::launch;
+using accelerate::env::Variables;
+
+namespace {
+
+Variables step(const std::string& tasks, const std::string& nodes, const std::string& node = "0") {
+  return {{"SLURM_JOB_ID", "12"},
+          {"SLURM_STEP_ID", "3"},
+          {"SLURM_STEP_NUM_TASKS", tasks},
+          {"SLURM_STEP_NUM_NODES", nodes},
+          {"SLURM_STEP_NODELIST", "n[3-9]"},
+          {"SLURM_NODEID", node}};
+}
+
+std::string refusal(const LaunchOptions& options) {
+  try {
+    (void)choose_runner(options, {});
+  } catch (const LaunchError& error) {
+    CHECK(error.exit_code() == 2);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the options say who starts the ranks, by name or by what they give") {
+  CHECK(choose_runner({}, {}) == Runner::local);
+  CHECK(choose_runner({.hosts = "a,b"}, {}) == Runner::ssh);
+  CHECK(choose_runner({.hostfile = "h"}, {}) == Runner::ssh);
+  CHECK(choose_runner({.mpirun_hostfile = "h"}, {}) == Runner::mpirun);
+  CHECK(choose_runner({.runner = "mpirun", .hostfile = "h"}, {}) == Runner::mpirun);
+  CHECK(choose_runner({.runner = "srun"}, {}) == Runner::srun);
+  CHECK(choose_runner({.num_machines = 2, .machine_rank = 1}, {}) == Runner::local);
+}
+
+TEST_CASE("options that contradict one another are refused") {
+  CHECK(refusal({.hostfile = "h", .hosts = "a"}) ==
+        "accelerate_launch: --hosts and --hostfile are both given; one of them says where the ranks run");
+  CHECK(refusal({.hostfile = "h", .mpirun_hostfile = "h"}) ==
+        "accelerate_launch: --mpirun_hostfile and --hostfile are both given; one of them says where the ranks run");
+  CHECK(refusal({.runner = "ssh"}) ==
+        "accelerate_launch: --runner ssh without hosts; give --hosts gpu-a:4,gpu-b:4 or --hostfile FILE");
+  CHECK(refusal({.runner = "local", .hosts = "a"}) ==
+        "accelerate_launch: --runner local with --hosts; the runners that take hosts are ssh and mpirun");
+}
+
+TEST_CASE("Slurm's variables tell a batch script from a launcher per node and one per task") {
+  const Variables batch{{"SLURM_JOB_ID", "12"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_NTASKS", "2"}};
+  CHECK(choose_runner({}, batch) == Runner::srun);
+  CHECK(choose_runner({.runner = "local"}, batch) == Runner::local);
+  CHECK(choose_runner({.num_machines = 2}, batch) == Runner::local);
+  CHECK(choose_runner({}, {{"SLURM_JOB_ID", "12"}, {"SLURM_JOB_NUM_NODES", "1"}}) == Runner::local);
+  CHECK(choose_runner({}, step("4", "2")) == Runner::task);
+  CHECK(choose_runner({}, step("2", "2")) == Runner::local);
+  CHECK(choose_runner({}, step("1", "1")) == Runner::local);
+}
+
+TEST_CASE("a launcher that srun started once on each node knows its machine, and where the others are") {
+  const auto placed = with_slurm_place({.num_processes = 4}, step("2", "2", "1"));
+  CHECK(placed == LaunchOptions{.num_processes = 4,
+                                .num_machines = 2,
+                                .machine_rank = 1,
+                                .main_process_ip = "n3",
+                                .main_process_port = 15000 + (12 * 31 + 3) % 17000});
+  const LaunchOptions said{.main_process_ip = "ib3", .main_process_port = 7};
+  CHECK(with_slurm_place(said, step("2", "2")).main_process_ip == "ib3");
+  CHECK(with_slurm_place(said, step("2", "2")).main_process_port == 7);
+  CHECK(with_slurm_place({}, step("1", "1")) == LaunchOptions{});
+  CHECK(with_slurm_place({}, {}) == LaunchOptions{});
+  const LaunchOptions by_hand{.num_machines = 2, .machine_rank = 1};
+  CHECK(with_slurm_place(by_hand, step("2", "2")) == by_hand);
+}

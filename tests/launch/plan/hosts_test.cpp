@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/hosts.hpp"
+
+#include <doctest/doctest.h>
+
+#include "launch/plan/error.hpp"
+
+using namespace accelerate::launch;
+using Hosts = std::vector<HostSlots>;
+using Ranks = std::vector<int64_t>;
+
+namespace {
+
+template <typename Function>
+std::string refusal(Function function, int code = 2) {
+  try {
+    function();
+  } catch (const LaunchError& error) {
+    CHECK(error.exit_code() == code);
+    return error.what();
+  }
+  return "";
+}
+
+std::string wrong_line(const std::string& text) {
+  return refusal([&] { (void)parse_hostfile(text, "hosts"); });
+}
+
+}  // namespace
+
+TEST_CASE("a host file is lines of hosts with their slots, comments and gaps") {
+  CHECK(parse_hostfile("# mine\ngpu-a slots=4\n\n  user@gpu-b.x.org:2  # two\r\n10.0.0.3 slots=1 max_slots=2\nfd77::1\n"
+                       "[fd77::2]:3",
+                       "hosts") ==
+        Hosts{{"gpu-a", 4}, {"user@gpu-b.x.org", 2}, {"10.0.0.3", 1}, {"fd77::1", 0}, {"fd77::2", 3}});
+}
+
+TEST_CASE("a host that stands there twice has the slots of both") {
+  CHECK(parse_hostfile("a slots=1\nb\na slots=2\n", "hosts") == Hosts{{"a", 3}, {"b", 0}});
+}
+
+TEST_CASE("a wrong line is refused with its number") {
+  CHECK(wrong_line("gpu-a\n\ngpu b\n") == "accelerate_launch: hosts line 3 is 'gpu b', must be like 'gpu-a slots=4'");
+  CHECK(wrong_line("gpu-a slots=0\n") ==
+        "accelerate_launch: hosts line 1 is 'gpu-a slots=0', must be like 'gpu-a slots=4'");
+  for (const char* line : {"a slots=x", "a slots=5000", "a:0", "a:", "a:x", "-oProxyCommand=x", "a;b", "$(a)",
+                           "a slots", "a =4", "[a", "[a]4", "'a'", "a\tb", ":4"}) {
+    CAPTURE(line);
+    CHECK(wrong_line(line).starts_with("accelerate_launch: hosts line 1 is '"));
+  }
+  CHECK(wrong_line("# nobody\n") == "accelerate_launch: hosts names no host; its lines are like 'gpu-a slots=4'");
+  CHECK(wrong_line("a\x01 b") == "accelerate_launch: hosts line 1 is 'a? b', must be like 'gpu-a slots=4'");
+  CHECK(refusal([] { (void)read_hostfile("/nowhere/hosts"); }, 1) ==
+        "accelerate_launch: cannot read the host file /nowhere/hosts: No such file or directory");
+  CHECK(refusal([] { (void)read_hostfile("/tmp"); }, 1) ==
+        "accelerate_launch: cannot read the host file /tmp: Is a directory");
+}
+
+TEST_CASE("a list of hosts is read, and a wrong entry named") {
+  CHECK(parse_hosts("gpu-a:4,gpu-b") == Hosts{{"gpu-a", 4}, {"gpu-b", 0}});
+  CHECK(refusal([] { (void)parse_hosts("gpu-a,,b"); }) ==
+        "accelerate_launch: --hosts has '', must be like gpu-a:4,gpu-b:4");
+  CHECK(refusal([] { (void)parse_hosts("gpu-a,-x"); }) ==
+        "accelerate_launch: --hosts has '-x', must be like gpu-a:4,gpu-b:4");
+}
+
+TEST_CASE("slots are filled in order, and hosts without ranks left out") {
+  const auto fill = [](Hosts hosts, int64_t processes) { return fill_hosts(hosts, processes); };
+  CHECK(fill({{"a", 2}, {"b", 3}}, 0) == Ranks{2, 3});
+  CHECK(fill({{"a", 2}, {"b", 3}}, 4) == Ranks{2, 2});
+  CHECK(fill({{"a", 2}, {"b", 0}}, 0) == Ranks{2, 1});
+  CHECK(fill({{"a", 0}, {"b", 0}}, 4) == Ranks{2, 2});
+  CHECK(fill({{"a", 0}, {"b", 0}}, 0).empty());
+  Hosts three{{"a", 2}, {"b", 3}, {"c", 1}};
+  CHECK(fill_hosts(three, 2) == Ranks{2});
+  CHECK(three == Hosts{{"a", 2}});
+  CHECK(refusal([&] {
+          fill({{"a", 2}, {"b", 3}}, 6);
+        }) == "accelerate_launch: num_processes is 6, but the hosts have 5 slots");
+  CHECK(refusal([&] {
+          fill({{"a", 0}, {"b", 0}}, 3);
+        }) ==
+        "accelerate_launch: num_processes is 3 on 2 hosts, must be a multiple of 2, or the hosts say their slots");
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the runners would start.
+#include <doctest/doctest.h>
+
+#include "launch/runners/mpirun.hpp"
+#include "launch/runners/srun.hpp"
+#include "launch/runners/ssh.hpp"
+#include "launch/runners/travel.hpp"
+
+using namespace accelerate::launch;
+using accelerate::env::Variables;
+using Hosts = std::vector<HostSlots>;
+using Words = std::vector<std::string>;
+
+TEST_CASE("variables travel, but for those of this host, this login, another launcher, and our own") {
+  CHECK(travelling({{"PATH", "/bin"},
+                    {"MY_DATA", "a b"},
+                    {"ACCELERATE_MIXED_PRECISION", "bf16"},
+                    {"HOME", "/root"},
+                    {"HOSTNAME", "a"},
+                    {"SSH_AUTH_SOCK", "x"},
+                    {"SLURM_JOB_ID", "1"},
+                    {"RANK", "1"},
+                    {"OMPI_COMM_WORLD_RANK", "1"},
+                    {"ACCELERATE_HOSTS", "a,b"},
+                    {"ACCELERATE_CONFIG_FILE", "f"},
+                    {"BASH_FUNC_f%%", "() {}"},
+                    {"odd name", "1"}}) ==
+        Variables{{"PATH", "/bin"}, {"MY_DATA", "a b"}, {"ACCELERATE_MIXED_PRECISION", "bf16"}});
+}
+
+TEST_CASE("options become words that give the same options") {
+  LaunchOptions options{.num_processes = 4, .main_process_ip = "gpu-a", .enable_cpu_affinity = true, .command = {"x"}};
+  options.settings = {.cpu = false, .timeout = std::chrono::seconds(7)};
+  auto words = arguments_of(options);
+  CHECK(words ==
+        Words{"--num_processes=4", "--main_process_ip=gpu-a", "--enable_cpu_affinity=1", "--cpu=0", "--timeout=7"});
+  words.emplace_back("x");
+  CHECK(parse(words).options == options);
+}
+
+TEST_CASE("over ssh each host is told its machine, and all the same place to meet") {
+  Hosts hosts{{"user@gpu-a", 2}, {"gpu-b", 1}};
+  const auto told = options_of_hosts({.hosts = "...", .config_file = "c", .command = {"./train"}}, hosts, "id");
+  REQUIRE(told.size() == 2);
+  LaunchOptions expected{.num_machines = 2,
+                         .machine_rank = 0,
+                         .main_process_ip = "gpu-a",
+                         .main_process_port = told[0].main_process_port,
+                         .ranks_per_machine = "2,1",
+                         .runner = "local",
+                         .command = {"./train"}};
+  CHECK(told[0] == expected);
+  expected.machine_rank = 1;
+  CHECK(told[1] == expected);
+  CHECK(*told[0].main_process_port >= 20000);
+  CHECK(*told[0].main_process_port < 30000);
+}
+
+TEST_CASE("hosts without slots decide themselves how many ranks they start, unless the number is given") {
+  Hosts hosts{{"a", 0}, {"b", 0}};
+  CHECK_FALSE(options_of_hosts({}, hosts, "")[0].ranks_per_machine);
+  CHECK(options_of_hosts({.num_processes = 4}, hosts, "")[0].ranks_per_machine == "2,2");
+}
+
+TEST_CASE("the job's id stands on no command line") {
+  const Variables secret{{"ACCELERATE_JOB_ID", "old-secret"}, {"PATH", "/bin"}};
+  for (const auto& plan :
+       {plan_ssh({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "/bin/self", std::chrono::seconds(30)),
+        plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret")}) {
+    for (const auto& worker : plan.workers) {
+      CHECK(worker.environment.at("ACCELERATE_JOB_ID") == "new-secret");
+      for (const auto& word : worker.command) CHECK(word.find("secret") == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks should see") {
+  LaunchOptions options{.num_processes = 3, .command = {"./train", "a b"}};
+  options.settings.cpu = true;
+  const auto plan = plan_mpirun(options, {{"gpu-a", 2}, {"user@gpu-b", 2}}, {{"HOME", "/root"}, {"MINE", "1"}}, "id");
+  REQUIRE(plan.workers.size() == 1);
+  const auto& mpirun = plan.workers[0];
+  CHECK(mpirun.command == Words{"mpirun", "-n", "3", "-H", "gpu-a:2,gpu-b:1", "-x", "ACCELERATE_JOB_ID", "-x",
+                                "ACCELERATE_USE_CPU", "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x", "MINE", "./train",
+                                "a b"});
+  CHECK(mpirun.environment == Variables{{"HOME", "/root"},
+                                        {"MINE", "1"},
+                                        {"ACCELERATE_JOB_ID", "id"},
+                                        {"ACCELERATE_USE_CPU", "1"},
+                                        {"MASTER_ADDR", "gpu-a"},
+                                        {"MASTER_PORT", "29500"},
+                                        {"OMPI_MCA_pml", "ob1"}});
+}
+
+TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refused") {
+  CHECK(plan_mpirun({.num_processes = 2, .command = {"x"}}, {}, {}, "id").workers[0].command ==
+        Words{"mpirun", "-n", "2", "-x", "ACCELERATE_JOB_ID", "x"});
+  CHECK_THROWS_WITH_AS(
+      plan_mpirun({.command = {"x"}}, {{"fd77::1", 1}}, {}, "id"),
+      "accelerate_launch: fd77::1 is an address of IPv6, which mpirun takes by a name only; give the host's name",
+      LaunchError);
+  LaunchOptions gloo{.num_processes = 2, .command = {"x"}};
+  gloo.settings.backend = "gloo";
+  CHECK_THROWS_WITH_AS(
+      plan_mpirun(gloo, {}, {}, "id"),
+      "accelerate_launch: --runner mpirun without hosts is for --backend mpi, not gloo; give --hosts, or "
+      "--runner local",
+      LaunchError);
+}
+
+TEST_CASE("srun starts as many tasks as are asked for, else as the allocation has") {
+  const Variables allocation{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "2"}, {"RANK", "7"}};
+  CHECK(plan_srun({.command = {"./train", "-x"}}, allocation).workers[0].command ==
+        Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--", "./train", "-x"});
+  auto with_tasks = allocation;
+  with_tasks["SLURM_NTASKS"] = "6";
+  LaunchOptions options{.command = {"./train"}};
+  CHECK(plan_srun(options, with_tasks).workers[0].command[2] == "--ntasks=6");
+  options.num_processes = 4;
+  options.settings.backend = "mpi";
+  CHECK(plan_srun(options, with_tasks).workers[0].command ==
+        Words{"srun", "--kill-on-bad-exit=1", "--ntasks=4", "--mpi=pmix", "--", "./train"});
+  options.settings.backend = "gloo";
+  CHECK(plan_srun(options, with_tasks).workers[0].command[3] == "--mpi=none");
+  CHECK(plan_srun(options, with_tasks).workers[0].environment.at("ACCELERATE_BACKEND") == "gloo");
+  CHECK_FALSE(plan_srun(options, with_tasks).workers[0].environment.contains("RANK"));
+}
+
+TEST_CASE("a task of srun becomes its rank") {
+  const Variables task{{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"RANK", "0"}};
+  LaunchOptions options{.command = {"./train"}};
+  options.settings.gradient_accumulation_steps = 2;
+  const auto worker = plan_task(options, task).workers[0];
+  CHECK(worker.rank == 3);
+  CHECK(worker.command == Words{"./train"});
+  CHECK(worker.environment == Variables{{"SLURM_PROCID", "3"},
+                                        {"SLURM_STEP_NUM_TASKS", "4"},
+                                        {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}});
+  options.num_processes = 4;
+  CHECK_NOTHROW(plan_task(options, task));
+  options.num_processes = 2;
+  CHECK_THROWS_WITH_AS(
+      plan_task(options, task),
+      "accelerate_launch: num_processes is 2, but srun started 4 tasks, each of which is a rank; leave "
+      "it out, let srun start one task per node, or say --runner local for a job of this task's own",
+      LaunchError);
+}
