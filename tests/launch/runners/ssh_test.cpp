@@ -134,11 +134,12 @@ TEST_CASE("no rank outlives a launcher that was killed") {
   const FakeSsh ssh;
   std::vector<pid_t> ranks;
   {
-    Child child(on_hosts("a:1,b:1", {"sh", "-c", "echo pid $$; echo up; exec sleep 300"}), ssh.variables());
-    REQUIRE(child.wait_for("up\n"));
-    while (pids(child.out()).size() < 2) REQUIRE(child.wait_for("pid", std::chrono::seconds(30)));
+    Child child(on_hosts("a:1,b:1", {"sh", "-c", "echo rank$RANK pid $$; exec sleep 300"}), ssh.variables());
+    REQUIRE(child.wait_for("rank0 pid"));
+    REQUIRE(child.wait_for("rank1 pid"));
     ranks = pids(child.out());
     kill(child.pid(), SIGKILL);
+    CHECK(ranks.size() == 2);
     for (const pid_t rank : ranks) CHECK(testing::gone(rank));
   }
 }
