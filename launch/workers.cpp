@@ -195,6 +195,7 @@ void run_workers(const std::function<void(const std::string&)>& rank_main, int64
   options.num_processes = num_processes;
   options.num_machines = 1;
   options.machine_rank = 0;
+  options.runner = "local";  // also in a step or a batch script of Slurm
   options.main_process_port = 0;
   options.command = this_command();
   check_end(launch_and_wait(options, {call, folder.path()}), folder.path(), num_processes);
