@@ -74,6 +74,27 @@ void check_evaluation(const TrainingArguments& given, const ArgumentsContext& co
   }
 }
 
+void check_saving(const TrainingArguments& given, const ArgumentCheck& must_be) {
+  must_be.at_least<int64_t>("save_steps", given.save_steps, 1);
+  must_be.at_least<int64_t>("save_total_limit", given.save_total_limit.value_or(1), 1);
+  const bool saves = given.save_strategy != IntervalStrategy::no;
+  if (saves && given.output_dir.empty()) {
+    must_be.fail("save_strategy is {}, output_dir is empty; checkpoints need a folder", name(given.save_strategy));
+  }
+  if (given.save_total_limit && !saves) {
+    must_be.fail("save_total_limit is {}, save_strategy is no; nothing is saved", *given.save_total_limit);
+  }
+  if (!given.load_best_model_at_end) return;
+  if (given.eval_strategy == IntervalStrategy::no) {
+    must_be.fail(
+        "load_best_model_at_end is true, eval_strategy is no; only evaluations during training tell which model is "
+        "best: give eval_strategy steps or epoch");
+  }
+  if (given.output_dir.empty()) {
+    must_be.fail("load_best_model_at_end is true, output_dir is empty; the best model's weights need a folder");
+  }
+}
+
 }  // namespace
 
 std::string_view name(IntervalStrategy strategy) {
@@ -101,6 +122,7 @@ void check(const TrainingArguments& arguments, const ArgumentsContext& context) 
                  *arguments.dataloader_prefetch_factor);
   }
   check_evaluation(arguments, context, must_be);
+  check_saving(arguments, must_be);
 }
 
 std::string best_metric_name(const TrainingArguments& arguments) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +68,19 @@ struct TrainingArguments {
   /// Also the first step is logged.
   bool logging_first_step = false;
   int64_t logging_steps = 500;
+
+  /// Where checkpoints go, in its folder "checkpoints", and best_model. Empty: nothing can be saved.
+  std::filesystem::path output_dir{};
+  /// When all that a training needs to go on is saved; after the last step too, but with no.
+  IntervalStrategy save_strategy = IntervalStrategy::no;
+  int64_t save_steps = 500;
+  /// So many checkpoints are kept, the newest. Unset: all.
+  std::optional<int64_t> save_total_limit{};
+  /// A checkpoint's folder, or an output_dir, of which the newest is taken: train() goes on there, with the same data,
+  /// exactly where it stood.
+  std::optional<std::filesystem::path> resume_from_checkpoint{};
+  /// The weights of the best evaluation are kept in output_dir/best_model, and are the model's when train() ends.
+  bool load_best_model_at_end = false;
 
   /// What evaluations are compared by, with or without "eval_". Unset: the loss.
   std::optional<std::string> metric_for_best_model{};

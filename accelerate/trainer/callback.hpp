@@ -26,8 +26,8 @@ struct TrainerContext {
 ///       on_substep_end             after each micro-batch but a window's last
 ///       on_pre_optimizer_step      gradients are clipped
 ///       on_optimizer_step
-///       on_step_end, then on_log, on_evaluate where they are due
-///     on_epoch_end, then on_log, on_evaluate where they are due
+///       on_step_end, then on_log, on_evaluate, on_save where they are due
+///     on_epoch_end, then on_log, on_evaluate, on_save where they are due
 ///   on_train_end                   after the last on_log, with the totals
 ///
 /// on_prediction_step follows each batch of evaluate() and predict(). An exception ends the training.
@@ -48,6 +48,7 @@ class TrainerCallback {
   virtual void on_log(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
   virtual void on_prediction_step(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
   virtual void on_evaluate(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
+  virtual void on_save(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
   virtual void on_predict(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
   virtual void on_epoch_end(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
   virtual void on_train_end(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}

@@ -14,7 +14,11 @@ void DefaultFlowCallback::on_step_end(const TrainerContext& now, TrainerControl&
       asked.eval_delay <= static_cast<double>(step)) {
     control.should_evaluate = true;
   }
-  if (step >= now.state.max_steps) control.should_training_stop = true;
+  const bool ends = step >= now.state.max_steps;
+  if (asked.save_strategy == IntervalStrategy::steps && (ends || step % asked.save_steps == 0)) {
+    control.should_save = true;
+  }
+  if (ends) control.should_training_stop = true;
 }
 
 void DefaultFlowCallback::on_epoch_end(const TrainerContext& now, TrainerControl& control) {
@@ -23,6 +27,7 @@ void DefaultFlowCallback::on_epoch_end(const TrainerContext& now, TrainerControl
   if (asked.eval_strategy == IntervalStrategy::epoch && asked.eval_delay <= now.state.epoch) {
     control.should_evaluate = true;
   }
+  if (asked.save_strategy == IntervalStrategy::epoch) control.should_save = true;
 }
 
 }  // namespace accelerate::trainer

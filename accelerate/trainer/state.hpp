@@ -42,6 +42,7 @@ struct TrainerControl {
   bool should_epoch_stop = false;
   bool should_log = false;
   bool should_evaluate = false;
+  bool should_save = false;
 
   bool operator==(const TrainerControl&) const = default;
 };

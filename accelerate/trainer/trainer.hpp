@@ -97,6 +97,11 @@ class Trainer : public trainer::TrainerBase {
     return before;
   }
 
+  void save_weights(const std::filesystem::path& folder) override { accelerator().save_model(model(), folder); }
+  void load_weights(const std::filesystem::path& folder) override {
+    static_cast<void>(accelerator().load_model(model(), folder));
+  }
+
   Handle handle_;
   std::optional<Model> model_;
 };

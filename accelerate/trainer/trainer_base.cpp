@@ -36,6 +36,13 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
     }
     options.gradient_accumulation_steps = *steps;
   }
+  if (!arguments.output_dir.empty()) {
+    if (!options.project.project_dir.empty()) {
+      fail_twice("the folder for checkpoints", arguments.output_dir.string(), options.project.project_dir.string());
+    }
+    options.project.project_dir = arguments.output_dir;
+    if (arguments.save_total_limit) options.project.total_limit = arguments.save_total_limit;
+  }
   if (!options.even_batches) {
     base::fail(ErrorKind::usage, {}, "Trainer",
                "even_batches is false; ranks would make different numbers of steps: leave it true, or set "
@@ -57,6 +64,7 @@ TrainerBase::TrainerBase(TrainingArguments arguments, TrainerParts parts)
   accelerator_.set_seed(arguments_.seed, {.device_specific = true});
   state_.is_local_process_zero = accelerator_.is_local_main_process();
   state_.is_world_process_zero = accelerator_.is_main_process();
+  register_state();
   callbacks_ = {std::make_shared<DefaultFlowCallback>(), std::make_shared<PrinterCallback>()};
   for (auto& callback : parts_.callbacks) add_callback(callback);
 }
@@ -83,13 +91,13 @@ void TrainerBase::fire(Event event, const Metrics& metrics) {
 void TrainerBase::agree() {
   const bool alike = std::ranges::all_of(callbacks_, [](const auto& one) { return one->decides_alike(); });
   if (alike || !accelerator_.use_distributed()) return;
-  const at::Tensor wishes = at::empty({4}, at::kLong);
+  const at::Tensor wishes = at::empty({5}, at::kLong);
   auto* wish = wishes.mutable_data_ptr<int64_t>();
   bool* flags[] = {&control_.should_training_stop, &control_.should_epoch_stop, &control_.should_log,
-                   &control_.should_evaluate};
-  for (size_t i = 0; i < 4; ++i) wish[i] = *flags[i] ? 1 : 0;
+                   &control_.should_evaluate, &control_.should_save};
+  for (size_t i = 0; i < 5; ++i) wish[i] = *flags[i] ? 1 : 0;
   const at::Tensor all = accelerator_.reduce(wishes, comm::ReduceOp::max);
-  for (size_t i = 0; i < 4; ++i) *flags[i] = all.const_data_ptr<int64_t>()[i] != 0;
+  for (size_t i = 0; i < 5; ++i) *flags[i] = all.const_data_ptr<int64_t>()[i] != 0;
 }
 
 void TrainerBase::log(Metrics logs) {
@@ -107,6 +115,7 @@ void TrainerBase::note_best(const Metrics& metrics) {
   if (!is_better(arguments_, value, state_.best_metric)) return;
   state_.best_metric = value;
   state_.best_global_step = state_.global_step;
+  keep_best();
 }
 
 }  // namespace accelerate::trainer

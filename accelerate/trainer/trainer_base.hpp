@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -75,6 +76,9 @@ class TrainerBase {
   Metrics evaluate(const Dataset& dataset = nullptr, const std::string& prefix = "eval");
   PredictionOutput predict(const Dataset& dataset, const std::string& prefix = "test");
 
+  /// The model's weights as safetensors. folder   empty: output_dir
+  void save_model(const std::filesystem::path& folder = {});
+
   /// Called after those that are there, but before the one that prints.
   void add_callback(std::shared_ptr<TrainerCallback> callback);
   /// Takes away all callbacks of that type.
@@ -108,6 +112,7 @@ class TrainerBase {
  private:
   class Run;
   class EvaluationMode;
+  struct SavedPart;
   struct Evaluated;
   /// What an evaluation keeps of each batch: its losses; outputs and labels too; those that there are.
   enum class Keep { losses, labelled, outputs };
@@ -119,6 +124,15 @@ class TrainerBase {
   /// returns   what it was before
   virtual bool set_training(bool on) = 0;
 
+  virtual void save_weights(const std::filesystem::path& folder) = 0;
+  virtual void load_weights(const std::filesystem::path& folder) = 0;
+
+  void register_state();
+  void check_output_dir() const;
+  void resume();
+  void save_checkpoint();
+  void keep_best();
+  void bring_best_back();
   void fire(Event event, const Metrics& metrics = {});
   /// Every rank's wishes become all ranks', where callbacks may wish for different things.
   void agree();
@@ -135,7 +149,9 @@ class TrainerBase {
   TrainerState state_;
   TrainerControl control_;
   std::optional<TrainingPlan> plan_;
+  std::shared_ptr<SavedPart> saved_part_;
   bool training_ = false;
+  bool has_saved_ = false;
 };
 
 }  // namespace accelerate::trainer

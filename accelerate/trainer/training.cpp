@@ -2,6 +2,7 @@
 // TrainerBase::train(): the loop.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "accelerate/trainer/loss_sum.hpp"
@@ -62,6 +63,11 @@ class TrainerBase::Run {
     state().is_local_process_zero = before.is_local_process_zero;
     state().is_world_process_zero = before.is_world_process_zero;
     control() = {};
+    trainer_.check_output_dir();
+    trainer_.resume();
+    epochs_ = static_cast<int64_t>(state().epoch + 1e-9);
+    logged_at_ = state().global_step;
+    steps_before_ = state().global_step;
     trainer_.set_training(true);
     began_ = Clock::now();
     trainer_.fire(&TrainerCallback::on_train_begin);
@@ -70,8 +76,10 @@ class TrainerBase::Run {
   void one_epoch() {
     control().should_epoch_stop = false;
     trainer_.fire(&TrainerCallback::on_epoch_begin);
-    const int64_t epoch_began_at = samples_;
-    int64_t batches = 0;
+    // A resumed epoch goes on within itself.
+    const double done = (state().epoch - static_cast<double>(epochs_)) * static_cast<double>(plan().size.batches);
+    int64_t batches = std::llround(done);
+    const int64_t epoch_began_at = samples_ - batches * plan().size.batch_of_all_ranks;
     bool opens = true;
     for (const Inputs& inputs : loader_) {
       if (opens) trainer_.fire(&TrainerCallback::on_step_begin);
@@ -112,10 +120,12 @@ class TrainerBase::Run {
   void do_what_is_due() {
     trainer_.agree();
     const bool log = std::exchange(control().should_log, false);
+    const bool save = std::exchange(control().should_save, false);
     const bool evaluate = std::exchange(control().should_evaluate, false);
     if (log && state().global_step > logged_at_) log_now();
     if (evaluate) static_cast<void>(trainer_.evaluate());
-    if (log || evaluate) trainer_.agree();  // their events may have asked for an end
+    if (save) trainer_.save_checkpoint();
+    if (log || evaluate || save) trainer_.agree();  // their events may have asked for an end
   }
 
   void log_now() {
@@ -130,8 +140,9 @@ class TrainerBase::Run {
     total_.add(std::exchange(since_log_, {}));
     TrainOutput output{.global_step = state().global_step, .training_loss = total_.mean(accelerator_)};
     const std::chrono::duration<double> seconds = Clock::now() - began_;
-    output.metrics = speed_metrics("train", seconds.count(), samples_, state().global_step);
+    output.metrics = speed_metrics("train", seconds.count(), samples_, state().global_step - steps_before_);
     output.metrics["train_loss"] = output.training_loss;
+    trainer_.bring_best_back();
     trainer_.log(output.metrics);
     trainer_.fire(&TrainerCallback::on_train_end);
     output.metrics["epoch"] = state().epoch;
@@ -152,6 +163,7 @@ class TrainerBase::Run {
   int64_t epochs_ = 0;
   int64_t samples_ = 0;
   int64_t logged_at_ = 0;
+  int64_t steps_before_ = 0;
 };
 
 TrainOutput TrainerBase::train() { return Run(*this).go(); }

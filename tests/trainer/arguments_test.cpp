@@ -46,6 +46,8 @@ TEST_CASE("numbers out of their range are refused, with the name, the value and 
       {{.eval_strategy = IntervalStrategy::steps, .eval_steps = 0}, "eval_steps is 0, must be at least 1"},
       {{.eval_delay = -2}, "eval_delay is -2, must be a finite number of at least 0"},
       {{.logging_steps = 0}, "logging_steps is 0, must be at least 1"},
+      {{.save_steps = 0}, "save_steps is 0, must be at least 1"},
+      {{.save_total_limit = 0}, "save_total_limit is 0, must be at least 1"},
       {{.dataloader_num_workers = -1}, "dataloader_num_workers is -1, must be at least 0"},
       {{.dataloader_num_workers = 1, .dataloader_prefetch_factor = 0},
        "dataloader_prefetch_factor is 0, must be at least 1"}};
@@ -69,6 +71,14 @@ TEST_CASE("arguments that contradict one another are refused") {
   CHECK(refusal({.metric_for_best_model = "accuracy"}) ==
         "metric_for_best_model is \"accuracy\", eval_strategy is no; only evaluations during training tell which model "
         "is best: give eval_strategy steps or epoch");
+  CHECK(refusal({.save_strategy = IntervalStrategy::epoch}) ==
+        "save_strategy is epoch, output_dir is empty; checkpoints need a folder");
+  CHECK(refusal({.save_total_limit = 2}) == "save_total_limit is 2, save_strategy is no; nothing is saved");
+  CHECK(refusal({.output_dir = "x", .load_best_model_at_end = true}) ==
+        "load_best_model_at_end is true, eval_strategy is no; only evaluations during training tell which model is "
+        "best: give eval_strategy steps or epoch");
+  CHECK(refusal({.eval_strategy = IntervalStrategy::epoch, .load_best_model_at_end = true}) ==
+        "load_best_model_at_end is true, output_dir is empty; the best model's weights need a folder");
   CHECK(refusal({.dataloader_prefetch_factor = 4}) ==
         "dataloader_prefetch_factor is 4, dataloader_num_workers is 0; only workers read ahead");
 }

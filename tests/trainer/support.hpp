@@ -82,6 +82,7 @@ class Recorder : public TrainerCallback {
   }
   void on_prediction_step(const TrainerContext&, TrainerControl&) override { seen.emplace_back("prediction_step"); }
   void on_evaluate(const TrainerContext&, TrainerControl&) override { seen.emplace_back("evaluate"); }
+  void on_save(const TrainerContext&, TrainerControl&) override { seen.emplace_back("save"); }
   void on_predict(const TrainerContext&, TrainerControl&) override { seen.emplace_back("predict"); }
   void on_epoch_end(const TrainerContext&, TrainerControl&) override { seen.emplace_back("epoch_end"); }
   void on_train_end(const TrainerContext&, TrainerControl&) override { seen.emplace_back("train_end"); }

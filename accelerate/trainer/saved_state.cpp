@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/trainer/saved_state.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::trainer {
+namespace {
+
+using nlohmann::json;
+
+/// JSON has no NaN and no infinity: they are texts.
+json number_to_json(double value) { return std::isfinite(value) ? json(value) : json(fmt::format("{}", value)); }
+double number_from_json(const json& value) {
+  return value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
+}
+
+}  // namespace
+
+std::string saved(const TrainerState& state) {
+  json history = json::array();
+  for (const auto& entry : state.log_history) {
+    json one = json::object();
+    for (const auto& [name, value] : entry) one[name] = number_to_json(value);
+    history.push_back(std::move(one));
+  }
+  json all{{"epoch", state.epoch},
+           {"global_step", state.global_step},
+           {"best_global_step", state.best_global_step},
+           {"best_metric", state.best_metric ? number_to_json(*state.best_metric) : json()},
+           {"log_history", std::move(history)}};
+  return all.dump();
+}
+
+void load(TrainerState& state, const std::string& text) {
+  try {
+    const json all = json::parse(text);
+    TrainerState loaded = state;
+    loaded.epoch = all.at("epoch");
+    loaded.global_step = all.at("global_step");
+    loaded.best_global_step = all.at("best_global_step");
+    loaded.best_metric.reset();
+    if (!all.at("best_metric").is_null()) loaded.best_metric = number_from_json(all.at("best_metric"));
+    loaded.log_history.clear();
+    for (const auto& one : all.at("log_history")) {
+      auto& entry = loaded.log_history.emplace_back();
+      for (const auto& [name, value] : one.items()) entry[name] = number_from_json(value);
+    }
+    state = std::move(loaded);
+  } catch (const std::exception& error) {
+    base::fail(ErrorKind::data, {}, "resume_from_checkpoint", "the checkpoint's state is not a Trainer's: {}",
+               error.what());
+  }
+}
+
+}  // namespace accelerate::trainer

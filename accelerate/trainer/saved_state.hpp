@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "accelerate/trainer/state.hpp"
+
+namespace accelerate::trainer {
+
+/// JSON of what another run needs to go on: where training stands, the history, the best evaluation.
+[[nodiscard]] std::string saved(const TrainerState& state);
+
+/// Puts it into a state; what arguments say (max_steps, logging_steps ...) stays.
+/// Throws Error (data) for a text that is none of saved().
+void load(TrainerState& state, const std::string& text);
+
+}  // namespace accelerate::trainer
