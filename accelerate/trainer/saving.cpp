@@ -18,7 +18,7 @@ struct TrainerBase::SavedPart {
 
 void TrainerBase::register_state() {
   saved_part_ = std::make_shared<SavedPart>(&state_);
-  accelerator_.register_for_checkpointing(saved_part_);
+  accelerator_.register_for_checkpointing(*saved_part_);
 }
 
 /// Where this run saves there is no other run's checkpoint.
