@@ -79,12 +79,15 @@ void forget_lines() {
 
 void write_log(LogLevel level, const Place& place, std::string_view message) {
   if (level < log_level()) return;
-  const std::string line = prefix(place) + std::string(message);
+  pass_to_log(level, prefix(place) + std::string(message));
+}
+
+void pass_to_log(LogLevel level, std::string_view line) {
   const std::lock_guard lock(sink().mutex);
   if (sink().handler) {
     sink().handler(level, line);
   } else {
-    std::fprintf(stderr, "%s\n", line.c_str());
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   }
 }
 

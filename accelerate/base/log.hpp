@@ -29,6 +29,9 @@ void set_log_level(LogLevel level);
 /// One line "[rank 3 of 8, gpu-b] message".
 void write_log(LogLevel level, const Place& place, std::string_view message);
 
+/// The line as it is, whatever the level: of those who have a level of their own.
+void pass_to_log(LogLevel level, std::string_view line);
+
 template <typename... Args>
 void log(LogLevel level, const Place& place, fmt::format_string<Args...> format, Args&&... args) {
   if (level < log_level()) return;

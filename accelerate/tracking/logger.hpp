@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's own log lines, beside the library's.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "accelerate/base/log.hpp"
+
+namespace accelerate::tracking {
+
+struct LoggerOptions {
+  /// Lines below it are dropped. Unset: the library's, which is ACCELERATE_LOG_LEVEL, else warning.
+  std::optional<base::LogLevel> level{};
+  /// Only the main process says its lines; off: every rank.
+  bool main_process_only = true;
+};
+
+/// Lines "[rank 3] message" where the library's go: to stderr, or to set_log_handler()'s. A value; copies that say
+/// their lines otherwise come from everywhere(), in_order() and once(), which may be combined:
+///
+///   logger.info("{} batches", loader.size());             // the main process
+///   logger.everywhere().warning("slow: {:.1f} s", t);     // every rank that comes here
+///   logger.in_order().info("{} samples", n);              // every rank, rank 0 first
+class Logger {
+ public:
+  /// barrier   returns when all ranks have called it; empty for one rank
+  Logger(int64_t rank, int64_t world_size, std::function<void()> barrier, const LoggerOptions& options = {})
+      : rank_(rank), world_size_(world_size), barrier_(std::move(barrier)), options_(options) {}
+
+  [[nodiscard]] Logger everywhere() const {
+    Logger other = *this;
+    other.options_.main_process_only = false;
+    return other;
+  }
+  /// Every rank, one after the other. Its lines are collective, whatever their level: all ranks say as many.
+  [[nodiscard]] Logger in_order() const {
+    Logger other = everywhere();
+    other.in_order_ = true;
+    return other;
+  }
+  /// A line that this rank has said before is not said again.
+  [[nodiscard]] Logger once() const {
+    Logger other = *this;
+    other.once_ = true;
+    return other;
+  }
+
+  template <typename... Args>
+  void debug(fmt::format_string<Args...> format, Args&&... args) const {
+    log(base::LogLevel::debug, format, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  void info(fmt::format_string<Args...> format, Args&&... args) const {
+    log(base::LogLevel::info, format, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  void warning(fmt::format_string<Args...> format, Args&&... args) const {
+    log(base::LogLevel::warning, format, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  void error(fmt::format_string<Args...> format, Args&&... args) const {
+    log(base::LogLevel::error, format, std::forward<Args>(args)...);
+  }
+  /// A line that is dropped costs a comparison; it is not formatted.
+  template <typename... Args>
+  void log(base::LogLevel level, fmt::format_string<Args...> format, Args&&... args) const {
+    if (says(level)) {
+      say(level, fmt::format(format, std::forward<Args>(args)...));
+    } else if (in_order_) {
+      take_turns([] {});
+    }
+  }
+
+  /// Whether this rank says lines of that level.
+  [[nodiscard]] bool says(base::LogLevel level) const {
+    return (rank_ == 0 || !options_.main_process_only) && level >= options_.level.value_or(base::log_level());
+  }
+
+ private:
+  void say(base::LogLevel level, std::string_view message) const;
+  void take_turns(const std::function<void()>& my_turn) const;
+
+  int64_t rank_;
+  int64_t world_size_;
+  std::function<void()> barrier_;
+  LoggerOptions options_;
+  bool in_order_ = false;
+  bool once_ = false;
+};
+
+}  // namespace accelerate::tracking

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// One line about how far something has come, in the form of Python's tqdm.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace accelerate::tracking {
+
+struct Meter {
+  std::string description{};
+  std::string unit = "it";
+  int64_t done = 0;
+  std::optional<int64_t> total{};
+  double elapsed = 0.0;          ///< seconds
+  std::optional<double> rate{};  ///< per second, of late; unset: since the beginning
+  std::string postfix{};         ///< what else is known: "loss=0.25"
+  int64_t width = 80;            ///< columns
+  bool utf8 = true;              ///< the bar in eighths of a character; else in digits
+};
+
+/// "epoch 1:  45%|████▌     | 45/100 [00:12<00:15,  3.67it/s, loss=0.25]", at most width columns.
+[[nodiscard]] std::string meter_line(const Meter& meter);
+
+/// "02:05", "1:02:05"; seconds below 0 or beyond numbers are "?".
+[[nodiscard]] std::string interval_text(double seconds);
+
+}  // namespace accelerate::tracking

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// A progress bar, and ranges that show one while they are walked.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "accelerate/tracking/meter.hpp"
+
+namespace accelerate::tracking {
+
+struct ProgressOptions {
+  std::string description{};
+  /// What is counted.
+  std::string unit = "it";
+  /// Steps in all. Unset: what the range has, where it knows; else there is no bar, only numbers.
+  std::optional<int64_t> total{};
+  /// Nothing is shown.
+  bool disable = false;
+  /// On the main process alone.
+  bool main_process_only = true;
+  /// The last line stays on the screen. That of a bar within another never does.
+  bool leave = true;
+  /// Between two drawings, at least. Between them a step costs a look at the clock.
+  std::chrono::milliseconds interval{100};
+  /// Between two lines where nobody watches: the output is no terminal.
+  std::chrono::milliseconds line_interval{std::chrono::seconds(10)};
+  /// Columns. Unset: the terminal's.
+  std::optional<int64_t> width{};
+  /// File descriptor; stderr.
+  int output = 2;
+};
+
+/// On a terminal one line that is drawn anew, one below the other for bars within bars; elsewhere a line now and then
+/// and one at the end. One thread at a time.
+class ProgressBar {
+ public:
+  explicit ProgressBar(const ProgressOptions& options);
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+  /// finish()
+  ~ProgressBar();
+
+  void update(int64_t steps = 1) {
+    meter_.done += steps;
+    if (shown_ && Clock::now() >= next_) draw();
+  }
+  /// Text after the rate, "loss={:.3f}"; drawn with the next drawing.
+  template <typename... Args>
+  void set_postfix(fmt::format_string<Args...> format, Args&&... args) {
+    if (shown_) meter_.postfix = fmt::format(format, std::forward<Args>(args)...);
+  }
+  void set_description(std::string description) { meter_.description = std::move(description); }
+  /// The last line. Never throws; nothing is drawn after it.
+  void finish() noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void draw();
+  void measure();
+  [[nodiscard]] std::string line(bool last);
+  void write_line(const std::string& text, bool last) const;
+
+  ProgressOptions options_;
+  Meter meter_;
+  bool shown_;
+  bool terminal_;
+  int64_t row_ = 0;  // 0: the outermost bar's
+  Clock::time_point begin_, next_, measured_;
+  int64_t measured_steps_ = 0;
+  double recent_steps_ = 0, recent_seconds_ = 0;
+};
+
+/// A range that shows how far it is walked; what it gives is the range's own.
+///
+/// range   an lvalue is referenced, an rvalue kept
+template <typename Range>
+class ProgressRange {
+  using Inner = decltype(std::declval<std::remove_reference_t<Range>&>().begin());
+  using End = decltype(std::declval<std::remove_reference_t<Range>&>().end());
+
+ public:
+  class Iterator {
+   public:
+    using iterator_concept = std::input_iterator_tag;
+    using value_type = std::remove_cvref_t<decltype(*std::declval<const Inner&>())>;
+    using difference_type = std::ptrdiff_t;
+
+    Iterator(Inner inner, End end, ProgressBar* bar) : inner_(std::move(inner)), end_(std::move(end)), bar_(bar) {
+      if (at_end()) bar_->finish();
+    }
+    decltype(auto) operator*() const { return *inner_; }
+    Iterator& operator++() {
+      bar_->update();
+      ++inner_;
+      if (at_end()) bar_->finish();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return at_end(); }
+    /// Of the range: loaders tell there where they stand.
+    [[nodiscard]] const Inner& base() const { return inner_; }
+
+   private:
+    [[nodiscard]] bool at_end() const { return inner_ == end_; }
+    Inner inner_;
+    End end_;
+    ProgressBar* bar_;
+  };
+
+  ProgressRange(Range&& range, const ProgressOptions& options)
+      : range_(std::forward<Range>(range)), options_(options) {}
+  ProgressRange(const ProgressRange&) = delete;
+  ProgressRange& operator=(const ProgressRange&) = delete;
+
+  /// Begins a pass, with a bar of its own.
+  Iterator begin() {
+    ProgressOptions options = options_;
+    if (!options.total) options.total = size();
+    bar_.reset();  // the last pass's makes room on the screen first
+    bar_.emplace(options);
+    return Iterator(range_.begin(), range_.end(), &*bar_);
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+  /// See ProgressBar.
+  template <typename... Args>
+  void set_postfix(fmt::format_string<Args...> format, Args&&... args) {
+    if (bar_) bar_->set_postfix(format, std::forward<Args>(args)...);
+  }
+  void set_description(const std::string& description) {
+    options_.description = description;
+    if (bar_) bar_->set_description(description);
+  }
+
+ private:
+  [[nodiscard]] std::optional<int64_t> size() const {
+    if constexpr (requires {
+                    { range_.size() } -> std::convertible_to<int64_t>;
+                  }) {
+      return static_cast<int64_t>(range_.size());
+    } else {
+      return std::nullopt;
+    }
+  }
+
+  Range range_;
+  ProgressOptions options_;
+  std::optional<ProgressBar> bar_;
+};
+
+}  // namespace accelerate::tracking
