@@ -38,10 +38,25 @@ bool asks_for_something(const ForeignKey& key, const std::string& value) {
 }  // namespace
 
 const std::vector<std::string_view>& launcher_keys() {
-  static const std::vector<std::string_view> keys{
-      "num_processes",       "multi_gpu",       "hosts",      "num_machines", "machine_rank",     "main_process_ip",
-      "main_process_port",   "same_network",    "gpu_ids",    "rdzv_backend", "runner",           "hostfile",
-      "enable_cpu_affinity", "mpirun_hostfile", "grace_time", "max_restarts", "ranks_per_machine"};
+  static const std::vector<std::string_view> keys{"num_processes",
+                                                  "multi_gpu",
+                                                  "hosts",
+                                                  "num_machines",
+                                                  "machine_rank",
+                                                  "main_process_ip",
+                                                  "main_process_port",
+                                                  "same_network",
+                                                  "gpu_ids",
+                                                  "rdzv_backend",
+                                                  "runner",
+                                                  "hostfile",
+                                                  "enable_cpu_affinity",
+                                                  "mpirun_hostfile",
+                                                  "grace_time",
+                                                  "max_restarts",
+                                                  "ranks_per_machine",
+                                                  "role",
+                                                  "monitor_interval"};
   return keys;
 }
 

@@ -34,6 +34,8 @@ struct LaunchOptions {
   std::optional<std::string> mpirun_hostfile{};
   std::optional<bool> same_network{};
   std::optional<std::string> rdzv_backend{};
+  std::optional<std::string> role{};
+  std::optional<std::chrono::milliseconds> monitor_interval{};
   std::optional<std::string> config_file{};
   bool dry_run = false;                                   ///< print the plan as a shell would run it
   std::optional<int64_t> max_restarts{};                  ///< unset: none

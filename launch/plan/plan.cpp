@@ -50,6 +50,7 @@ void add_settings(env::Variables& variables, const LaunchOptions& options) {
 /// What the launcher itself has read.
 void drop_own(env::Variables& variables) {
   variables.erase("ACCELERATE_CONFIG_FILE");
+  variables.erase("ACCELERATE_RESTART_COUNT");  // from our launcher on another machine
   for_each_option([&](std::string_view /*group*/, const auto& row) { variables.erase(std::string(row.variable)); });
 }
 
@@ -149,6 +150,7 @@ void set_for_ranks(env::Variables& variables, const LaunchOptions& options) {
   drop_own(variables);
   add_settings(variables, options);
   drop_losers(variables, options);
+  if (options.role) variables["ROLE_NAME"] = *options.role;
   if (options.gpu_ids && *options.gpu_ids != "all") variables["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
 }
 

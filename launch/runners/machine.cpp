@@ -58,7 +58,10 @@ int run_one_machine(const LaunchOptions& options, const Machine& machine, const 
                             .own = own,
                             .timeout = timeout});
   const Wiring wiring{
-      .address = *options.main_process_ip, .port = gathered.welcome.port, .job_id = gathered.welcome.job_id};
+      .address = *options.main_process_ip,
+      .port = gathered.welcome.port,
+      .job_id = gathered.welcome.job_id,
+      .restart_count = env::parse_integer(env::find(variables, "ACCELERATE_RESTART_COUNT").value_or("")).value_or(0)};
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorKind::io, "pipe failed: {}", std::strerror(errno));
   const base::FileDescriptor failures(ends[0]);

@@ -89,7 +89,12 @@ int run(Runner runner, const Call& call) {
   SuperviseOptions patient = call.supervise_options;
   patient.grace += std::chrono::seconds(10);  // what runs there has the grace itself
   patient.restarts.max_restarts = call.options.max_restarts.value_or(0);
-  return supervise([&](int64_t /*restart*/) { return row.plan(call); }, patient);
+  const auto plan_again = [&](int64_t restart) {
+    LaunchPlan plan = row.plan(call);
+    for (auto& worker : plan.workers) worker.environment["ACCELERATE_RESTART_COUNT"] = fmt::to_string(restart);
+    return plan;
+  };
+  return supervise(plan_again, patient);
 }
 
 }  // namespace accelerate::launch

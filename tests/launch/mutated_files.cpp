@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host files, config files and what launchers say to one another, with bytes changed, cut, doubled and mixed.
 #include "accelerate/env/config_file.hpp"
+#include "accelerate/env/slurm.hpp"
 #include "launch/meet/message.hpp"
+#include "launch/plan/choose.hpp"
 #include "launch/plan/error.hpp"
 #include "launch/plan/hosts.hpp"
 #include "launch/plan/resolve.hpp"
@@ -36,6 +38,20 @@ mutation::Format config_files() {
           }};
 }
 
+/// The variables of a launcher that srun started.
+mutation::Format slurm_variables() {
+  return {.whole = {"n[03-04,7],b", "rack[2,5]-n[1-3]", "2(x3),1", "4"}, .read = [](const auto& folder, uint64_t way) {
+            const auto text = mutation::contents(folder / "x");
+            (void)env::slurm::tasks_of_node(text, static_cast<int64_t>(way % 5));
+            const env::Variables variables{{"SLURM_JOB_ID", "1"},
+                                           {"SLURM_STEP_ID", way % 3 == 0 ? text : "0"},
+                                           {"SLURM_STEP_NUM_NODES", "2"},
+                                           {"SLURM_STEP_NUM_TASKS", way % 3 == 1 ? text : "2"},
+                                           {"SLURM_STEP_NODELIST", text}};
+            if (choose_runner({}, variables) == Runner::local) (void)with_slurm_place({}, variables);
+          }};
+}
+
 mutation::Format messages() {
   return {.whole = {message_of(Hello{.version = "1", .host = "a"}), message_of(Welcome{.job_id = "a", .port = 1}),
                     message_of(End{.text = "x"})},
@@ -52,5 +68,7 @@ mutation::Format messages() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return mutation::run_formats({{"hostfile", host_files}, {"config", config_files}, {"message", messages}}, argc, argv);
+  return mutation::run_formats(
+      {{"hostfile", host_files}, {"config", config_files}, {"slurm", slurm_variables}, {"message", messages}}, argc,
+      argv);
 }

@@ -222,6 +222,11 @@ TEST_CASE("the GPUs that the ranks see are those that are asked for") {
   CHECK_FALSE(first({}, two_gpus, {}).contains("CUDA_VISIBLE_DEVICES"));
 }
 
+TEST_CASE("the ranks know their role where one is given") {
+  CHECK(first({.role = "trainer"}, no_gpus, {{"ROLE_NAME", "outer"}}).at("ROLE_NAME") == "trainer");
+  CHECK_FALSE(first({}, no_gpus, {{"ROLE_NAME", "outer"}}).contains("ROLE_NAME"));
+}
+
 TEST_CASE("what the launcher was told by variables does not reach the ranks") {
   const Variables inherited{{"ACCELERATE_NUM_PROCESSES", "2"}, {"ACCELERATE_CONFIG_FILE", "f"}, {"MINE", "1"}};
   CHECK(first({}, no_gpus, inherited) == with(rank_variables("0", "1"), {{"MINE", "1"}}));

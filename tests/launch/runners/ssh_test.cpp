@@ -103,12 +103,13 @@ TEST_CASE("the ranks of all hosts start again after one failed") {
   const FakeSsh ssh;
   char name[] = "/tmp/ssh_test.XXXXXX";
   const std::string folder = mkdtemp(name);
-  const auto script = "[ $RANK = 1 ] && [ ! -e " + folder + "/once ] && touch " + folder + "/once && exit 7; echo up";
+  const auto script = "[ $RANK = 1 ] && [ ! -e " + folder + "/once ] && touch " + folder +
+                      "/once && exit 7; echo up $TORCHELASTIC_RESTART_COUNT";
   const auto ran = Child(on_hosts("a:1,b:1", {"sh", "-c", script}, {"--max_restarts", "1"}), ssh.variables()).wait();
   unlink((folder + "/once").c_str());
   rmdir(folder.c_str());
   CHECK(ran.code == 0);
-  CHECK(ran.out.ends_with("up\nup\n"));
+  CHECK(ran.out.ends_with("up 1\nup 1\n"));
 }
 
 TEST_CASE("signals reach the ranks on all hosts, which may end well on them") {
