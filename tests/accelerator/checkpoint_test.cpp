@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// save_state() and load_state() on one rank: what is refused, found and passed over.
+#include "tests/testing.hpp"
+//
+#include <fstream>
+
+#include "accelerate/archive/folder.hpp"
+#include "tests/accelerator/ranks.hpp"
+#include "tests/checkpoint/folder.hpp"
+
+using accelerate::Accelerator;
+using testing::SharedFolder;
+namespace fs = std::filesystem;
+
+namespace {
+
+accelerate::AcceleratorOptions in(const fs::path& project, std::optional<int64_t> limit = {}) {
+  return {.cpu = true, .project = {.project_dir = project, .total_limit = limit}};
+}
+
+torch::nn::Linear linear(double value, int64_t inputs = 2) {
+  torch::nn::Linear net(inputs, 1);
+  torch::NoGradGuard no_grad;
+  net->weight.fill_(value);
+  net->bias.fill_(value);
+  return net;
+}
+
+std::string refusal(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const accelerate::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// An object of the user's.
+struct Counter {
+  int64_t seen = 0;
+  [[nodiscard]] std::string state() const { return std::to_string(seen); }
+  void load_state(const std::string& state) { seen = std::stoll(state); }
+};
+
+}  // namespace
+
+TEST_CASE("checkpoints name themselves, so many stay, and the newest is loaded; steps are counted") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path, 2));
+  auto net = linear(1);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
+  for (int i = 0; i < 3; ++i) {
+    optimizer.zero_grad();
+    accelerator.backward(model(torch::ones({1, 2})).sum());
+    optimizer.step();
+    CHECK(accelerator.save_state() == folder.path / "checkpoints" / ("checkpoint_" + std::to_string(i)));
+  }
+  CHECK(accelerate::archive::numbered_checkpoints(folder.path / "checkpoints").size() == 2);
+  const auto last = net->weight.detach().clone();
+  optimizer.step();
+  const auto loaded = accelerator.load_state();
+  CHECK(loaded.path == folder.path / "checkpoints" / "checkpoint_2");
+  CHECK(loaded.step == 3);
+  CHECK(loaded.world_size == 1);
+  CHECK(torch::equal(net->weight, last));
+  // The folder of all of them, too.
+  CHECK(accelerator.load_state(folder.path / "checkpoints").path == loaded.path);
+}
+
+TEST_CASE("a newer one that is not whole is passed over and said; one that was asked for by its name is refused") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto model = accelerator.prepare(linear(1));
+  accelerator.save_state();
+  accelerator.save_state();
+  const auto checkpoints = folder.path / "checkpoints";
+  std::ofstream(checkpoints / "checkpoint_1" / "model.safetensors", std::ios::app) << "x";
+  const auto size = fs::file_size(checkpoints / "checkpoint_1" / "model.safetensors");
+  const auto wrong = fmt::format("model.safetensors has {} bytes, expected {}", size, size - 1);
+  const auto loaded = accelerator.load_state();
+  CHECK(loaded.path == checkpoints / "checkpoint_0");
+  CHECK(loaded.passed_over == std::vector<std::string>{"checkpoint_1: " + wrong});
+  CHECK(refusal([&] { accelerator.load_state(checkpoints / "checkpoint_1"); }) ==
+        "load_state: " + (checkpoints / "checkpoint_1").string() + " is not whole: " + wrong +
+            "; the newest whole one beside it is " + (checkpoints / "checkpoint_0").string());
+}
+
+TEST_CASE("no folder, and one that is not there, are said") {
+  Accelerator accelerator({.cpu = true});
+  auto model = accelerator.prepare(linear(1));
+  const std::string no_folder =
+      ": no folder is given and AcceleratorOptions::project.project_dir is empty; give one of them";
+  CHECK(refusal([&] { accelerator.save_state(); }).ends_with("save_state" + no_folder));
+  CHECK(refusal([&] { accelerator.load_state(); }).ends_with("load_state" + no_folder));
+  CHECK(refusal([&] { accelerator.load_state("/nowhere/c"); }).ends_with("load_state: /nowhere/c is no folder"));
+  const SharedFolder folder;
+  CHECK(refusal([&] {
+          accelerator.load_state(folder.path);
+        }).ends_with("there is no whole checkpoint in " + folder.path.string() + " (no folder checkpoint_N)"));
+}
+
+TEST_CASE("what does not fit what is prepared is refused, and nothing is changed") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  {
+    Accelerator accelerator({.cpu = true});
+    auto net = linear(1);
+    auto handles = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 0.1), linear(1));
+    accelerator.save_state(place);
+  }
+  const auto told = [&](auto prepare) {
+    Accelerator accelerator({.cpu = true});
+    auto handles = prepare(accelerator);
+    return refusal([&] { accelerator.load_state(place); });
+  };
+  CHECK(told([](Accelerator& accelerator) { return accelerator.prepare(linear(2)); })
+            .ends_with("the checkpoint has 2 models, 1 are prepared here; prepare what was prepared when it was saved, "
+                       "in that order"));
+  CHECK(told([](Accelerator& accelerator) { return accelerator.prepare(linear(2), linear(2)); })
+            .ends_with("the checkpoint has 1 optimizers, 0 are prepared here; prepare what was prepared when it was "
+                       "saved, in that order"));
+  auto first = linear(2), other = linear(2, 3);
+  CHECK(told([&](Accelerator& accelerator) {
+          return accelerator.prepare(first, torch::optim::Adam(first->parameters(), 0.1), other);
+        })
+            .ends_with("load_state: model_1 is not the one that was saved: of another shape: weight ([1, 2] saved, [1, "
+                       "3] here)"));
+  CHECK(first->weight[0][0].item<double>() == 2);
+  auto second = linear(2);
+  CHECK(told([&](Accelerator& accelerator) {
+          std::vector<torch::Tensor> weight{first->weight};
+          return accelerator.prepare(first, torch::optim::Adam(weight, 0.1), second);
+        }).ends_with("load_state: parameter group 0 of the saved optimizer has 2 parameters, this one has 1"));
+  CHECK(first->weight[0][0].item<double>() == 2);
+}
+
+TEST_CASE("an optimizer of another type is refused by the state that it does not keep") {
+  const SharedFolder folder;
+  auto net = linear(1);
+  Accelerator accelerator({.cpu = true});
+  {
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 0.1));
+    accelerator.backward(model(torch::ones({1, 2})).sum());
+    optimizer.step();
+    accelerator.save_state(folder.path / "c");
+    accelerator.free_memory();
+  }
+  auto handles = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  CHECK(refusal([&] {
+          accelerator.load_state(folder.path / "c");
+        }).ends_with("load_state: the state of parameter 0 has 'step', SGD keeps momentum_buffer"));
+}
+
+TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tensors, shared ones") {
+  const SharedFolder folder;
+  auto net = linear(1);
+  const auto make = [&](Counter& counter, const std::shared_ptr<Counter>& shared, auto& ema) {
+    auto accelerator = std::make_unique<Accelerator>(accelerate::AcceleratorOptions{.cpu = true});
+    accelerator->register_for_checkpointing(counter, shared, ema);
+    return accelerator;
+  };
+  Counter counter{7};
+  auto shared = std::make_shared<Counter>(Counter{8});
+  accelerate::optim::ExponentialMovingAverage ema(net);
+  ema.update();
+  make(counter, shared, ema)->save_state(folder.path / "c");
+  Counter later;
+  auto later_shared = std::make_shared<Counter>();
+  accelerate::optim::ExponentialMovingAverage later_ema(net);
+  make(later, later_shared, later_ema)->load_state(folder.path / "c");
+  CHECK(later.seen == 7);
+  CHECK(later_shared->seen == 8);
+  CHECK(later_ema.updates() == 1);
+}
+
+TEST_CASE("weights are loaded from what save_model() wrote; names that do not meet are listed, or passed over") {
+  const SharedFolder folder;
+  Accelerator accelerator({.cpu = true});
+  auto model = accelerator.prepare(linear(3));
+  accelerator.save_model(model, folder.path);
+  auto other = accelerator.prepare(linear(0));
+  CHECK(accelerator.load_model(other, folder.path) == accelerate::LoadedModel{});
+  CHECK(other->weight[0][1].item<double>() == 3);
+  accelerate::prepared::TensorDict one;
+  one.insert("weight", torch::full({1, 2}, 5.0F));
+  one.insert("extra", torch::zeros({1}));
+  accelerator.save(one, folder.path / "one.pt");
+  CHECK(
+      refusal([&] { accelerator.load_model(other, folder.path / "one.pt"); })
+          .ends_with("load_model: the model is not the one that was saved: not saved: bias; saved, but not here: extra "
+                     "(strict = false passes over names)"));
+  CHECK(other->weight[0][1].item<double>() == 3);
+  const auto loaded = accelerator.load_model(other, folder.path / "one.pt", /*strict=*/false);
+  CHECK(loaded == accelerate::LoadedModel{{"bias"}, {"extra"}});
+  CHECK(other->weight[0][1].item<double>() == 5);
+  CHECK(torch::equal(Accelerator::load(folder.path / "one.pt")["weight"], one["weight"]));
+}
+
+TEST_CASE("an asynchronous save is skipped, where that is asked for, while the one before is written") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto model = accelerator.prepare(linear(1));
+  // Whatever the disk does: of many calls each either made a checkpoint or said that it did not.
+  int64_t made = 0;
+  for (int i = 0; i < 20; ++i) {
+    made += accelerator.save_state({}, {.async = true, .when_busy = accelerate::WhenBusy::skip}).has_value() ? 1 : 0;
+  }
+  accelerator.wait_for_checkpoint();
+  CHECK(made >= 1);
+  CHECK(accelerate::archive::numbered_checkpoints(folder.path / "checkpoints").size() == static_cast<size_t>(made));
+}
