@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
-#include "selftest/checks.hpp"
+#include "accelerate/selftest/checks.hpp"
 #include "tests/accelerator/ranks.hpp"
 
 using selftest::Check;

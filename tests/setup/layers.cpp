@@ -87,7 +87,8 @@ const std::map<std::string, Names>& table() {
         {"prepared", values + rooms},
         {"gradient/hooks", values + Names{"gradient"}},
         {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared", "launch"}},
-        {"trainer", {"base", "facade"}}};
+        {"trainer", {"base", "facade"}},
+        {"selftest", {"base", "facade"}}};
     for (const auto& room : rooms) rows[room] = values;
     for (const auto& backend : accelerate::env::backends()) {
       rows.try_emplace("comm/" + backend.name, ground + Names{"comm/core", "comm/rendezvous"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "selftest/checks.hpp"
+#include "accelerate/selftest/checks.hpp"
 
 #include <sstream>
 #include <stdexcept>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of accelerate_test; torchrun, mpirun and srun start it as well.
-#include "selftest/checks.hpp"
+#include "accelerate/selftest/checks.hpp"
 
 int main() {
   try {
