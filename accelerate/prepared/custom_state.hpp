@@ -85,12 +85,13 @@ struct OfPointer<std::shared_ptr<Object>> {
 
 /// A shared pointer as it is; to an object that its owner keeps, one that keeps nothing.
 template <typename Object>
-std::shared_ptr<Object> custom_pointer(const std::shared_ptr<Object>& object) {
-  return object;
-}
-template <typename Object>
-std::shared_ptr<Object> custom_pointer(Object& object) {
-  return {std::shared_ptr<void>(), &object};
+auto custom_pointer(Object& object) {
+  using Kept = std::remove_const_t<Object>;
+  if constexpr (std::same_as<Kept, std::shared_ptr<typename OfPointer<Kept>::type>>) {
+    return Kept(object);
+  } else {
+    return std::shared_ptr<Object>(std::shared_ptr<void>(), &object);
+  }
 }
 
 /// position   in the call of register_for_checkpointing(), from 0: the compiler's message names it

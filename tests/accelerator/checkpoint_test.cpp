@@ -154,9 +154,9 @@ TEST_CASE("an optimizer of another type is refused by the state that it does not
 TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tensors, shared ones") {
   const SharedFolder folder;
   auto net = linear(1);
-  const auto make = [&](Counter& counter, const std::shared_ptr<Counter>& shared, auto& ema) {
+  const auto make = [&](Counter& counter, std::shared_ptr<Counter> shared, auto& ema) {
     auto accelerator = std::make_unique<Accelerator>(accelerate::AcceleratorOptions{.cpu = true});
-    accelerator->register_for_checkpointing(counter, shared, ema);
+    accelerator->register_for_checkpointing(counter, shared, ema);  // the local pointer dies, its object does not
     return accelerator;
   };
   Counter counter{7};
