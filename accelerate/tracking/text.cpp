@@ -10,7 +10,7 @@
 namespace accelerate::tracking {
 namespace {
 
-std::string number_text(double number) {
+std::string exact_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
   return fmt::format("{}", number);  // the shortest that is read as the same number
@@ -35,7 +35,7 @@ std::string json_text(const Value& value) {
 std::string plain_text(const Value& value) {
   if (const auto* yes = std::get_if<bool>(&value.kind())) return *yes ? "true" : "false";
   if (const auto* whole = std::get_if<int64_t>(&value.kind())) return std::to_string(*whole);
-  if (const auto* number = std::get_if<double>(&value.kind())) return number_text(*number);
+  if (const auto* number = std::get_if<double>(&value.kind())) return exact_text(*number);
   if (const auto* text = std::get_if<std::string>(&value.kind())) return *text;
   return "";
 }

@@ -23,7 +23,7 @@ bool is_plain(const std::string& place) {
 }
 
 // Rooms so large that their folders are places of their own; a file directly in one of them is its face.
-const Names with_wings{"comm", "data", "gradient", "launch"};
+const Names with_wings{"comm", "data", "gradient", "launch", "tracking"};
 
 bool is_libtorch(const std::string& header) {
   static const std::regex folders("(torch|ATen|c10|caffe2)/.*");
@@ -79,14 +79,14 @@ const std::map<std::string, Names>& table() {
         {"launch/run", ground + Names{"launch/plan", "launch/pmix"}},
         {"launch/meet", ground + Names{"launch/plan", "launch/run"}},
         {"launch/runners", ground + Names{"launch/plan", "launch/run", "launch/meet"}},
-        {"launch/commands", ground + Names{"launch", "launch/plan", "launch/pmix", "launch/run"}},
+        {"launch/commands", ground + Names{"launch", "launch/plan", "launch/pmix", "launch/run", "tracking"}},
         {"launch/programs", ground + Names{"launch", "launch/commands", "launch/plan", "launch/runners"}},
         {"state", doors},
         {"precision", doors},
         {"tree", doors},
         {"prepared", values + rooms},
         {"gradient/hooks", values + Names{"gradient"}},
-        {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared", "launch"}},
+        {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared", "tracking/tensors", "launch"}},
         {"trainer", {"base", "facade"}},
         {"selftest", {"base", "facade"}}};
     for (const auto& room : rooms) rows[room] = values;
@@ -98,6 +98,7 @@ const std::map<std::string, Names>& table() {
     for (const auto& wing : data_wings) rows[wing] = rows["data"] + Names{"data"};
     rows["optim"].erase("comm");
     rows["tracking"] = ground;
+    rows["tracking/tensors"] = ground + Names{"tracking"};
     return rows;
   }();
   return made;

@@ -8,7 +8,7 @@
 
 #include "accelerate/tracking/event_record.hpp"
 #include "tests/launch/run.hpp"
-#include "tests/tracking/temporary_folder.hpp"
+#include "tests/temporary_folder.hpp"
 
 using testing::lines_of;
 

@@ -8,7 +8,7 @@
 
 #include "accelerate/tracking/append_file.hpp"
 #include "accelerate/tracking/trackers.hpp"
-#include "tests/tracking/temporary_folder.hpp"
+#include "tests/temporary_folder.hpp"
 
 using namespace accelerate::tracking;
 using testing::lines_of;

@@ -7,7 +7,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/tracking/kinds.hpp"
-#include "tests/tracking/temporary_folder.hpp"
+#include "tests/temporary_folder.hpp"
 
 using namespace accelerate::tracking;
 namespace base = accelerate::base;
@@ -159,9 +159,9 @@ TEST_CASE("trackers that cannot be are refused, with those there are") {
   CHECK(make({std::shared_ptr<Diary>()}) == "usage: [rank 1 of 2, a] log_with: a tracker is null, must be an object");
   CHECK(make({std::make_shared<Diary>("x"), std::make_shared<Diary>("x")}) ==
         "usage: [rank 1 of 2, a] log_with: two trackers are called 'x', each needs a name of its own");
-  CHECK(make({"csv"}) ==
-        "usage: [rank 1 of 2, a] log_with: 'csv' writes files and there is no folder for them; give project_dir, or "
-        "logging_dir");
+  CHECK(
+      make({"csv"}) ==
+      "usage: [rank 1 of 2, a] log_with: 'csv' writes files and there is no folder for them; give one as logging_dir");
   CHECK(make({"csv", "all", "csv"}, "logs").empty());  // one of each
   const Trackers trackers({.log_with = {"csv", "jsonl"}, .logging_dir = "logs"}, rank_0);
   CHECK(refusal([&] { (void)trackers.get("tensorboard"); }) ==

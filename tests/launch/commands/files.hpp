@@ -2,12 +2,9 @@
 // A folder that goes with the test, and small files in it.
 #pragma once
 
-#include <stdlib.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,23 +12,9 @@
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/safetensors.hpp"
 #include "accelerate/archive/sink.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace testing {
-
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "accelerate_test.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  [[nodiscard]] std::string operator/(const std::string& name) const { return (path / name).string(); }
-
-  std::filesystem::path path;
-};
 
 inline void write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// A folder that goes with the test, and what is read in it.
 #pragma once
 
 #include <stdlib.h>
@@ -8,26 +9,38 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace testing {
 
-/// A folder of a test's own, gone with the object.
-class TemporaryFolder {
- public:
+struct TemporaryFolder {
   TemporaryFolder() {
-    std::string name = TEST_BINARY_DIR "/tracking_XXXXXX";
+    std::string name = (std::filesystem::temp_directory_path() / "accelerate_test.XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
     path = name;
   }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
+  ~TemporaryFolder() { clear(path); }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
+  [[nodiscard]] std::string operator/(const std::string& name) const { return (path / name).string(); }
+
   std::filesystem::path path;
+
+ private:
+  /// Not with remove_all: libtorch.so 2.11 exports one that calls a null pointer.
+  static void clear(const std::filesystem::path& folder) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+      if (entry.is_directory() && !entry.is_symlink()) {
+        clear(entry.path());
+      } else {
+        std::filesystem::remove(entry.path(), ignored);
+      }
+    }
+    std::filesystem::remove(folder, ignored);
+  }
 };
 
 inline std::string text_of(const std::filesystem::path& file) {
