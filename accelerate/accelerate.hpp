@@ -67,3 +67,4 @@
 #include "accelerate/optim/schedules/sequential.hpp"
 #include "accelerate/optim/schedules/step.hpp"
 #include "accelerate/options.hpp"
+#include "accelerate/progress.hpp"

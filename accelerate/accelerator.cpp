@@ -10,6 +10,7 @@
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/non_finite.hpp"
+#include "accelerate/prepared/known_tensors.hpp"
 
 namespace accelerate {
 namespace {
@@ -34,6 +35,12 @@ prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int6
       .device_placement = options.device_placement};
 }
 
+tracking::TrackingOptions tracking_options(const AcceleratorOptions& options) {
+  tracking::TrackingOptions tracked{.log_with = options.log_with, .logging_dir = options.logging_dir};
+  if (!tracked.logging_dir && !options.project.project_dir.empty()) tracked.logging_dir = options.project.project_dir;
+  return tracked;
+}
+
 }  // namespace
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
@@ -46,7 +53,8 @@ Accelerator::Accelerator(job::Job job, const AcceleratorOptions& options)
     : process_(job.process),
       options_(prepare_options(options, job.group.size())),
       mixed_precision_(job.settings.mixed_precision),
-      shared_(std::make_shared<prepared::Shared>()) {
+      shared_(std::make_shared<prepared::Shared>()),
+      trackers_(tracking_options(options), job.place) {
   shared_->group = std::move(job.group);
   shared_->device = job.device;
   shared_->place = job.place;
@@ -125,8 +133,9 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
     }
     loss.backward(seed, retain_graph);
   };
-  device::naming_out_of_memory(place(), "backward",
-                               [&] { engines.empty() ? run() : gradient::run_backward(engines, shared_->group, run); });
+  device::naming_out_of_memory(
+      place(), "backward", [&] { engines.empty() ? run() : gradient::run_backward(engines, shared_->group, run); },
+      [&] { return prepared::known_tensors(*shared_); });
   if (shared_->scaling) shared_->scaling->backward_done();
   shared_->window.backward_done();
 }

@@ -35,6 +35,12 @@
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/metrics.hpp"
 #include "accelerate/prepared/prepare.hpp"
+#include "accelerate/profile/devices.hpp"
+#include "accelerate/profile/memory.hpp"
+#include "accelerate/profile/profiler.hpp"
+#include "accelerate/tracking/logger.hpp"
+#include "accelerate/tracking/tensors/convert.hpp"
+#include "accelerate/tracking/trackers.hpp"
 #include "accelerate/tree/collectives.hpp"
 #include "accelerate/tree/split.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -52,6 +58,13 @@ using prepared::PreparedLoader;
 using prepared::PreparedModel;
 using prepared::PreparedOptimizer;
 using prepared::PreparedScheduler;
+using profile::MemoryFigures;
+using profile::ProfileOptions;
+using profile::Profiler;
+using profile::ProfileSchedule;
+using tracking::Logger;
+using tracking::LoggerOptions;
+using tracking::Tracker;
 
 /// Finds out where it runs and makes one training loop run there: one process or many, CPU or GPU.
 ///
@@ -442,6 +455,44 @@ class Accelerator {
     if (is_local_main_process()) write_stdout(fmt::format(format, std::forward<Args>(args)...));
   }
 
+  // Seeing it ---------------------------------------------------------------------------------------------------------
+  /// Begins a run of the trackers in log_with, in the folder <logging_dir>/<project_name>; one that runs ends. config:
+  /// what the run was configured with, {{"lr", 1e-3}, {"net", "basic"}}. What is logged is kept by the main process
+  /// alone, unless a tracker of one's own says otherwise; every rank may call all of this.
+  /// Throws Error: usage for a name that is no folder's, io for a folder that cannot be written.
+  void init_trackers(const std::string& project_name, const tracking::Values& config = {}) {
+    trackers_.start(project_name, config);
+  }
+  /// {{"loss", loss}, {"epoch", 3}}: numbers, texts, tensors of one element (whose device is waited for) and groups of
+  /// numbers. A tracker that fails is named in the log, once, and stops nothing.
+  void log(const tracking::Values& values, tracking::Step step = {}) { trackers_.log(values, step); }
+  void log_text(const std::string& name, const std::string& text, tracking::Step step = {}) {
+    trackers_.log_text(name, text, step);
+  }
+  /// images   [N, C, H, W], [C, H, W] or [H, W], C of 1 to 4, of bytes or of floating point from 0 to 1
+  void log_images(const std::string& name, const at::Tensor& images, tracking::Step step = {}) {
+    tracking::log_images(trackers_, name, images, step, place());
+  }
+  void log_histogram(const std::string& name, const at::Tensor& values, tracking::Step step = {}) {
+    tracking::log_histogram(trackers_, name, values, step);
+  }
+  /// One of log_with; where it does not run, one that keeps nothing.
+  /// Throws Error (usage), naming those there are.
+  [[nodiscard]] std::shared_ptr<Tracker> get_tracker(std::string_view name) const { return trackers_.get(name); }
+  /// The trackers' run is over. It also is when the Accelerator goes.
+  void end_training() { trackers_.finish(); }
+
+  /// For the program's own log lines, "[rank 0] ...".
+  [[nodiscard]] Logger logger(const LoggerOptions& options = {}) const {
+    return {process_index(), num_processes(), [group = group()] { group.barrier(); }, options};
+  }
+  /// Of this rank; no wait for the device.
+  [[nodiscard]] MemoryFigures memory() const { return profile::memory_of(device()); }
+  /// Peaks begin anew.
+  void reset_peak_memory() const { profile::reset_peak_memory(device()); }
+  /// Records operators until its stop(), by steps where it has a schedule.
+  [[nodiscard]] Profiler profile(const ProfileOptions& options = {}) const { return {options, group(), device()}; }
+
   // Random numbers ----------------------------------------------------------------------------------------------------
   using SeedOptions = device::SeedOptions;
   /// Seeds the CPU's and the GPUs' default generators of this rank. Parameters are rank 0's after prepare() either way.
@@ -473,6 +524,7 @@ class Accelerator {
   Precision mixed_precision_ = Precision::no;
   std::shared_ptr<prepared::Shared> shared_;
   std::unique_ptr<prepared::Checkpointing> checkpointing_;
+  tracking::Trackers trackers_;
   bool trigger_ = false;
   bool stop_at_nan_loss_ = false;
   int64_t backwards_ = 0;
@@ -485,6 +537,8 @@ using job::simulate;
 /// A signal that says that the job is to end, and the code that asks to be started again.
 using job::resume_exit_code;
 using job::StopNotice;
+/// The GPUs of this machine.
+using profile::devices;
 
 /// Seeds this rank before there is an Accelerator: parameters made after it are alike on all ranks.
 using job::set_seed;

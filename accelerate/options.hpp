@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "accelerate/checkpoint/project.hpp"
 #include "accelerate/comm/group.hpp"
@@ -15,6 +16,7 @@
 #include "accelerate/gradient/sync_schedule.hpp"
 #include "accelerate/precision/grad_scaler.hpp"
 #include "accelerate/precision/policy.hpp"
+#include "accelerate/tracking/trackers.hpp"
 
 namespace accelerate {
 
@@ -114,6 +116,11 @@ struct AcceleratorOptions {
   int64_t check_synchronized_every = 0;
   /// Where save_state() without a folder puts its checkpoints, and how many of them stay.
   checkpoint::ProjectConfiguration project{};
+  /// Where init_trackers() and log() keep a run's numbers: "csv", "jsonl", "tensorboard", "all" of these, or objects of
+  /// one's own, std::shared_ptr of a class that derives from tracking::Tracker.
+  std::vector<tracking::LogWith> log_with{};
+  /// Folder of the trackers that write files; a run has one in it, of its project's name. Unset: project.project_dir.
+  std::optional<std::string> logging_dir{};
   /// Makes a process group for one process too; for tests of a backend on one device.
   bool force_process_group = false;
 };

@@ -1,13 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/device/out_of_memory.hpp"
 
-namespace accelerate::device {
+#include <algorithm>
 
-void fail_out_of_memory(const c10::OutOfMemoryError& error, const Place& place, std::string_view operation) {
+#include "accelerate/base/bytes_text.hpp"
+
+namespace accelerate::device {
+namespace {
+
+/// "; known to be there: 14 MiB in 16 tensors, the largest are ..., and the rest is mostly what forward keeps for
+/// backward: ..."; empty where nothing is known.
+std::string what_is_there(std::vector<KnownTensor> known) {
+  if (known.empty()) return "";
+  constexpr size_t shown = 3;
+  std::stable_sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  int64_t sum = 0;
+  for (const auto& tensor : known) sum += tensor.bytes;
+  std::string text =
+      fmt::format("; known to be there: {} in {} tensors, the largest", base::bytes_text(sum), known.size());
+  for (size_t i = 0; i < std::min(shown, known.size()); ++i) {
+    text += fmt::format("{} {} ({})", i == 0 ? "" : ",", known[i].text, base::bytes_text(known[i].bytes));
+  }
+  return text +
+         "; the rest is mostly what forward keeps for backward: mixed_precision and nn::checkpoint() make it smaller";
+}
+
+}  // namespace
+
+void fail_out_of_memory(const c10::OutOfMemoryError& error, const Place& place, std::string_view operation,
+                        const std::vector<KnownTensor>& known) {
   std::string_view said = error.what_without_backtrace();
   while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.remove_suffix(1);
   base::fail(ErrorKind::device, place, operation,
-             "{}; take a smaller batch, or let find_executable_batch_size() look for one", said);
+             "{}{}; take a smaller batch, or let find_executable_batch_size() look for one", said,
+             what_is_there(known));
 }
 
 }  // namespace accelerate::device

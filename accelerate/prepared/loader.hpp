@@ -2,6 +2,8 @@
 // A loader as prepare() returns it: this rank's batches, on the device, with the end known one batch ahead.
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -145,7 +147,8 @@ class PreparedLoader {
         return std::visit([](const auto& one) -> const state::BatchInfo& { return one.info(); }, pass);
       }
       void take() {
-        batch.reset();  // its memory serves the next one
+        RECORD_USER_SCOPE("accelerate::next_batch");  // profile::kDataSpan
+        batch.reset();                                // its memory serves the next one
         auto next = std::visit([](auto& one) { return one.next(); }, pass);
         if (const auto* sent = std::get_if<1>(&pass)) dispatched->state = sent->state();
         if (!next) loop.reset();

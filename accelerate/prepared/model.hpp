@@ -67,6 +67,9 @@ class ModelCore : public Entry {
   /// The engine, and those of other models that average parameters which this one shares with them.
   [[nodiscard]] std::vector<gradient::Engine*> engines();
 
+  /// Parameters, gradients and buffers, for an error about memory.
+  [[nodiscard]] std::vector<device::KnownTensor> known_tensors() const;
+
   /// Throws Error (usage) on every rank where the ranks' parameters differ, or buffers that the next forward would not
   /// make rank 0's anyway. See nn/synchronized.hpp.
   void check_synchronized(std::string_view when = {}) const;
@@ -177,9 +180,10 @@ class PreparedModel {
   template <typename Forward>
   decltype(auto) run(const Forward& forward) const {
     core_->before_forward();
-    return device::naming_out_of_memory(core_->place(), "forward", [&]() -> decltype(auto) {
-      return in_precision(core_->autocast(), core_->output_dtype(), forward);
-    });
+    return device::naming_out_of_memory(
+        core_->place(), "forward",
+        [&]() -> decltype(auto) { return in_precision(core_->autocast(), core_->output_dtype(), forward); },
+        [this] { return core_->known_tensors(); });
   }
 
   std::shared_ptr<Module> module_;

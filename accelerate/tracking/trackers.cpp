@@ -61,8 +61,7 @@ Trackers::Trackers(const TrackingOptions& options, const Place& place)
       }
       if (tracker->requires_logging_directory() && !logging_dir_) {
         base::fail(ErrorKind::usage, place, "log_with",
-                   "'{}' writes files and there is no folder for them; give project_dir, or logging_dir",
-                   tracker->name());
+                   "'{}' writes files and there is no folder for them; give one as logging_dir", tracker->name());
       }
       if (place.rank == 0 || !tracker->main_process_only()) here_.push_back(tracker);
       all_.push_back(std::move(tracker));

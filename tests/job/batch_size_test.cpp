@@ -47,3 +47,17 @@ TEST_CASE(
   }
   CHECK(accelerate::device::naming_out_of_memory(here, "forward", [] { return 3; }) == 3);
 }
+
+TEST_CASE("the largest tensors that are known to be there are said, and what else there may be") {
+  const auto known = [] {
+    return std::vector<accelerate::device::KnownTensor>{
+        {"a [1] Float", 4}, {"b [512, 512] Float", 1 << 20}, {"c [2] Float", 8}, {"d [512] Float", 2048}};
+  };
+  const auto run = [] { throw of_a_device(); };
+  CHECK_THROWS_WITH(
+      accelerate::device::naming_out_of_memory({}, "backward", run, known),
+      "backward: CUDA out of memory. Tried to allocate 2 GiB; known to be there: 1.0 MiB in 4 tensors, the "
+      "largest b [512, 512] Float (1.0 MiB), d [512] Float (2.0 KiB), c [2] Float (8 bytes); the rest is "
+      "mostly what forward keeps for backward: mixed_precision and nn::checkpoint() make it smaller; take a "
+      "smaller batch, or let find_executable_batch_size() look for one");
+}

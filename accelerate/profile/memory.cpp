@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/profile/memory.hpp"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <fmt/format.h>
+
+#include <fstream>
+#include <string_view>
+
+#include "accelerate/base/bytes_text.hpp"
+
+namespace accelerate::profile {
+
+using base::bytes_text;
+
+namespace {
+
+/// "VmRSS:     1234 kB" of /proc/self/status, in bytes; 0 where there is no such line.
+int64_t status_bytes(std::string_view key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key)) return std::stoll(line.substr(key.size())) * 1024;
+  }
+  return 0;
+}
+
+constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+}  // namespace
+
+MemoryFigures memory_of(c10::Device device) {
+  MemoryFigures figures{.resident_bytes = status_bytes("VmRSS:"), .peak_resident_bytes = status_bytes("VmHWM:")};
+  if (device.is_cpu()) return figures;
+  const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  figures.allocated_bytes = stats.allocated_bytes[kAggregate].current;
+  figures.peak_allocated_bytes = stats.allocated_bytes[kAggregate].peak;
+  figures.reserved_bytes = stats.reserved_bytes[kAggregate].current;
+  figures.peak_reserved_bytes = stats.reserved_bytes[kAggregate].peak;
+  return figures;
+}
+
+void reset_peak_memory(c10::Device device) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // proc(5): VmHWM becomes VmRSS
+  if (!device.is_cpu()) at::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+}
+
+std::string memory_text(const MemoryFigures& memory) {
+  std::string text;
+  if (memory.peak_reserved_bytes > 0) {
+    text = fmt::format("allocated {} (peak {}), reserved {} (peak {}), ", bytes_text(memory.allocated_bytes),
+                       bytes_text(memory.peak_allocated_bytes), bytes_text(memory.reserved_bytes),
+                       bytes_text(memory.peak_reserved_bytes));
+  }
+  return text + fmt::format("resident {} (peak {})", bytes_text(memory.resident_bytes),
+                            bytes_text(memory.peak_resident_bytes));
+}
+
+}  // namespace accelerate::profile

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/profile/profiler.hpp"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <system_error>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/profile/merge_traces.hpp"
+
+namespace accelerate::profile {
+namespace {
+
+namespace kineto = torch::autograd::profiler;
+using torch::profiler::impl::ActivityType;
+
+/// LibTorch has one recorder in a process.
+std::atomic_flag& somebody_records() {
+  static std::atomic_flag taken = ATOMIC_FLAG_INIT;
+  return taken;
+}
+
+std::set<ActivityType> activities_of(c10::Device device) {
+  std::set<ActivityType> activities{ActivityType::CPU};
+  if (device.is_cuda()) activities.insert(ActivityType::CUDA);
+  if (device.is_xpu()) activities.insert(ActivityType::XPU);
+  if (device.is_privateuseone()) activities.insert(ActivityType::PrivateUse1);
+  return activities;
+}
+
+torch::profiler::impl::ProfilerConfig config_of(const ProfileOptions& options) {
+  return torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::KINETO,
+                                               options.record_shapes || options.with_flops, options.profile_memory,
+                                               /*with_stack=*/false, options.with_flops);
+}
+
+std::vector<Span> spans_of(const kineto::ProfilerResult& result) {
+  std::vector<Span> spans;
+  for (const auto& event : result.events()) {
+    if (event.deviceType() != c10::DeviceType::CPU || event.endNs() < event.startNs()) continue;
+    spans.push_back({.name = event.name(),
+                     .thread = event.startThreadId(),
+                     .begin = static_cast<int64_t>(event.startNs()),
+                     .end = static_cast<int64_t>(event.endNs()),
+                     .is_async = event.isAsync(),
+                     .flops = event.flops()});
+  }
+  return spans;
+}
+
+void check_schedule(const ProfileSchedule& schedule, const Place& place) {
+  const auto at_least = [&](const char* name, int64_t value, int64_t lowest) {
+    if (value < lowest) {
+      base::fail(ErrorKind::usage, place, "profile", "schedule_option.{} is {}, must be at least {}", name, value,
+                 lowest);
+    }
+  };
+  at_least("skip_first", schedule.skip_first, 0);
+  at_least("wait", schedule.wait, 0);
+  at_least("warmup", schedule.warmup, 0);
+  at_least("active", schedule.active, 1);
+  at_least("repeat", schedule.repeat, 0);
+}
+
+}  // namespace
+
+/// LibTorch's recorder, from its preparation to its end.
+struct Profiler::Recording {
+  Recording(const ProfileOptions& options, c10::Device device)
+      : config(config_of(options)), activities(activities_of(device)) {
+    kineto::prepareProfiler(config, activities);
+  }
+  ~Recording() {
+    try {
+      if (!running && !over) start();  // what was prepared ends only so
+      if (!over) (void)stop();
+    } catch (...) {
+    }
+  }
+  void start() {
+    kineto::enableProfiler(config, activities);
+    running = true;
+  }
+  std::unique_ptr<kineto::ProfilerResult> stop() {
+    step.reset();
+    over = true;
+    return kineto::disableProfiler();
+  }
+
+  torch::profiler::impl::ProfilerConfig config;
+  std::set<ActivityType> activities;
+  bool running = false, over = false;
+  std::optional<at::RecordFunction> step;
+};
+
+Profiler::Profiler(const ProfileOptions& options, comm::Group group, c10::Device device)
+    : options_(options), group_(std::move(group)), device_(device) {
+  if (options_.schedule_option) check_schedule(*options_.schedule_option, group_.place());
+  if (!options_.output_trace_dir.empty()) {
+    std::error_code failed;
+    std::filesystem::create_directories(options_.output_trace_dir, failed);
+    if (failed) {
+      base::fail(ErrorKind::io, group_.place(), "profile", "{} cannot be made: {}; choose another output_trace_dir",
+                 options_.output_trace_dir, failed.message());
+    }
+    std::filesystem::remove(trace_file(group_.rank()), failed);  // of an earlier run: it is no part of this one
+  }
+  if (somebody_records().test_and_set()) {
+    base::fail(ErrorKind::usage, group_.place(), "profile",
+               "another profiler is at work in this process, which can have one; stop() it first");
+  }
+  try {
+    apply(action(0));
+  } catch (...) {
+    somebody_records().clear();
+    throw;
+  }
+}
+
+Profiler::~Profiler() {
+  if (stopped_) return;
+  recording_.reset();
+  somebody_records().clear();
+}
+
+ProfileAction Profiler::action(int64_t step) const {
+  return options_.schedule_option ? action_at(step, *options_.schedule_option) : ProfileAction::record;
+}
+
+void Profiler::step() {
+  if (stopped_) return;
+  if (recording_) recording_->step.reset();
+  if (now_ == ProfileAction::record_and_save) finish_recording(true);
+  apply(action(++step_));
+}
+
+void Profiler::apply(ProfileAction next) {
+  now_ = next;
+  if (next == ProfileAction::none) return;
+  if (!recording_) recording_ = std::make_unique<Recording>(options_, device_);
+  if (next == ProfileAction::warmup) return;
+  if (!recording_->running) recording_->start();
+  begin_step();
+}
+
+void Profiler::begin_step() {
+  recording_->step.emplace(at::RecordScope::USER_SCOPE);
+  recording_->step->before(kStepSpan + std::to_string(step_));
+}
+
+void Profiler::finish_recording(bool keep) {
+  if (!recording_) return;
+  if (!keep || !recording_->running) {
+    recording_.reset();
+    return;
+  }
+  const auto result = recording_->stop();
+  recording_.reset();
+  summary_ = summarize(spans_of(*result));
+  ++recordings_;
+  if (!options_.output_trace_dir.empty()) result->save(trace_file(group_.rank()));
+  if (options_.on_trace_ready) options_.on_trace_ready(*this);
+}
+
+void Profiler::stop() {
+  if (std::exchange(stopped_, true)) return;
+  try {
+    finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
+  } catch (...) {
+    somebody_records().clear();
+    throw;
+  }
+  somebody_records().clear();
+  if (options_.output_trace_dir.empty()) return;
+  group_.barrier();  // all files are there
+  if (group_.rank() == 0) merge_traces();
+  group_.barrier();
+}
+
+std::string Profiler::trace_file(int64_t rank) const {
+  return std::filesystem::path(options_.output_trace_dir) / ("profile_" + std::to_string(rank) + ".json");
+}
+
+void Profiler::merge_traces() const {
+  std::vector<RankTrace> traces;
+  for (int64_t rank = 0; rank < group_.size(); ++rank) {
+    std::ifstream file(trace_file(rank), std::ios::binary);
+    if (file) {
+      traces.push_back({.rank = rank, .json = {std::istreambuf_iterator<char>(file), {}}});
+    } else {
+      base::log(base::LogLevel::warning, group_.place(),
+                "profile: rank {}'s trace is not in {} here; profile.json goes "
+                "without it",
+                rank, options_.output_trace_dir);
+    }
+  }
+  const auto path = std::filesystem::path(options_.output_trace_dir) / "profile.json";
+  std::ofstream whole(path, std::ios::binary);
+  whole << merged_trace(traces);
+  if (!whole.flush()) {
+    base::log(base::LogLevel::warning, group_.place(), "profile: {} cannot be written", path.string());
+  }
+}
+
+}  // namespace accelerate::profile

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's profiler over a part of a training loop.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/profile/schedule.hpp"
+#include "accelerate/profile/spans.hpp"
+
+namespace accelerate::profile {
+
+class Profiler;
+
+/// Names and meaning are torch.profiler's and Hugging Face Accelerate's ProfileKwargs'.
+struct ProfileOptions {
+  /// Which steps are recorded; step() ends each. Unset: all from the beginning to stop().
+  std::optional<ProfileSchedule> schedule_option{};
+  /// Called on each rank when a recording is over, after its trace was written.
+  std::function<void(Profiler&)> on_trace_ready{};
+  bool record_shapes = false;   ///< of operators' inputs
+  bool profile_memory = false;  ///< what operators allocate
+  bool with_flops = false;      ///< floating point operations of matrix products and convolutions
+  /// Each rank writes its recording to <dir>/profile_<rank>.json, for chrome://tracing and ui.perfetto.dev; of several
+  /// recordings the last stays. stop() makes <dir>/profile.json of all ranks'.
+  std::string output_trace_dir{};
+};
+
+/// Records operators from its making to its end, as the schedule says. Where it is in a loop, step() ends each step:
+///
+///   auto profiler = accelerator.profile({.schedule_option = ProfileSchedule{.wait = 1, .warmup = 1, .active = 3}});
+///   for (auto& batch : loader) { ...; profiler.step(); }
+///   profiler.stop();
+///   accelerator.print("{}", profiler.table());
+///
+/// On the thread that made it, of which backward and workers of LibTorch are part; one at a time in a process.
+class Profiler {
+ public:
+  /// Throws Error (usage) for a schedule that cannot be, and where another one records in this process; Error (io) for
+  /// a folder that cannot be made.
+  Profiler(const ProfileOptions& options, comm::Group group, c10::Device device);
+  /// Ends a recording that still runs, without its trace; stop() was not called, so the program is failing.
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// A step is over.
+  /// Throws Error (io) where a trace cannot be written.
+  void step();
+  /// The end, for a recording that still runs too. With an output_trace_dir collective: rank 0 makes one trace of all
+  /// ranks' whose files it sees, and says which are missing. A second call does nothing.
+  void stop();
+
+  /// Recordings that are over.
+  [[nodiscard]] int64_t recordings() const { return recordings_; }
+  /// Of the latest that is over.
+  [[nodiscard]] const TraceSummary& summary() const { return summary_; }
+  [[nodiscard]] std::string table(int64_t rows = 15) const { return summary_table(summary_, rows); }
+
+ private:
+  struct Recording;
+
+  void apply(ProfileAction next);
+  void begin_step();
+  void finish_recording(bool keep);
+  [[nodiscard]] ProfileAction action(int64_t step) const;
+  [[nodiscard]] std::string trace_file(int64_t rank) const;
+  void merge_traces() const;
+
+  ProfileOptions options_;
+  comm::Group group_;
+  c10::Device device_;
+  std::unique_ptr<Recording> recording_;
+  ProfileAction now_ = ProfileAction::none;
+  int64_t step_ = 0;
+  int64_t recordings_ = 0;
+  bool stopped_ = false;
+  TraceSummary summary_;
+};
+
+}  // namespace accelerate::profile

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which steps a profiler records.
+#pragma once
+
+#include <cstdint>
+
+namespace accelerate::profile {
+
+/// In steps: skip_first once, then cycles of wait, warmup and active. As torch.profiler.schedule.
+struct ProfileSchedule {
+  int64_t skip_first = 0;
+  int64_t wait = 0;
+  int64_t warmup = 0;  ///< recorded and thrown away: the profiler's own start
+  int64_t active = 1;  ///< recorded; at least 1
+  int64_t repeat = 0;  ///< cycles; 0: until the end
+};
+
+enum class ProfileAction { none, warmup, record, record_and_save };
+
+/// What is done in a step, counted from 0. Pure.
+[[nodiscard]] constexpr ProfileAction action_at(int64_t step, const ProfileSchedule& schedule) {
+  step -= schedule.skip_first;
+  const int64_t cycle = schedule.wait + schedule.warmup + schedule.active;
+  if (step < 0 || (schedule.repeat > 0 && step / cycle >= schedule.repeat)) return ProfileAction::none;
+  const int64_t place = step % cycle;
+  if (place < schedule.wait) return ProfileAction::none;
+  if (place < schedule.wait + schedule.warmup) return ProfileAction::warmup;
+  return place + 1 < cycle ? ProfileAction::record : ProfileAction::record_and_save;
+}
+
+}  // namespace accelerate::profile

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/profile/spans.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace accelerate::profile {
+namespace {
+
+/// Times, rising and apart.
+using Intervals = std::vector<std::pair<int64_t, int64_t>>;
+
+Intervals joined(Intervals intervals) {
+  std::sort(intervals.begin(), intervals.end());
+  Intervals apart;
+  for (const auto& [begin, end] : intervals) {
+    if (!apart.empty() && begin <= apart.back().second) {
+      apart.back().second = std::max(apart.back().second, end);
+    } else {
+      apart.emplace_back(begin, end);
+    }
+  }
+  return apart;
+}
+
+int64_t length_of(const Intervals& apart) {
+  int64_t sum = 0;
+  for (const auto& [begin, end] : apart) sum += end - begin;
+  return sum;
+}
+
+Intervals common(const Intervals& one, const Intervals& other) {
+  Intervals both;
+  for (size_t i = 0, j = 0; i < one.size() && j < other.size();) {
+    const int64_t begin = std::max(one[i].first, other[j].first), end = std::min(one[i].second, other[j].second);
+    if (begin < end) both.emplace_back(begin, end);
+    one[i].second < other[j].second ? ++i : ++j;
+  }
+  return both;
+}
+
+bool is_step(const Span& span) { return span.name.starts_with(kStepSpan); }
+
+/// Adds each span's time to its operator, and takes it from the self time of the one around it.
+std::vector<OperatorTime> times_by_operator(std::vector<const Span*> spans) {
+  std::sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
+    return std::tuple(a->thread, a->begin, -a->end) < std::tuple(b->thread, b->begin, -b->end);
+  });
+  std::map<std::string, OperatorTime> by_name;
+  std::vector<const Span*> around;
+  for (const Span* span : spans) {
+    while (!around.empty() && (around.back()->thread != span->thread || around.back()->end <= span->begin)) {
+      around.pop_back();
+    }
+    const int64_t length = span->end - span->begin;
+    if (!around.empty()) by_name[around.back()->name].self_ns -= length;
+    auto& row = by_name[span->name];
+    row.name = span->name;
+    row.calls += 1;
+    row.self_ns += length;
+    row.flops += span->flops;
+    const bool within_itself =
+        std::any_of(around.begin(), around.end(), [&](const Span* outer) { return outer->name == span->name; });
+    if (!within_itself) row.total_ns += length;
+    around.push_back(span);
+  }
+  std::vector<OperatorTime> rows;
+  for (auto& [name, row] : by_name) rows.push_back(std::move(row));
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.self_ns > b.self_ns; });
+  return rows;
+}
+
+std::string share_text(int64_t part, int64_t whole) {
+  const double share = whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+  return fmt::format("{:.1f} %", share);
+}
+
+double milliseconds(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+
+}  // namespace
+
+bool is_communication(const std::string& name) {
+  constexpr std::array<std::string_view, 5> titles{"c10d::", "gloo:", "mpi:", "nccl:", "record_param_comms"};
+  return std::any_of(titles.begin(), titles.end(), [&](std::string_view title) { return name.starts_with(title); });
+}
+
+TraceSummary summarize(const std::vector<Span>& spans) {
+  TraceSummary summary;
+  Intervals steps, waits, collectives, computing;
+  std::vector<const Span*> operators;
+  for (const Span& span : spans) {
+    const std::pair interval(span.begin, span.end);
+    if (is_step(span)) {
+      steps.push_back(interval);
+    } else if (is_communication(span.name)) {
+      collectives.push_back(interval);
+    } else if (span.name == kDataSpan) {
+      waits.push_back(interval);
+    } else if (span.name.starts_with("aten::")) {
+      computing.push_back(interval);
+    }
+    if (!is_step(span) && !span.is_async) operators.push_back(&span);
+  }
+  summary.steps = static_cast<int64_t>(steps.size());
+  summary.length_ns = length_of(joined(steps));
+  summary.data_wait_ns = length_of(joined(waits));
+  const auto apart = joined(collectives);
+  summary.communication_ns = length_of(apart);
+  summary.overlapped_ns = length_of(common(apart, joined(computing)));
+  summary.operators = times_by_operator(std::move(operators));
+  return summary;
+}
+
+std::string summary_table(const TraceSummary& summary, int64_t rows) {
+  const int64_t whole = summary.length_ns;
+  uint64_t flops = 0;
+  for (const auto& row : summary.operators) flops += row.flops;
+  std::string text = fmt::format(
+      "{} steps in {:.2f} ms: waiting for data {}, communication {}, {} of it while operators computed", summary.steps,
+      milliseconds(whole), share_text(summary.data_wait_ns, whole), share_text(summary.communication_ns, whole),
+      share_text(summary.overlapped_ns, summary.communication_ns));
+  if (flops > 0 && whole > 0) {
+    text += fmt::format(", {:.2f} GFLOP/s", static_cast<double>(flops) / static_cast<double>(whole));
+  }
+  text += fmt::format("\n{:<44} {:>8} {:>12} {:>8} {:>12} {:>12}\n", "operator", "calls", "self ms", "self %",
+                      "total ms", "us a call");
+  int64_t self = 0;
+  for (const auto& row : summary.operators) self += row.self_ns;
+  for (const auto& row : summary.operators) {
+    if (rows-- <= 0) break;
+    text += fmt::format("{:<44.44} {:>8} {:>12.3f} {:>8} {:>12.3f} {:>12.1f}\n", row.name, row.calls,
+                        milliseconds(row.self_ns), share_text(row.self_ns, self), milliseconds(row.total_ns),
+                        milliseconds(row.total_ns) * 1e3 / static_cast<double>(row.calls));
+  }
+  return text;
+}
+
+}  // namespace accelerate::profile

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a recording says, as numbers: where a step's time went.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace accelerate::profile {
+
+/// Something that ran on a thread of the host from begin to end, nanoseconds.
+struct Span {
+  std::string name{};
+  uint64_t thread = 0;
+  int64_t begin = 0, end = 0;
+  bool is_async = false;  ///< ends on another thread: no part of what encloses it
+  uint64_t flops = 0;
+};
+
+struct OperatorTime {
+  std::string name{};
+  int64_t calls = 0;
+  int64_t self_ns = 0;   ///< without what it calls
+  int64_t total_ns = 0;  ///< with it
+  uint64_t flops = 0;    ///< floating point operations, where LibTorch knows a formula
+
+  bool operator==(const OperatorTime&) const = default;
+};
+
+struct TraceSummary {
+  int64_t steps = 0;
+  int64_t length_ns = 0;                  ///< from the first step's begin to the last one's end
+  int64_t data_wait_ns = 0;               ///< of the loop, for a loader's next batch
+  int64_t communication_ns = 0;           ///< at least one collective ran
+  int64_t overlapped_ns = 0;              ///< ... while operators computed
+  std::vector<OperatorTime> operators{};  ///< longest self time first
+};
+
+/// Names that PyTorch's tools know, and ours.
+inline constexpr const char* kStepSpan = "ProfilerStep#";
+inline constexpr const char* kDataSpan = "accelerate::next_batch";
+
+/// Collectives of c10d by its backends' titles, "gloo:all_reduce", "c10d::allreduce_", "nccl:broadcast".
+[[nodiscard]] bool is_communication(const std::string& name);
+
+/// Pure.
+[[nodiscard]] TraceSummary summarize(const std::vector<Span>& spans);
+
+/// For a console: a line of shares, then the operators that took longest.
+/// rows   of them, at most
+[[nodiscard]] std::string summary_table(const TraceSummary& summary, int64_t rows);
+
+}  // namespace accelerate::profile

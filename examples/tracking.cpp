@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop of the README, watched: a progress bar, TensorBoard and JSON files in logs/digits, and which operators take
+// the time.
+#include <accelerate/accelerate.hpp>
+
+#include "basic_net.hpp"
+
+int main(int argc, char** argv) {
+  accelerate::Accelerator accelerator(
+      {.log_with = {"tensorboard", "jsonl", "csv"}, .logging_dir = argc > 1 ? argv[1] : "logs"});
+
+  BasicNet net;
+  torch::optim::AdamW adamw(net->parameters(), 1e-3);
+  auto digits = accelerate::data::mnist("examples/data/mnist", {.batch_size = 64, .shuffle = true});
+
+  auto [model, optimizer, loader] = accelerator.prepare(net, adamw, digits);
+
+  accelerator.init_trackers("digits", {{"lr", 1e-3}, {"batch_size", 64}, {"ranks", accelerator.num_processes()}});
+  auto profiler =
+      accelerator.profile({.schedule_option = accelerate::ProfileSchedule{.wait = 2, .active = 3, .repeat = 1}});
+  int64_t step = 0;
+  auto bar = accelerate::progress(loader, {.description = "epoch 1"});
+
+  for (auto& [images, labels] : bar) {
+    optimizer.zero_grad();
+    auto loss = torch::nll_loss(model(images), labels);
+    accelerator.backward(loss);
+    optimizer.step();
+
+    if (step == 0) accelerator.log_images("digits", images.slice(0, 0, 4), step);
+    accelerator.log({{"loss", loss}, {"resident_bytes", accelerator.memory().resident_bytes}}, step++);
+    bar.set_postfix("loss={:.3f}", loss.item<double>());
+    profiler.step();
+  }
+  profiler.stop();
+  accelerator.log_histogram("fc1.weight", net->fc1->weight, step);
+  accelerator.end_training();
+  accelerator.on_main_process([&] { fmt::print("{}", profiler.table(5)); });
+}

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tracking.py <command of the example>: what a run shows and leaves, on however many ranks it runs."""
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def expect(what, holds):
+    if not holds:
+        sys.exit(f"tracking.py: {what}")
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def check_files(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    config, rows = lines[0]["config"], lines[1:]
+    expect(f"configuration {config}", config["lr"] == 1e-3 and config["batch_size"] == 64)
+    expect("steps", [row["step"] for row in rows] == list(range(len(rows))) and len(rows) >= 30)
+    losses = [row["loss"] for row in rows]
+    expect(f"losses {losses}", mean(losses[-5:]) < 0.5 * mean(losses[:5]))
+    expect("memory", all(row["resident_bytes"] > 1 << 20 for row in rows))
+    with open(run / "metrics.csv") as file:
+        cells = list(csv.DictReader(file))
+    expect("cells", [float(row["loss"]) for row in cells] == losses)
+    events = list(run.glob("events.out.tfevents.*"))
+    expect(f"event files {events}", len(events) == 1 and events[0].read_bytes().count(b"\x89PNG") == 4)
+    return len(rows), config["ranks"]
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        ran = subprocess.run(sys.argv[1:] + [folder], capture_output=True, text=True)
+        expect(f"ended with {ran.returncode}:\n{ran.stderr}", ran.returncode == 0)
+        steps, ranks = check_files(Path(folder) / "digits")
+        bars = [line for line in ran.stderr.splitlines() if line.startswith("epoch 1: 100%|")]
+        expect(f"one bar in\n{ran.stderr}", len(bars) == 1 and f"| {steps}/{steps} [" in bars[0] and "loss=" in bars[0])
+        expect(f"the table in\n{ran.stdout}", ran.stdout.startswith("3 steps in ") and "aten::" in ran.stdout)
+        print(ran.stdout)
+        print(f"tracked on {ranks} rank(s)")
+
+
+main()

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/profile/memory.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/testing.hpp"
+
+using namespace accelerate::profile;
+
+TEST_CASE("on the CPU memory is what the process has in the machine's; a peak stays until it is reset") {
+  const auto before = memory_of(at::kCPU);
+  CHECK(before.resident_bytes > 1 << 20);
+  CHECK(before.peak_resident_bytes >= before.resident_bytes);
+  CHECK(before.allocated_bytes == 0);
+  constexpr size_t much = size_t{64} << 20;
+  void* block = std::malloc(much);
+  std::memset(block, 1, much);
+  const auto with_it = memory_of(at::kCPU);
+  CHECK(with_it.resident_bytes >= before.resident_bytes + (60 << 20));
+  std::free(block);
+  const auto after = memory_of(at::kCPU);
+  CHECK(after.resident_bytes < with_it.resident_bytes);
+  CHECK(after.peak_resident_bytes >= with_it.resident_bytes - (4 << 20));  // the kernel counts in steps
+  reset_peak_memory(at::kCPU);
+  CHECK(memory_of(at::kCPU).peak_resident_bytes < with_it.resident_bytes);
+}
+
+TEST_CASE("memory is said in a line, the accelerator's where there is one") {
+  CHECK(memory_text({.resident_bytes = 812 << 20, .peak_resident_bytes = 1 << 30}) ==
+        "resident 812 MiB (peak 1.0 GiB)");
+  CHECK(memory_text({.allocated_bytes = 1 << 30,
+                     .peak_allocated_bytes = int64_t{2} << 30,
+                     .reserved_bytes = int64_t{3} << 30,
+                     .peak_reserved_bytes = int64_t{3} << 30,
+                     .resident_bytes = 812 << 20,
+                     .peak_resident_bytes = 812 << 20}) ==
+        "allocated 1.0 GiB (peak 2.0 GiB), reserved 3.0 GiB (peak 3.0 GiB), resident 812 MiB (peak 812 MiB)");
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/profile/profiler.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/temporary_folder.hpp"
+#include "tests/testing.hpp"
+
+using namespace accelerate::profile;
+
+namespace {
+
+struct Profiled {
+  int64_t ready = 0;
+  int64_t steps_in_last = 0;
+};
+
+/// A hundred steps of one small matrix product under that schedule.
+Profiled hundred_steps(const ProfileSchedule& schedule, const ProfileOptions& others = {}) {
+  Profiled seen;
+  ProfileOptions options = others;
+  options.schedule_option = schedule;
+  options.on_trace_ready = [&](Profiler& profiler) {
+    ++seen.ready;
+    seen.steps_in_last = profiler.summary().steps;
+  };
+  Profiler profiler(options, accelerate::comm::Group(), at::kCPU);
+  const auto matrix = torch::ones({4, 4});
+  for (int step = 0; step < 100; ++step) {
+    (void)matrix.mm(matrix);
+    profiler.step();
+  }
+  profiler.stop();
+  CHECK(profiler.recordings() == seen.ready);
+  return seen;
+}
+
+const OperatorTime* row_of(const TraceSummary& summary, const std::string& name) {
+  for (const auto& row : summary.operators) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+std::string refusal(const ProfileOptions& options) {
+  try {
+    const Profiler profiler(options, accelerate::comm::Group(), at::kCPU);
+  } catch (const accelerate::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a hundred steps give as many recordings as Hugging Face Accelerate's cases say, each with its active steps") {
+  struct Case {
+    ProfileSchedule schedule;
+    int64_t recordings;
+  };
+  const std::vector<Case> cases{{{.wait = 1, .warmup = 1, .active = 2, .repeat = 1}, 1},
+                                {{.wait = 2, .warmup = 2, .active = 2, .repeat = 2}, 2},
+                                {{.skip_first = 1, .wait = 0, .warmup = 1, .active = 3, .repeat = 3}, 3},
+                                {{.skip_first = 2, .wait = 3, .warmup = 2, .active = 1, .repeat = 1}, 1},
+                                {{.wait = 1, .warmup = 0, .active = 1, .repeat = 5}, 5}};
+  for (const auto& one : cases) {
+    const auto seen = hundred_steps(one.schedule);
+    CHECK(seen.ready == one.recordings);
+    CHECK(seen.steps_in_last == one.schedule.active);
+  }
+}
+
+TEST_CASE("a recording that the end cuts is kept, one that was only warmed up is not") {
+  CHECK(hundred_steps({.skip_first = 95, .active = 10}).ready == 1);
+  CHECK(hundred_steps({.skip_first = 95, .warmup = 10, .active = 10}).ready == 0);
+  CHECK(hundred_steps({.skip_first = 1000}).ready == 0);
+}
+
+TEST_CASE("without a schedule all is recorded until the end: operators, their number, their operations") {
+  Profiler profiler({.with_flops = true}, accelerate::comm::Group(), at::kCPU);
+  const auto weight = torch::ones({8, 8}, torch::requires_grad());
+  for (int i = 0; i < 3; ++i) weight.mm(torch::ones({8, 8})).sum().backward();
+  CHECK(profiler.recordings() == 0);
+  profiler.stop();
+  profiler.stop();
+  profiler.step();
+  REQUIRE(profiler.recordings() == 1);
+  const auto* product = row_of(profiler.summary(), "aten::mm");
+  REQUIRE(product != nullptr);
+  CHECK(product->calls == 6);  // forward, and of the weight in backward
+  CHECK(product->flops == 6 * 2 * 8 * 8 * 8);
+  CHECK(product->self_ns > 0);
+  CHECK(product->total_ns >= product->self_ns);
+  const std::string table = profiler.table();
+  CHECK(table.starts_with("1 steps in "));
+  CHECK(table.find("aten::mm ") != std::string::npos);
+  CHECK(table.find(" GFLOP/s") != std::string::npos);
+}
+
+TEST_CASE("a rank's trace and the whole are files, of this run alone") {
+  const testing::TemporaryFolder folder;
+  const auto traces = folder.path / "traces";
+  std::filesystem::create_directories(traces);
+  std::ofstream(traces / "profile_0.json") << "of an earlier run";
+  (void)hundred_steps({.skip_first = 5, .active = 2, .repeat = 1}, {.output_trace_dir = traces});
+  for (const char* name : {"profile_0.json", "profile.json"}) {
+    std::ifstream file(traces / name);
+    const auto trace = nlohmann::json::parse(file);
+    std::vector<std::string> steps;
+    for (const auto& event : trace.at("traceEvents")) {
+      const auto text = event.value("name", "");
+      if (text.starts_with("ProfilerStep#")) steps.push_back(text);
+    }
+    CHECK(steps == std::vector<std::string>{"ProfilerStep#5", "ProfilerStep#6"});
+  }
+}
+
+TEST_CASE("schedules that cannot be, and a folder that cannot be made, are refused") {
+  CHECK(refusal({.schedule_option = ProfileSchedule{.active = 0}}) ==
+        "profile: schedule_option.active is 0, must be at least 1");
+  CHECK(refusal({.schedule_option = ProfileSchedule{.wait = -1}}) ==
+        "profile: schedule_option.wait is -1, must be at least 0");
+  const testing::TemporaryFolder folder;
+  std::ofstream(folder.path / "file") << "x";
+  CHECK(refusal({.output_trace_dir = folder.path / "file" / "traces"}) ==
+        "profile: " + (folder.path / "file" / "traces").string() +
+            " cannot be made: Not a directory; choose another output_trace_dir");
+}
+
+TEST_CASE("a second profiler in a process is refused; after the first one's end, however it ended, it may be") {
+  {
+    const Profiler first({}, accelerate::comm::Group(), at::kCPU);
+    CHECK(refusal({}) == "profile: another profiler is at work in this process, which can have one; stop() it first");
+  }
+  CHECK(refusal({}).empty());
+  CHECK(refusal({.schedule_option = ProfileSchedule{.warmup = 1}}).empty());  // ends while it warms up
+  CHECK(hundred_steps({.repeat = 1}).ready == 1);
+}
+
+TEST_CASE("what on_trace_ready throws comes out of step(), and the next profiler may be") {
+  {
+    Profiler profiler({.schedule_option = ProfileSchedule{}, .on_trace_ready = [](Profiler&) { throw 7; }},
+                      accelerate::comm::Group(), at::kCPU);
+    CHECK_THROWS_AS(profiler.step(), int);
+  }
+  CHECK(hundred_steps({.repeat = 1}).ready == 1);
+}

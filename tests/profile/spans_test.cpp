@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/profile/spans.hpp"
+
+#include "tests/testing.hpp"
+
+using namespace accelerate::profile;
+
+namespace {
+
+Span span(std::string name, int64_t begin, int64_t end, uint64_t thread = 1) {
+  return {.name = std::move(name), .thread = thread, .begin = begin, .end = end};
+}
+
+}  // namespace
+
+TEST_CASE("self time is without what an operator calls on its thread; total time counts what is within itself once") {
+  const auto summary = summarize({span("outer", 0, 100), span("inner", 10, 40), span("leaf", 20, 30),
+                                  span("inner", 50, 60), span("outer", 70, 90), span("leaf", 0, 55, 2)});
+  CHECK((summary.operators == std::vector<OperatorTime>{{.name = "leaf", .calls = 2, .self_ns = 65, .total_ns = 65},
+                                                        {.name = "outer", .calls = 2, .self_ns = 60, .total_ns = 100},
+                                                        {.name = "inner", .calls = 2, .self_ns = 30, .total_ns = 40}}));
+}
+
+TEST_CASE("what ends on another thread is no operator of the thread that began it") {
+  auto reduction = span("gloo:all_reduce", 0, 80);
+  reduction.is_async = true;
+  const auto summary = summarize({reduction, span("aten::mm", 10, 20)});
+  REQUIRE(summary.operators.size() == 1);
+  CHECK(summary.operators[0].name == "aten::mm");
+  CHECK(summary.communication_ns == 80);
+}
+
+TEST_CASE("steps, waits for data, communication and what of it is overlapped, each time counted once") {
+  const auto summary = summarize({span("ProfilerStep#3", 0, 100), span("ProfilerStep#4", 100, 200),
+                                  span(kDataSpan, 0, 10), span(kDataSpan, 100, 120), span("gloo:all_reduce", 30, 60, 2),
+                                  span("c10d::allreduce_", 50, 70), span("mpi:broadcast", 150, 160, 2),
+                                  span("aten::mm", 40, 55), span("aten::add", 55, 58), span("aten::mm", 90, 95)});
+  CHECK(summary.steps == 2);
+  CHECK(summary.length_ns == 200);
+  CHECK(summary.data_wait_ns == 30);
+  CHECK(summary.communication_ns == 50);
+  CHECK(summary.overlapped_ns == 18);
+}
+
+TEST_CASE("the table has the shares and the longest operators, as many as asked for") {
+  auto product = span("aten::mm", 0, 3'000'000);
+  product.flops = 6'000'000;
+  const auto summary = summarize({span("ProfilerStep#0", 0, 4'000'000), product,
+                                  span("aten::add", 3'000'000, 4'000'000), span("gloo:all_reduce", 0, 2'000'000, 2)});
+  CHECK(
+      summary_table(summary, 1) ==
+      "1 steps in 4.00 ms: waiting for data 0.0 %, communication 50.0 %, 100.0 % of it while operators computed, 1.50 "
+      "GFLOP/s\n"
+      "operator                                        calls      self ms   self %     total ms    us a call\n"
+      "aten::mm                                            1        3.000   50.0 %        3.000       3000.0\n");
+  CHECK(summary_table(TraceSummary(), 5) ==
+        "0 steps in 0.00 ms: waiting for data 0.0 %, communication 0.0 %, 0.0 % of it while operators computed\n"
+        "operator                                        calls      self ms   self %     total ms    us a call\n");
+}
