@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "accelerate/base/heartbeat.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
@@ -138,6 +139,7 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
       [&] { return prepared::known_tensors(*shared_); });
   if (shared_->scaling) shared_->scaling->backward_done();
   shared_->window.backward_done();
+  base::beat_step();
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,

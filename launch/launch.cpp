@@ -10,6 +10,7 @@
 #include "accelerate/env/process_env.hpp"
 #include "launch/plan/choose.hpp"
 #include "launch/plan/machine.hpp"
+#include "launch/plan/output_options.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/plan/resolve.hpp"
 #include "launch/plan/shell.hpp"
@@ -32,7 +33,10 @@ bool decide_mpi(const LaunchOptions& options, const Machine& machine) {
   if (options.settings.backend) {
     fail(ErrorKind::environment, "backend mpi is asked for, but {}; backend gloo works without", *why_not);
   }
-  fmt::print(stderr, "accelerate_launch: {}; the ranks use gloo, which is slower than mpi on one machine\n", *why_not);
+  if (!options.quiet.value_or(false)) {
+    fmt::print(stderr, "accelerate_launch: {}; the ranks use gloo, which is slower than mpi on one machine\n",
+               *why_not);
+  }
   return false;
 }
 
@@ -69,7 +73,10 @@ int elsewhere(Runner runner, const Call& call) {
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
   const auto [resolved, timeout, conflicts] = resolve(given, variables, read_config(given, variables));
-  for (const auto& conflict : conflicts) say(conflict);
+  const auto note = [quiet = resolved.quiet.value_or(false)](const std::optional<std::string>& line) {
+    if (!quiet) say(line);
+  };
+  for (const auto& conflict : conflicts) note(conflict);
   const Runner runner = choose_runner(resolved, variables);
   if (runner != Runner::local) {
     return elsewhere(runner, {.options = resolved,
@@ -80,25 +87,31 @@ int launch(const LaunchOptions& given) {
   const LaunchOptions options = with_slurm_place(resolved, variables);
   const auto machine = this_machine(variables, options.gpu_ids == "all" ? std::nullopt : options.gpu_ids);
   check_gpus(options, machine);
-  say(what_was_chosen(options, machine));
+  const auto output = output_options(options);
+  note(what_was_chosen(options, machine));
   if (options.dry_run) return dry_run(options, machine, variables);
-  say(too_many_for_the_processors(options, machine));
+  note(too_many_for_the_processors(options, machine));
   if (options.num_machines.value_or(1) > 1) {
     return run_one_machine(options, machine, variables, timeout,
-                           {.grace = options.grace_time.value_or(SuperviseOptions{}.grace)});
+                           {.grace = options.grace_time.value_or(SuperviseOptions{}.grace),
+                            .hang = options.hang_timeout.value_or(SuperviseOptions{}.hang),
+                            .output = output});
   }
   const bool serve_mpi = decide_mpi(options, machine);
   std::optional<ReservedPort> port;
   const auto plan_of = [&, &options = options](int64_t restart) {
     port.reset();
     port.emplace(restart == 0 ? options.main_process_port : options.main_process_port.value_or(0));
+    if (port->moved()) note(port_moved(port->number()));
     return plan(options, machine, variables,
                 {.port = port->number(), .serve_mpi = serve_mpi, .job_id = random_job_id(), .restart_count = restart});
   };
   // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
   return supervise(plan_of, {.grace = options.grace_time.value_or(SuperviseOptions{}.grace),
                              .mpi_start = timeout + std::chrono::seconds(2),
-                             .restarts = {.max_restarts = options.max_restarts.value_or(0)}});
+                             .hang = options.hang_timeout.value_or(SuperviseOptions{}.hang),
+                             .restarts = {.max_restarts = options.max_restarts.value_or(0)},
+                             .output = output});
 }
 
 }  // namespace accelerate::launch

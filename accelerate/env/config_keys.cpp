@@ -56,7 +56,14 @@ const std::vector<std::string_view>& launcher_keys() {
                                                   "max_restarts",
                                                   "ranks_per_machine",
                                                   "role",
-                                                  "monitor_interval"};
+                                                  "monitor_interval",
+                                                  "log_dir",
+                                                  "tee",
+                                                  "redirects",
+                                                  "local_ranks_filter",
+                                                  "label",
+                                                  "quiet",
+                                                  "hang_timeout"};
   return keys;
 }
 

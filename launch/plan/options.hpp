@@ -37,10 +37,17 @@ struct LaunchOptions {
   std::optional<std::string> role{};
   std::optional<std::chrono::milliseconds> monitor_interval{};
   std::optional<std::string> config_file{};
-  bool dry_run = false;                                   ///< print the plan as a shell would run it
-  std::optional<int64_t> max_restarts{};                  ///< unset: none
-  std::optional<std::chrono::milliseconds> grace_time{};  ///< between SIGTERM and SIGKILL; unset: 5 s
-  std::vector<std::string> command{};                     ///< program and its arguments
+  bool dry_run = false;                             ///< print the plan as a shell would run it
+  std::optional<std::string> log_dir{};             ///< unset: no log files
+  std::optional<std::string> tee{};                 ///< as StreamChoice reads it; unset: both streams, with a log_dir
+  std::optional<std::string> redirects{};           ///< the same for streams that go to the file alone
+  std::optional<std::string> local_ranks_filter{};  ///< "0,2"; unset: what all print is shown
+  std::optional<bool> label{};                      ///< "[rank 3] " before each line
+  std::optional<bool> quiet{};                      ///< errors and reports only
+  std::optional<int64_t> max_restarts{};            ///< unset: none
+  std::optional<std::chrono::milliseconds> hang_timeout{};  ///< unset or 0: ranks may stand still for ever
+  std::optional<std::chrono::milliseconds> grace_time{};    ///< between SIGTERM and SIGKILL; unset: 5 s
+  std::vector<std::string> command{};                       ///< program and its arguments
 
   bool operator==(const LaunchOptions&) const = default;
 };

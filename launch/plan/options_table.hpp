@@ -10,6 +10,7 @@
 #include "accelerate/env/settings_table.hpp"
 #include "launch/plan/option_types.hpp"
 #include "launch/plan/options.hpp"
+#include "launch/plan/stream_choice.hpp"
 
 namespace accelerate::launch {
 
@@ -21,6 +22,8 @@ inline bool is_runner(std::string_view name) {
   return name == "local" || name == "ssh" || name == "srun" || name == "mpirun";
 }
 inline bool is_list_of_ranks(std::string_view list) { return parse_ranks(list).has_value(); }
+inline bool is_stream_choice(std::string_view text) { return StreamChoice::parse(text).has_value(); }
+inline bool is_rank_filter(std::string_view text) { return parse_rank_filter(text).has_value(); }
 inline bool is_static(std::string_view name) { return name == "static"; }
 
 /// each(group, row) for every option; the group is the help's heading.
@@ -32,6 +35,7 @@ void for_each_option(Each&& each) {
   using env::Word;
   constexpr std::string_view ranks = "Ranks and machines";
   constexpr std::string_view hosts = "Who starts them";
+  constexpr std::string_view print = "What they print";
   constexpr std::string_view ends = "How they end";
   each(ranks, Setting{.name = "num_processes",
                       .key = "num_processes",
@@ -137,12 +141,55 @@ void for_each_option(Each&& each) {
                      .option = {"monitor_interval", "SECONDS", "Taken and without effect: ends are noticed at once."},
                      .type = Duration{},
                      .member = [](auto& all) { return &all.monitor_interval; }});
+  const Word streams{is_stream_choice, "0 none, 1 stdout, 2 stderr, 3 both, or by rank like 0:3,1:0"};
+  each(print, Setting{.name = "log_dir",
+                      .key = "log_dir",
+                      .variable = "ACCELERATE_LOG_DIR",
+                      .option = {"log_dir", "DIR", "Each rank's output is in DIR/rank_K.log too; restarts append."},
+                      .type = Text{"a folder's name"},
+                      .member = [](auto& all) { return &all.log_dir; }});
+  each(print, Setting{.name = "tee",
+                      .key = "tee",
+                      .variable = "ACCELERATE_TEE",
+                      .option = {"tee", "STREAMS", "Streams for file and terminal: 0, 1, 2, 3 or 0:3,1:0; else 3."},
+                      .type = streams,
+                      .member = [](auto& all) { return &all.tee; }});
+  each(print, Setting{.name = "redirects",
+                      .key = "redirects",
+                      .variable = "ACCELERATE_REDIRECTS",
+                      .option = {"redirects", "STREAMS", "Streams for the file alone; else 0."},
+                      .type = streams,
+                      .member = [](auto& all) { return &all.redirects; }});
+  each(print, Setting{.name = "local_ranks_filter",
+                      .key = "local_ranks_filter",
+                      .variable = "ACCELERATE_LOCAL_RANKS_FILTER",
+                      .option = {"local_ranks_filter", "LIST", "Show what these ranks print, 0,2; else all."},
+                      .type = Word{is_rank_filter, "ranks like 0,2"},
+                      .member = [](auto& all) { return &all.local_ranks_filter; }});
+  each(print, Setting{.name = "label",
+                      .key = "label",
+                      .variable = "ACCELERATE_LABEL",
+                      .option = {"label", "", "[rank K] before each line, in colours on a terminal."},
+                      .type = Flag{},
+                      .member = [](auto& all) { return &all.label; }});
+  each(print, Setting{.name = "quiet",
+                      .key = "quiet",
+                      .variable = "ACCELERATE_QUIET",
+                      .option = {"quiet", "", "No lines of the launcher's own but errors and reports."},
+                      .type = Flag{},
+                      .member = [](auto& all) { return &all.quiet; }});
   each(ends, Setting{.name = "max_restarts",
                      .key = "max_restarts",
                      .variable = "ACCELERATE_MAX_RESTARTS",
                      .option = {"max_restarts", "N", "How often all ranks start again after one failed; else 0."},
                      .type = Integer{0, 1'000'000},
                      .member = [](auto& all) { return &all.max_restarts; }});
+  each(ends, Setting{.name = "hang_timeout",
+                     .key = "hang_timeout",
+                     .variable = "ACCELERATE_HANG_TIMEOUT",
+                     .option = {"hang_timeout", "SECONDS", "The job ends when no rank moves so long; else never."},
+                     .type = Duration{},
+                     .member = [](auto& all) { return &all.hang_timeout; }});
   each(ends,
        Setting{.name = "grace_time",
                .key = "grace_time",

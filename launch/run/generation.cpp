@@ -17,7 +17,10 @@
 #include "launch/run/announce.hpp"
 #include "launch/run/error_files.hpp"
 #include "launch/run/failure_report.hpp"
+#include "launch/run/given.hpp"
+#include "launch/run/hang_watch.hpp"
 #include "launch/run/lifetimes.hpp"
+#include "launch/run/log_files.hpp"
 #include "launch/run/mpi_start.hpp"
 #include "launch/run/open_files.hpp"
 #include "launch/run/orphans.hpp"
@@ -43,9 +46,10 @@ class Generation {
       : options_(options),
         folders_(folders),
         launcher_gone_(launcher_gone),
-        open_files_(static_cast<int64_t>(workers)),
-        output_(options.out, options.err),
-        lifetimes_(options.grace) {}
+        open_files_(static_cast<int64_t>(workers), !options.output.log_dir.empty()),
+        output_(options.out, options.err, options.output.labels),
+        lifetimes_(options.grace),
+        hang_(options.hang) {}
 
   Outcome run(const LaunchPlan& plan) {
     try {
@@ -71,13 +75,31 @@ class Generation {
     if (plan.serve_mpi) {
       mpi_ = &serve_mpi(static_cast<int64_t>(plan.workers.size()), folders_.temporary.path(), folders_.shared_memory());
     }
+    const auto inherited = env::current_variables();
     for (auto planned : plan.workers) {
       if (mpi_) planned.environment.merge(mpi_->variables(planned.rank));
+      hang_.add(planned, folders_.temporary.path());
       planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folders_.temporary.path(), planned.rank);
+      OutputWay way = way_of(planned, static_cast<int64_t>(lifetimes_.workers().size()));
       Process process = spawn(program, planned, open_files_.before());
       lifetimes_.add(planned.rank, process.pid);
-      output_.add(std::move(process.out), std::move(process.err));
+      output_.add(std::move(process.out), std::move(process.err), std::move(way));
+      if (options_.output.debug) output_.say(what_it_was_given(planned, process.pid, inherited));
     }
+  }
+
+  [[nodiscard]] OutputWay way_of(const WorkerPlan& planned, int64_t local_rank) const {
+    const auto& output = options_.output;
+    OutputWay way{.rank = planned.rank};
+    if (!output.log_dir.empty()) {
+      const auto restart = env::find(planned.environment, "TORCHELASTIC_RESTART_COUNT").value_or("0");
+      way.log = open_log(output.log_dir, planned.rank, fmt::format("restart {}, {}", restart, clock_time()));
+    }
+    for (size_t stream = 0; stream < 2; ++stream) {
+      way.to_log.at(stream) = goes_to_log(output, local_rank, stream);
+      way.to_console.at(stream) = is_shown(output, local_rank, stream);
+    }
+    return way;
   }
 
   /// Until no worker runs and nothing of theirs lives.
@@ -105,12 +127,13 @@ class Generation {
     while (const auto signal = signals_.next()) hear(*signal);
     if (mpi_ && !failure_) look_at_start();
     if (!failure_ && told_ == 0) name_stragglers();
+    if (!failure_ && told_ == 0) look_for_hang();
     lifetimes_.kill_when_due();
   }
 
   [[nodiscard]] int patience_ms() const {
     int patience = sooner(output_.patience_ms(), lifetimes_.patience_ms());
-    for (const auto& deadline : {start_deadline_, stragglers_at_}) {
+    for (const auto& deadline : {start_deadline_, stragglers_at_, hang_.deadline()}) {
       if (!deadline) continue;
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
       patience = sooner(patience, static_cast<int>(std::clamp<int64_t>(left + 1, 1, 60'000)));
@@ -154,7 +177,7 @@ class Generation {
   /// In MPI's start all wait for all: one that ended before it never comes, one that stays away is waited for so long
   /// and no longer.
   void look_at_start() {
-    const auto absent = awaited(at_start());
+    const auto absent = awaited(at_mpi_start(lifetimes_.workers(), *mpi_));
     const auto ended = std::find_if(absent.begin(), absent.end(), [](const auto& each) { return !each.running; });
     if (absent.empty()) return start_deadline_.reset();
     if (ended != absent.end()) {
@@ -176,21 +199,10 @@ class Generation {
     return *std::find_if(workers.begin(), workers.end(), [&](const Worker& each) { return each.rank == rank; });
   }
 
-  [[nodiscard]] std::vector<AtMpiStart> at_start() const {
-    std::vector<AtMpiStart> all;
-    for (const auto& worker : lifetimes_.workers()) {
-      all.push_back({.rank = worker.rank,
-                     .running = worker.running(),
-                     .came = mpi_->has_come(worker.rank),
-                     .finalized = !mpi_->not_finalized(worker.rank)});
-    }
-    return all;
-  }
-
   /// A worker that gave up in MPI's start is not the cause of it.
   [[nodiscard]] std::string waited_for_whom(const Worker& worker) const {
     if (!mpi_ || !mpi_->not_finalized(worker.rank)) return "";
-    const auto absent = absent_of(at_start());
+    const auto absent = absent_of(at_mpi_start(lifetimes_.workers(), *mpi_));
     return absent.empty() ? "" : fmt::format(" in MPI_Init, to which {} not come", names(absent));
   }
 
@@ -204,6 +216,17 @@ class Generation {
                       worker.rank, base::host_name(), worker.pid,
                       std::chrono::duration<double>(options_.straggler).count(), what_it_does(worker.pid)));
     }
+  }
+
+  void look_for_hang() {
+    const auto ranks = hang_.look(lifetimes_.workers());
+    if (ranks.empty()) return;
+    output_.say(hang_story(ranks, options_.stacks));
+    const auto missing = missing_ranks(ranks);
+    constexpr int as_timeout = 124;  // of coreutils
+    fail(worker_of(missing.empty() ? ranks.front().rank : missing.front()), hang_cause(ranks, options_.hang),
+         as_timeout);
+    failure_->never_came = true;
   }
 
   void look_for_abort() {
@@ -296,6 +319,7 @@ class Generation {
   std::string failed_at_;
   std::optional<Clock::time_point> start_deadline_;
   std::optional<Clock::time_point> stragglers_at_;
+  HangWatch hang_;
   int told_ = 0;         // the signal that we passed on
   int interrupted_ = 0;  // the one that ended our waiting for a reader
 };

@@ -7,6 +7,18 @@ namespace accelerate::launch {
 Tail::Tail(size_t max_lines, size_t max_line_bytes) : max_lines_(max_lines), max_line_bytes_(max_line_bytes) {}
 
 void Tail::add(std::string_view bytes) {
+  // Of much at once only the end counts.
+  auto from = bytes.size();
+  for (size_t lines = 0; lines <= max_lines_ && from > 0; ++lines) {
+    const auto newline = bytes.rfind('\n', from - 1);
+    from = newline == std::string_view::npos ? 0 : newline;
+  }
+  if (from > 0) {
+    lines_.clear();
+    open_.clear();
+    returned_ = false;
+    bytes.remove_prefix(from + 1);
+  }
   for (const char c : bytes) {
     if (c == '\n') {
       lines_.push_back(std::exchange(open_, ""));

@@ -8,6 +8,17 @@
 
 namespace accelerate::launch {
 
+std::vector<AtMpiStart> at_mpi_start(const std::vector<Worker>& workers, const MpiServer& server) {
+  std::vector<AtMpiStart> all;
+  for (const auto& worker : workers) {
+    all.push_back({.rank = worker.rank,
+                   .running = worker.running(),
+                   .came = server.has_come(worker.rank),
+                   .finalized = !server.not_finalized(worker.rank)});
+  }
+  return all;
+}
+
 std::vector<AtMpiStart> absent_of(const std::vector<AtMpiStart>& ranks) {
   std::vector<AtMpiStart> absent;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(absent), [](const auto& each) { return !each.came; });

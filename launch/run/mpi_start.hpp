@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "launch/pmix/server.hpp"
+#include "launch/run/lifetimes.hpp"
+
 namespace accelerate::launch {
 
 struct AtMpiStart {
@@ -14,6 +17,9 @@ struct AtMpiStart {
   bool came = false;      ///< called MPI_Init
   bool finalized = true;  ///< called MPI_Finalize since, or never came
 };
+
+/// As the server knows it.
+std::vector<AtMpiStart> at_mpi_start(const std::vector<Worker>& workers, const MpiServer& server);
 
 /// Those that have not come.
 std::vector<AtMpiStart> absent_of(const std::vector<AtMpiStart>& ranks);

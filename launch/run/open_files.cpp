@@ -5,9 +5,9 @@
 
 namespace accelerate::launch {
 
-OpenFiles::OpenFiles(int64_t workers) {
+OpenFiles::OpenFiles(int64_t workers, bool with_logs) {
   getrlimit(RLIMIT_NOFILE, &before_);
-  const auto needed = static_cast<rlim_t>(open_files_for(workers));
+  const auto needed = static_cast<rlim_t>(open_files_for(workers, with_logs));
   if (before_.rlim_max < needed) {
     fail(ErrorKind::environment,
          "{} ranks need {} open files in the launcher, the limit is {}; start fewer, or raise the hard limit (ulimit "

@@ -8,15 +8,16 @@
 
 namespace accelerate::launch {
 
-/// Three of a worker (its stdout, its stderr, its connection to the PMIx server), and some of our own.
-constexpr int64_t open_files_for(int64_t workers) { return 3 * workers + 48; }
+/// Three of a worker (its stdout, its stderr, its connection to the PMIx server), a log file where it has one, and some
+/// of our own.
+constexpr int64_t open_files_for(int64_t workers, bool with_logs = false) { return (with_logs ? 4 : 3) * workers + 48; }
 
 /// Where the soft limit of open files is too low it is raised to the hard one, for this process and while this lives:
 /// workers get the limit that was.
 class OpenFiles {
  public:
   /// Throws LaunchError (1) when the hard limit is too low for so many workers.
-  explicit OpenFiles(int64_t workers);
+  explicit OpenFiles(int64_t workers, bool with_logs = false);
   ~OpenFiles();
   OpenFiles(const OpenFiles&) = delete;
   OpenFiles& operator=(const OpenFiles&) = delete;

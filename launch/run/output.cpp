@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/run/output.hpp"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 namespace accelerate::launch {
@@ -15,7 +18,28 @@ using Clock = LineBuffer::Clock;
 /// More than a pipe holds: what comes beyond it was written after the end of the workers.
 constexpr size_t rest_bytes = 1 << 20;
 
+/// A terminal whose owner did not ask for black and white (no-color.org).
+bool is_colourful(int fd) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return isatty(fd) != 0 && (no_color == nullptr || *no_color == '\0') &&
+         (terminal == nullptr || std::string_view(terminal) != "dumb");
+}
+
+bool are_one_file(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  return fstat(one, &first) == 0 && fstat(other, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
 }  // namespace
+
+Output::Output(int out, int err, bool labels) : sinks_{Sink(out, "stdout"), Sink(err, "stderr")} {
+  if (!labels) return;
+  labels_.emplace_back(is_colourful(out));
+  if (!are_one_file(out, err)) labels_.emplace_back(is_colourful(err));
+}
 
 template <typename Function>
 void Output::for_each_stream(Function&& function) {
@@ -24,8 +48,10 @@ void Output::for_each_stream(Function&& function) {
   }
 }
 
-void Output::add(base::FileDescriptor out, base::FileDescriptor err) {
+void Output::add(base::FileDescriptor out, base::FileDescriptor err, OutputWay way) {
   auto& worker = workers_.emplace_back();
+  worker.way = std::move(way);
+  if (worker.way.log) worker.log.emplace(worker.way.log.get(), fmt::format("the log of rank {}", worker.way.rank));
   worker.streams[0].from = std::move(out);
   worker.streams[1].from = std::move(err);
 }
@@ -72,7 +98,7 @@ size_t Output::relay(Worker& worker, size_t which) {
     return 0;
   }
   const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
-  if (workers_.size() == 1) {
+  if (workers_.size() == 1 && labels_.empty()) {
     pass_on(worker, which, bytes);
   } else {
     pass_on(worker, which, stream.lines.add(bytes, Clock::now()));
@@ -81,10 +107,22 @@ size_t Output::relay(Worker& worker, size_t which) {
 }
 
 void Output::pass_on(Worker& worker, size_t which, std::string_view bytes) {
+  if (bytes.empty()) return;
   worker.tail.add(bytes);
-  if (!bytes.empty()) sinks_[which].add(bytes);
+  if (worker.log && worker.way.to_log.at(which)) {
+    worker.log->add(bytes);
+    if (const auto failure = worker.log->take_failure()) say(*failure);
+  }
+  if (worker.way.to_console.at(which)) show(worker, which, bytes);
   // The worker then gets SIGPIPE, as it would without us.
-  if (sinks_[which].abandoned()) worker.streams[which].from.reset();
+  if (worker.way.to_console.at(which) && sinks_[which].abandoned()) worker.streams[which].from.reset();
+}
+
+void Output::show(const Worker& worker, size_t which, std::string_view bytes) {
+  if (labels_.empty()) return sinks_[which].add(bytes);
+  auto& labels = labels_.size() == 1 ? labels_.front() : labels_.at(which);
+  const auto stream = 2 * static_cast<size_t>(worker.way.rank) + which;
+  sinks_[which].add(labels.label(worker.way.rank, stream, bytes));
 }
 
 void Output::hurry() {

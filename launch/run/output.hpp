@@ -7,24 +7,35 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "accelerate/base/file_descriptor.hpp"
+#include "launch/run/labels.hpp"
 #include "launch/run/lines.hpp"
 #include "launch/run/sink.hpp"
 
 namespace accelerate::launch {
 
+/// What becomes of one worker's output.
+struct OutputWay {
+  int64_t rank = 0;
+  base::FileDescriptor log{};                  ///< its log file, if it has one
+  std::array<bool, 2> to_log{true, true};      ///< stdout, stderr
+  std::array<bool, 2> to_console{true, true};  ///< our stdout, our stderr
+};
+
 /// Reads the workers and writes our outputs, without waiting for either. A worker waits when our reader is slow and a
 /// Sink is full.
 class Output {
  public:
-  Output(int out, int err) : sinks_{Sink(out, "stdout"), Sink(err, "stderr")} {}
+  /// labels   each line begins with its rank
+  Output(int out, int err, bool labels = false);
 
   /// out, err   the ends of the next worker's pipes that we read, non-blocking
-  void add(base::FileDescriptor out, base::FileDescriptor err);
+  void add(base::FileDescriptor out, base::FileDescriptor err, OutputWay way = {});
 
   /// Adds what poll() has to look at.
   void watch(std::vector<pollfd>& waits);
@@ -55,17 +66,22 @@ class Output {
   struct Worker {
     Tail tail{};
     std::array<Stream, 2> streams{};
+    OutputWay way{};
+    std::optional<Sink> log{};
   };
 
   [[nodiscard]] bool may_read(size_t which) const { return hurries_ || !sinks_[which].full(); }
   /// Reads at most one buffer; returns how many bytes, 0 where there is nothing (more).
   size_t relay(Worker& worker, size_t which);
   void pass_on(Worker& worker, size_t which, std::string_view bytes);
+  void show(const Worker& worker, size_t which, std::string_view bytes);
   template <typename Function>
   void for_each_stream(Function&& function);
 
   std::array<Sink, 2> sinks_;
   std::deque<Worker> workers_;
+  /// One for each place that is written to; empty where lines have no labels.
+  std::vector<Labels> labels_;
   bool hurries_ = false;
 };
 

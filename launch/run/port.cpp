@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 
 #include "launch/plan/error.hpp"
@@ -64,8 +63,7 @@ int64_t port_of(int socket) {
 }  // namespace
 
 std::string port_moved(int64_t number) {
-  return fmt::format("accelerate_launch: port {} is in use, perhaps by another job; this one uses {}", default_port,
-                     number);
+  return fmt::format("port {} is in use, perhaps by another job; this one uses {}", default_port, number);
 }
 
 ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
@@ -81,7 +79,7 @@ ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
   }
   number_ = port_of(socket_.get());
   if (wanted == 0 || moved) claim(lock_.get(), number_);  // from a launcher that is told to take this number
-  if (moved) fmt::print(stderr, "{}\n", port_moved(number_));
+  moved_ = moved;
 }
 
 int ReservedPort::keep(int64_t port) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "launch/plan/output_options.hpp"
 #include "launch/run/restarts.hpp"
 
 namespace accelerate::launch {
@@ -16,7 +17,12 @@ struct SuperviseOptions {
   std::chrono::milliseconds mpi_start = std::chrono::seconds(602);
   /// After the last end: when a line says which workers still run.
   std::chrono::milliseconds straggler = std::chrono::seconds(30);
+  /// When no rank that uses our library has moved for so long the job is ended. 0: never.
+  std::chrono::milliseconds hang{0};
+  /// For all stacks that are taken then.
+  std::chrono::milliseconds stacks = std::chrono::seconds(20);
   RestartOptions restarts{};
+  OutputOptions output{};
   int failures = -1;  ///< where the first failure is announced at once (announce.hpp); -1: nowhere
   int out = 1;        ///< where the workers' stdout goes
   int err = 2;        ///< where their stderr and our messages go

@@ -59,6 +59,13 @@ void dies(const Group& group, int64_t who) {
   group.all_reduce(at::ones({4}));
 }
 
+/// Rank 1 stays away for good.
+void sleeps(const Group& group) {
+  group.barrier();
+  if (group.rank() == 1) std::this_thread::sleep_for(300s);
+  group.all_reduce(at::ones({4}));
+}
+
 /// Rank 0 hangs as a machine does: its sockets stay open, and nothing is answered.
 void rank_0_freezes(const Group& group) {
   group.barrier();
@@ -134,6 +141,7 @@ void messages(const Group& group) {
 const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"connect", [](const Group&) {}},
     {"slow_connect", [](const Group&) {}},
+    {"sleeps", sleeps},
     {"late", [](const Group& group) { late(group); }},
     {"rank_1_dies", [](const Group& group) { dies(group, 1); }},
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},

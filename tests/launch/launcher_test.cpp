@@ -49,7 +49,10 @@ TEST_CASE("ranks see their place and their settings") {
                            "$ACCELERATE_GRADIENT_ACCUMULATION_STEPS $OMP_NUM_THREADS \"$@\"",
                            "x", "--cpu"});
   CHECK(ran.code == 0);
-  CHECK(ran.err == "");
+  // --debug says what each was given.
+  CHECK(ran.err.find("accelerate_launch: rank 1 is process ") != std::string::npos);
+  CHECK(ran.err.find(" RANK=1 ") != std::string::npos);
+  CHECK(ran.err.find(" ACCELERATE_JOB_ID=... ") != std::string::npos);
   CHECK(ran.out == "0 2 0 2 127.0.0.1 1 gloo 1 4 3 --cpu\n1 2 1 2 127.0.0.1 1 gloo 1 4 3 --cpu\n");
 }
 

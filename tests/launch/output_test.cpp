@@ -2,10 +2,15 @@
 // Where output cannot go on: readers that stand still, full disks, programs that outlive the ranks.
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
 
 using testing::Child;
 using testing::launch;
@@ -74,6 +79,55 @@ TEST_CASE("a full disk is told once, and training goes on") {
               "there is lost\n") == 1);
   CHECK(count(ran.err, "accelerate_launch") == 1);
   CHECK(count(ran.err, "done\n") == 2);
+}
+
+TEST_CASE("labels are on whole, unmixed lines of all ranks") {
+  const auto ran =
+      launch({"--num_processes", "3", "--backend", "gloo", "--label", "sh", "-c",
+              "i=0; while [ $i -lt 200 ]; do printf $RANK$RANK; printf \"$RANK$RANK\\n\"; i=$((i+1)); done"});
+  CHECK(ran.code == 0);
+  std::map<std::string, int> lines;
+  std::istringstream text(ran.out);
+  for (std::string line; std::getline(text, line);) ++lines[line];
+  CHECK(lines == std::map<std::string, int>{{"[rank 0] 0000", 200}, {"[rank 1] 1111", 200}, {"[rank 2] 2222", 200}});
+}
+
+TEST_CASE("log files have what each rank printed, over restarts; the filter is for the terminal") {
+  const testing::Scratch scratch;
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--max_restarts", "1", "--log_dir",
+                           scratch.path, "--local_ranks_filter", "1", "sh", "-c",
+                           "echo out $RANK; echo err $RANK >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
+                           "[ $RANK = 0 ] && sleep 0.5 && exit 3; sleep 300"});
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  CHECK(ran.out == "out 1\nout 1\n");
+  CHECK(count(ran.err, "err 1\n") == 2);
+  for (const std::string rank : {"0", "1"}) {
+    std::stringstream log;
+    log << std::ifstream(scratch.path + "/rank_" + rank + ".log").rdbuf();
+    CHECK(count(log.str(), "out " + rank + "\n") == 2);
+    CHECK(count(log.str(), "err " + rank + "\n") == 2);
+    CHECK(count(log.str(), "---- accelerate_launch: restart 1, ") == 1);
+  }
+}
+
+TEST_CASE("quiet leaves the launcher's notes away, and nothing else") {
+  const accelerate::env::Variables loser{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}};
+  const auto ran =
+      launch({"--quiet", "--gradient_accumulation_steps", "2", "sh", "-c", "echo note >&2; exit 3"}, loser);
+  CHECK(ran.code == 3);
+  CHECK(ran.err.starts_with("note\naccelerate_launch: worker 0 ("));
+}
+
+TEST_CASE("a hundred megabytes of lines come through whole, and the log has them too") {
+  const testing::Scratch scratch;
+  constexpr int lines = 1'000'000;  // of 50 bytes, twice
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--log_dir", scratch.path, "sh", "-c",
+                           "yes 0123456789012345678901234567890123456789012345678 | head -n " + std::to_string(lines)});
+  CHECK(ran.code == 0);
+  CHECK(ran.out.size() == 100'000'000);
+  CHECK(std::filesystem::file_size(scratch.path + "/rank_0.log") == 50'000'000);
+  CHECK(std::filesystem::file_size(scratch.path + "/rank_1.log") == 50'000'000);
 }
 
 TEST_CASE("a program that a rank left behind and that goes on writing does not keep the launcher") {

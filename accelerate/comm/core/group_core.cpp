@@ -8,6 +8,7 @@
 #include <numeric>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "accelerate/base/heartbeat.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/failure_report.hpp"
 
@@ -66,6 +67,11 @@ GroupCore::~GroupCore() {
 void GroupCore::number(CallSignature& signature) {
   refuse_broken(signature);
   signature.sequence = ++sequence_;
+  base::beat_begun({.operation = accelerate::comm::name(signature.operation),
+                    .group = name,
+                    .sequence = signature.sequence,
+                    .dtype = signature.dtype ? dtype_name(*signature.dtype) : std::string_view(),
+                    .shape = {signature.shape.data(), signature.shape.size()}});
 }
 
 /// Over a connection that carries nothing else.
@@ -154,6 +160,7 @@ void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chro
                      bool on_stream) {
   if (broken_ && !work.isCompleted()) refuse_broken(signature);  // it may never end: what breaks a group drops the rest
   const auto begun = Clock::now();
+  const base::BeatWait beat(signature.sequence);
   try {
     // With a deadline NCCL's wait blocks the host; without one it only makes the stream wait, and its watchdog watches.
     if (on_stream) {

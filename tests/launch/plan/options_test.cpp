@@ -288,8 +288,15 @@ TEST_CASE("help is one page that names every option once") {
                              "--monitor_interval SECONDS",
                              "--config_file FILE",
                              "--dry_run ",
+                             "--log_dir DIR",
+                             "--tee STREAMS",
+                             "--redirects STREAMS",
+                             "--local_ranks_filter LIST",
+                             "--label ",
+                             "--quiet ",
                              "--max_restarts N",
                              "--grace_time SECONDS",
+                             "--hang_timeout SECONDS",
                              "--help ",
                              "--version "}) {
     CAPTURE(option);
@@ -303,7 +310,7 @@ TEST_CASE("help is one page that names every option once") {
   for (size_t at = 0, end = 0; (end = page->find('\n', at)) != std::string::npos; at = end + 1, ++lines) {
     longest = std::max(longest, end - at);
   }
-  CHECK(lines <= 60);
+  CHECK(lines <= 66);
   CHECK(longest <= 120);
   CHECK(parse({"-h"}).print == page);
 }

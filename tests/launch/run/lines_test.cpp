@@ -34,6 +34,22 @@ TEST_CASE("the tail cuts endless lines") {
   CHECK(tail.text() == "abcd\ny\n");
 }
 
+TEST_CASE("of much at once the tail keeps what it would keep of little at a time") {
+  std::string text = "begun";
+  for (int i = 0; i < 100; ++i) text += " " + std::to_string(i) + (i % 7 == 0 ? "\r" : i % 3 == 0 ? "\n\n" : "\n");
+  for (const size_t lines : {1, 3, 20, 300}) {
+    for (const char* end : {"", "open", "\n"}) {
+      Tail at_once(lines);
+      Tail slowly(lines);
+      at_once.add("before\n");
+      slowly.add("before\n");
+      at_once.add(text + end);
+      for (const char c : text + end) slowly.add(std::string(1, c));
+      CHECK(at_once.text() == slowly.text());
+    }
+  }
+}
+
 TEST_CASE("lines pass whole, the beginning of one waits") {
   LineBuffer lines;
   const LineBuffer::Clock::time_point start{};

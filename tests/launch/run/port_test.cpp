@@ -65,8 +65,7 @@ TEST_CASE("a port where the connections of a job that just ended still linger ca
 }
 
 TEST_CASE("a launcher that moved away from 29500 says where to") {
-  CHECK(accelerate::launch::port_moved(40123) ==
-        "accelerate_launch: port 29500 is in use, perhaps by another job; this one uses 40123");
+  CHECK(accelerate::launch::port_moved(40123) == "port 29500 is in use, perhaps by another job; this one uses 40123");
 }
 
 TEST_CASE("two launchers get different free ports") { CHECK(ReservedPort(0).number() != ReservedPort(0).number()); }

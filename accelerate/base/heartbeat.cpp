@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/base/heartbeat.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "accelerate/base/file_descriptor.hpp"
+
+namespace accelerate::base {
+namespace {
+
+HeartbeatPage* map_own_page() {
+  const char* path = std::getenv("ACCELERATE_HEARTBEAT_FILE");
+  if (path == nullptr || *path == '\0') return nullptr;
+  const FileDescriptor file(open(path, O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  const bool is_one = file && fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+                      status.st_size >= static_cast<off_t>(sizeof(HeartbeatPage));
+  if (!is_one) return nullptr;
+  void* memory = mmap(nullptr, sizeof(HeartbeatPage), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<HeartbeatPage*>(memory);
+}
+
+template <size_t size>
+void copy_text(std::string_view from, std::array<char, size>& to) {
+  const size_t length = std::min(from.size(), size - 1);
+  std::copy_n(from.begin(), length, to.begin());
+  to[length] = '\0';
+}
+
+template <size_t size>
+std::string text_of(const std::array<char, size>& from) {
+  return {from.data(), strnlen(from.data(), size)};
+}
+
+std::string describe_call(const HeartbeatPage& page, int64_t sequence) {
+  const auto dims = std::clamp<int64_t>(page.dims, 0, HeartbeatPage::max_dims);
+  const auto dtype = text_of(page.dtype);
+  const auto tensor =
+      dtype.empty() ? ""
+                    : fmt::format(" ([{}] {})", fmt::join(page.shape.begin(), page.shape.begin() + dims, ", "), dtype);
+  return fmt::format("{}, operation {} of {}{}", text_of(page.operation), sequence, text_of(page.group), tensor);
+}
+
+}  // namespace
+
+Heartbeat read(const HeartbeatPage& page) {
+  Heartbeat now{.beats = page.beats, .step = page.step, .waits_in = page.waits_in};
+  constexpr int patience = 1000;
+  for (int i = 0; i < patience; ++i) {
+    const uint64_t before = page.version.load(std::memory_order_acquire);
+    now.sequence = page.sequence;
+    now.call = now.sequence == 0 ? "" : describe_call(page, now.sequence);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (before % 2 == 0 && page.version.load(std::memory_order_relaxed) == before) return now;
+  }
+  now.call.clear();
+  return now;
+}
+
+HeartbeatPage* own_heartbeat() {
+  static HeartbeatPage* const page = map_own_page();  // until the process ends: any thread may write
+  return page;
+}
+
+void beat_step() {
+  auto* page = own_heartbeat();
+  if (page == nullptr) return;
+  page->step.fetch_add(1, std::memory_order_relaxed);
+  page->beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void beat_begun(const Collective& collective) {
+  auto* page = own_heartbeat();
+  if (page == nullptr) return;
+  page->beats.fetch_add(1, std::memory_order_relaxed);
+  uint64_t version = page->version.load(std::memory_order_relaxed);
+  // Another thread that writes just now has as good a last operation as this one.
+  if (version % 2 != 0 || !page->version.compare_exchange_strong(version, version + 1)) return;
+  std::atomic_thread_fence(std::memory_order_release);
+  page->sequence = collective.sequence;
+  const size_t dims = std::min(collective.shape.size(), HeartbeatPage::max_dims);
+  page->dims = static_cast<int64_t>(dims);
+  std::copy_n(collective.shape.begin(), dims, page->shape.begin());
+  copy_text(collective.operation, page->operation);
+  copy_text(collective.dtype, page->dtype);
+  copy_text(collective.group, page->group);
+  page->version.store(version + 2, std::memory_order_release);
+}
+
+BeatWait::BeatWait(int64_t sequence) : page_(own_heartbeat()) {
+  if (page_ != nullptr) page_->waits_in.store(sequence == 0 ? -1 : sequence, std::memory_order_relaxed);
+}
+
+BeatWait::~BeatWait() {
+  if (page_ == nullptr) return;
+  page_->waits_in.store(0, std::memory_order_relaxed);
+  page_->beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace accelerate::base

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank shows of itself while it runs, in memory that its launcher maps too: a file that
+// ACCELERATE_HEARTBEAT_FILE names. Writing is a few stores; without the variable nothing is written.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace accelerate::base {
+
+/// An operation that ranks carry out together.
+struct Collective {
+  std::string_view operation{};  ///< "all_reduce"
+  std::string_view group{};
+  int64_t sequence = 0;  ///< counts the operations of the group from 1
+  std::string_view dtype{};
+  std::span<const int64_t> shape{};
+};
+
+/// The file as it lies in memory. Zeros mean: no rank has come yet.
+struct HeartbeatPage {
+  static constexpr size_t max_dims = 8;
+
+  std::atomic<uint64_t> beats;    ///< changes whenever the rank gets on
+  std::atomic<int64_t> step;      ///< backward() so far
+  std::atomic<int64_t> waits_in;  ///< sequence of the operation that is waited for; 0: none, -1: a message
+  std::atomic<uint64_t> version;  ///< of what follows; odd while it is written
+  int64_t sequence;
+  int64_t dims;
+  std::array<int64_t, max_dims> shape;
+  std::array<char, 24> operation;
+  std::array<char, 16> dtype;
+  std::array<char, 56> group;
+};
+
+/// A page as a value.
+struct Heartbeat {
+  uint64_t beats = 0;
+  int64_t step = 0;
+  int64_t waits_in = 0;
+  int64_t sequence = 0;  ///< of the last operation that was begun; 0: none
+  std::string call{};    ///< "all_reduce, operation 41 of world ([1024] float32)"
+
+  bool operator==(const Heartbeat&) const = default;
+};
+
+/// A consistent look; the call is empty where none was begun or the writer never rested.
+Heartbeat read(const HeartbeatPage& page);
+
+/// This process's page; null where nobody asked for it. Mapped at the first call.
+HeartbeatPage* own_heartbeat();
+
+// For the library, each on any thread. Without a page they do nothing.
+void beat_step();
+void beat_begun(const Collective& collective);
+/// From a wait's begin to its end, whatever its end.
+class BeatWait {
+ public:
+  /// sequence   0: of a message, which has none
+  explicit BeatWait(int64_t sequence);
+  ~BeatWait();
+  BeatWait(const BeatWait&) = delete;
+  BeatWait& operator=(const BeatWait&) = delete;
+
+ private:
+  HeartbeatPage* page_;
+};
+
+}  // namespace accelerate::base

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/output_options.hpp"
+
+#include <algorithm>
+
+#include "launch/plan/error.hpp"
+
+namespace accelerate::launch {
+
+bool goes_to_log(const OutputOptions& options, int64_t local_rank, size_t stream) {
+  return !options.log_dir.empty() && (options.tee.has(local_rank, stream) || options.redirects.has(local_rank, stream));
+}
+
+bool is_shown(const OutputOptions& options, int64_t local_rank, size_t stream) {
+  const auto& ranks = options.local_ranks;
+  if (ranks && std::find(ranks->begin(), ranks->end(), local_rank) == ranks->end()) return false;
+  return !goes_to_log(options, local_rank, stream) || options.tee.has(local_rank, stream);
+}
+
+OutputOptions output_options(const LaunchOptions& given) {
+  OutputOptions options{.log_dir = given.log_dir.value_or(""),
+                        .labels = given.label.value_or(false),
+                        .debug = given.settings.debug.value_or(false)};
+  if ((given.tee || given.redirects) && !given.log_dir) {
+    fail(ErrorKind::usage, "--{} is {}, but there is no --log_dir for the files; give one",
+         given.tee ? "tee" : "redirects", given.tee ? *given.tee : *given.redirects);
+  }
+  if (given.redirects) options.tee = StreamChoice::none();
+  if (given.tee) options.tee = StreamChoice::parse(*given.tee).value();
+  if (given.redirects) options.redirects = StreamChoice::parse(*given.redirects).value();
+  if (given.local_ranks_filter) options.local_ranks = parse_rank_filter(*given.local_ranks_filter);
+  return options;
+}
+
+}  // namespace accelerate::launch

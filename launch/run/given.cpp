@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/given.hpp"
+
+#include <fmt/format.h>
+
+#include "launch/plan/shell.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+/// Who knows these can join the job.
+bool is_secret(std::string_view name) { return name == "ACCELERATE_JOB_ID" || name.starts_with("PMIX_"); }
+
+}  // namespace
+
+std::string what_it_was_given(const WorkerPlan& worker, pid_t pid, const env::Variables& inherited) {
+  std::string text = fmt::format("accelerate_launch: rank {} is process {}:", worker.rank, pid);
+  for (const auto& [name, value] : worker.environment) {
+    if (env::find(inherited, name) == value) continue;
+    text += fmt::format(" {}={}", name, is_secret(name) ? "..." : launch::quoted(value));
+  }
+  return fmt::format("{} {}\n", text, launch::quoted(worker.command));
+}
+
+}  // namespace accelerate::launch

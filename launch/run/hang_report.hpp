@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is missing where ranks stand still.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "accelerate/base/heartbeat.hpp"
+
+namespace accelerate::launch {
+
+/// A rank that runs, as far as it shows itself.
+struct StillRank {
+  int64_t rank = 0;
+  pid_t pid = -1;
+  base::Heartbeat beat{};
+  std::string does{};  ///< "is stopped", "computes" or "waits"
+};
+
+/// The ranks that the others wait for: those that wait in no operation; where all do, those that are behind the one
+/// that is farthest. None where nobody waits. Pure.
+std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks);
+
+/// "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in all_reduce, operation 41 of world ([1024]
+/// float32)". Pure.
+std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::milliseconds still);
+
+/// One line for each: "accelerate_launch: worker 1 (pid 12) computes; it made 7 steps, its last operation is ...".
+/// Pure.
+std::string hang_lines(const std::vector<StillRank>& ranks);
+
+}  // namespace accelerate::launch

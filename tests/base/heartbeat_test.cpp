@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/base/heartbeat.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <functional>
+#include <string>
+
+#include "tests/launch/scratch.hpp"
+
+using accelerate::base::Heartbeat;
+using accelerate::base::HeartbeatPage;
+namespace base = accelerate::base;
+
+namespace {
+
+/// What a process shows that did this.
+Heartbeat shown_by(const std::function<void()>& work) {
+  const testing::Scratch scratch;
+  const std::string path = scratch.path + "/page";
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(ftruncate(file, sizeof(HeartbeatPage)) == 0);
+  const void* memory = mmap(nullptr, sizeof(HeartbeatPage), PROT_READ, MAP_SHARED, file, 0);
+  REQUIRE(memory != MAP_FAILED);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    setenv("ACCELERATE_HEARTBEAT_FILE", path.c_str(), 1);
+    work();
+    _exit(0);
+  }
+  waitpid(pid, nullptr, 0);
+  close(file);
+  return base::read(*static_cast<const HeartbeatPage*>(memory));
+}
+
+}  // namespace
+
+TEST_CASE("a rank that has not come shows nothing") {
+  CHECK(shown_by([] {}) == Heartbeat{});
+}
+
+TEST_CASE("steps, the last operation and the wait for it are shown") {
+  const std::array<int64_t, 2> shape{64, 12};
+  const auto beat = shown_by([&] {
+    base::beat_step();
+    base::beat_begun({.operation = "all_gather", .group = "world", .sequence = 41, .dtype = "float32", .shape = shape});
+    new base::BeatWait(41);  // and killed in it
+  });
+  CHECK(beat == Heartbeat{.beats = 2,
+                          .step = 1,
+                          .waits_in = 41,
+                          .sequence = 41,
+                          .call = "all_gather, operation 41 of world ([64, 12] float32)"});
+}
+
+TEST_CASE("the end of a wait is a sign of life; a message and an operation without a tensor have fewer words") {
+  const auto beat = shown_by([] {
+    base::beat_begun({.operation = "barrier", .group = "world", .sequence = 1});
+    { const base::BeatWait wait(1); }
+    new base::BeatWait(0);
+  });
+  CHECK(beat.beats == 2);
+  CHECK(beat.waits_in == -1);
+  CHECK(beat.call == "barrier, operation 1 of world");
+}
+
+TEST_CASE("long names and many dimensions are cut, and a file that is no page is left alone") {
+  const std::array<int64_t, 12> shape{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const auto beat = shown_by([&] {
+    base::beat_begun(
+        {.operation = "x", .group = std::string(200, 'g'), .sequence = 1, .dtype = "bool", .shape = shape});
+  });
+  CHECK(beat.call == "x, operation 1 of " + std::string(55, 'g') + " ([1, 2, 3, 4, 5, 6, 7, 8] bool)");
+  CHECK(shown_by([] {
+          setenv("ACCELERATE_HEARTBEAT_FILE", "/dev/null", 1);
+          base::beat_step();
+        }) == Heartbeat{});
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/output_options.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using accelerate::launch::goes_to_log;
+using accelerate::launch::is_shown;
+using accelerate::launch::LaunchError;
+using accelerate::launch::LaunchOptions;
+using accelerate::launch::output_options;
+using accelerate::launch::parse_rank_filter;
+using accelerate::launch::StreamChoice;
+
+namespace {
+
+/// "L" logged, "S" shown, of stdout and stderr of a rank: "LS L-".
+std::string ways(const LaunchOptions& given, int64_t rank) {
+  const auto options = output_options(given);
+  std::string text;
+  for (size_t stream = 0; stream < 2; ++stream) {
+    text += stream == 0 ? "" : " ";
+    text += goes_to_log(options, rank, stream) ? "L" : "-";
+    text += is_shown(options, rank, stream) ? "S" : "-";
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("streams are chosen as torchrun's options do") {
+  const auto has = [](const char* text, int64_t rank) {
+    const auto choice = StreamChoice::parse(text);
+    REQUIRE(choice);
+    return 2 * int{choice->has(rank, 1)} + int{choice->has(rank, 0)};
+  };
+  for (int streams = 0; streams < 4; ++streams) CHECK(has(std::to_string(streams).c_str(), 7) == streams);
+  CHECK(has("0:3,1:0,2:1", 0) == 3);
+  CHECK(has("0:3,1:0,2:1", 1) == 0);
+  CHECK(has("0:3,1:0,2:1", 2) == 1);
+  CHECK(has("0:3,1:0,2:1", 3) == 0);
+  for (const char* wrong : {"", "4", "-1", "all", "0:", ":3", "0:3,", "0:4", "-1:3", "0:3 1:0", "3,1"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(StreamChoice::parse(wrong));
+  }
+}
+
+TEST_CASE("a list of ranks is numbers") {
+  CHECK(parse_rank_filter("0,12") == std::vector<int64_t>{0, 12});
+  for (const char* wrong : {"", ",", "0,", "a", "-1", "0-3"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(parse_rank_filter(wrong));
+  }
+}
+
+TEST_CASE("without a folder everything is shown; with one everything is in the files too") {
+  CHECK(ways({}, 0) == "-S -S");
+  CHECK(ways({.log_dir = "d"}, 0) == "LS LS");
+}
+
+TEST_CASE("what is neither teed nor redirected is shown, as under torchrun") {
+  CHECK(ways({.log_dir = "d", .tee = "1"}, 0) == "LS -S");
+  CHECK(ways({.log_dir = "d", .redirects = "3"}, 0) == "L- L-");
+  CHECK(ways({.log_dir = "d", .redirects = "2"}, 0) == "-S L-");
+  CHECK(ways({.log_dir = "d", .tee = "1", .redirects = "3"}, 0) == "LS L-");
+  CHECK(ways({.log_dir = "d", .tee = "0:3,1:0"}, 1) == "-S -S");
+}
+
+TEST_CASE("ranks that are not asked for are in their files only") {
+  CHECK(ways({.log_dir = "d", .local_ranks_filter = "0,2"}, 1) == "L- L-");
+  CHECK(ways({.log_dir = "d", .local_ranks_filter = "0,2"}, 2) == "LS LS");
+  CHECK(ways({.local_ranks_filter = "0"}, 1) == "-- --");
+}
+
+TEST_CASE("files without a folder are refused") {
+  CHECK_THROWS_WITH_AS(output_options({.tee = "3"}),
+                       "accelerate_launch: --tee is 3, but there is no --log_dir for the files; give one", LaunchError);
+  CHECK_THROWS_WITH_AS(output_options({.redirects = "0:1"}),
+                       "accelerate_launch: --redirects is 0:1, but there is no --log_dir for the files; give one",
+                       LaunchError);
+}

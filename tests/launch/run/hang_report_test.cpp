@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/hang_report.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using accelerate::base::Heartbeat;
+using accelerate::launch::hang_cause;
+using accelerate::launch::hang_lines;
+using accelerate::launch::missing_ranks;
+using accelerate::launch::StillRank;
+using std::chrono::seconds;
+
+namespace {
+
+StillRank waiting(int64_t rank, int64_t sequence) {
+  return {.rank = rank,
+          .pid = 100,
+          .beat = {.beats = 9,
+                   .step = 7,
+                   .waits_in = sequence,
+                   .sequence = sequence,
+                   .call = "call " + std::to_string(sequence)},
+          .does = "waits"};
+}
+
+StillRank working(int64_t rank, int64_t sequence) {
+  auto one = waiting(rank, sequence);
+  one.beat.waits_in = 0;
+  one.does = "computes";
+  return one;
+}
+
+const StillRank not_come{.rank = 3, .pid = 100, .beat = {}, .does = "is stopped"};
+
+}  // namespace
+
+TEST_CASE("who waits in nothing is missing, else who is behind the farthest") {
+  CHECK(missing_ranks({waiting(0, 41), working(1, 40), waiting(2, 41)}) == std::vector<int64_t>{1});
+  CHECK(missing_ranks({waiting(0, 41), waiting(1, 39), waiting(2, 40)}) == std::vector<int64_t>{1, 2});
+  CHECK(missing_ranks({waiting(0, 41), not_come}) == std::vector<int64_t>{3});
+  CHECK(missing_ranks({working(0, 3), working(1, 3)}).empty());
+  CHECK(missing_ranks({waiting(0, 3), waiting(1, 3)}).empty());
+  CHECK(missing_ranks({}).empty());
+}
+
+TEST_CASE("the cause names who is missing and what the others wait in") {
+  CHECK(hang_cause({waiting(0, 41), working(1, 40), waiting(2, 41)}, seconds(30)) ==
+        "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in call 41");
+  CHECK(hang_cause({waiting(0, 2), working(1, 1), not_come}, seconds(30)) ==
+        "no rank has moved for 30 s; workers 1 and 3 are missing, worker 0 waits in call 2");
+  CHECK(hang_cause({working(0, 1)}, std::chrono::milliseconds(500)) == "no rank has moved for 0.5 s");
+}
+
+TEST_CASE("each rank's line says what it does and how far it is") {
+  auto message = waiting(1, 5);
+  message.beat.waits_in = -1;
+  CHECK(hang_lines({waiting(0, 41), message, working(2, 40), not_come}) ==
+        "accelerate_launch: worker 0 (pid 100) waits; it made 7 steps and waits in call 41\n"
+        "accelerate_launch: worker 1 (pid 100) waits; it made 7 steps and waits for a message\n"
+        "accelerate_launch: worker 2 (pid 100) computes; it made 7 steps and is after call 40\n"
+        "accelerate_launch: worker 3 (pid 100) is stopped; it has not come to its first operation\n");
+}
