@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/env/parse.hpp"
 #include "launch/pmix/server.hpp"
 #include "launch/run/announce.hpp"
 #include "launch/run/error_files.hpp"

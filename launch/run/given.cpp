@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "accelerate/env/parse.hpp"
 #include "launch/plan/shell.hpp"
 
 namespace accelerate::launch {
