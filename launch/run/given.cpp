@@ -18,9 +18,9 @@ std::string what_it_was_given(const WorkerPlan& worker, pid_t pid, const env::Va
   std::string text = fmt::format("accelerate_launch: rank {} is process {}:", worker.rank, pid);
   for (const auto& [name, value] : worker.environment) {
     if (env::find(inherited, name) == value) continue;
-    text += fmt::format(" {}={}", name, is_secret(name) ? "..." : launch::quoted(value));
+    text += fmt::format(" {}={}", name, is_secret(name) ? "..." : for_shell(value));
   }
-  return fmt::format("{} {}\n", text, launch::quoted(worker.command));
+  return fmt::format("{} {}\n", text, for_shell(worker.command));
 }
 
 }  // namespace accelerate::launch
