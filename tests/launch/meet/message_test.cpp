@@ -7,13 +7,8 @@ using namespace accelerate::launch;
 
 namespace {
 
-const Hello kHello{.version = "0.1.0",
-                   .job_id = "ab12",
-                   .host = "gpu-b",
-                   .machine = 1,
-                   .machines = 2,
-                   .processes = 4,
-                   .ranks = "2,2"};
+const Hello kHello{
+    .version = "0.1.0", .job_id = "ab12", .host = "gpu-b", .machine = 1, .machines = 2, .processes = 4, .ranks = "2,2"};
 
 std::string with(Hello hello) { return mismatch(kHello, hello).value_or(""); }
 
@@ -52,11 +47,10 @@ TEST_CASE("messages are taken one by one, and none before its end") {
 }
 
 TEST_CASE("what no launcher says is no message") {
-  for (const char* text :
-       {"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n", "accelerate_launch hello", "accelerate_launch hello\n",
-        "accelerate_launch hello\nmachine 1\nmachines 0\nprocesses 4\n",
-        "accelerate_launch hello\nmachine -1\nmachines 2\nprocesses 4\n",
-        "accelerate_launch hello\nmachine x\nmachines 2\nprocesses 4\n"}) {
+  for (const char* text : {"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n", "accelerate_launch hello",
+                           "accelerate_launch hello\n", "accelerate_launch hello\nmachine 1\nmachines 0\nprocesses 4\n",
+                           "accelerate_launch hello\nmachine -1\nmachines 2\nprocesses 4\n",
+                           "accelerate_launch hello\nmachine x\nmachines 2\nprocesses 4\n"}) {
     CAPTURE(text);
     CHECK_FALSE(read_hello(text));
     CHECK_FALSE(read_welcome(text));
