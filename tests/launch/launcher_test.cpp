@@ -120,9 +120,8 @@ TEST_CASE("a port in use is refused when asked for") {
   const auto ran = Child(launcher({"--num_processes", "1", "--main_process_port", port, "true"})).wait();
   close(holder);
   CHECK(ran.code == 1);
-  CHECK(ran.err == "accelerate_launch: --main_process_port " + port +
-                       " is in use on 127.0.0.1 by plain_tests (pid " + std::to_string(getpid()) +
-                       "); give another, or 0 for a free one\n");
+  CHECK(ran.err == "accelerate_launch: --main_process_port " + port + " is in use on 127.0.0.1 by plain_tests (pid " +
+                       std::to_string(getpid()) + "); give another, or 0 for a free one\n");
 }
 
 TEST_CASE("signals reach the ranks, and their end is the launcher's") {
