@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are killed at random, ten times: the launcher starts them again, they go on from their checkpoints, and the
+"""Ranks that are killed at random, again and again: the launcher starts them again, they go on from their checkpoints, and the
 trained weights are those of a run that nobody disturbed, to the last bit.
 
-restarts.py FOLDER LAUNCHER EXAMPLE DATA
+restarts.py FOLDER LAUNCHER EXAMPLE DATA KILLS
 """
 import os
 import random
@@ -13,16 +13,16 @@ import sys
 import time
 from pathlib import Path
 
-KILLS = 10
 LIFE = 10.5  # seconds: the launcher gives up on a program whose starts again and again last less than ten
-folder, launcher, example, data = Path(sys.argv[1]), *sys.argv[2:5]
+folder, launcher, example, data, KILLS = Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5])
+EPOCHS = 3 * KILLS  # that many lives on a machine that takes 4 s and more for one
 shutil.rmtree(folder, ignore_errors=True)
 folder.mkdir(parents=True)
 
 
 def command(project, restarts):
     return [launcher, "--cpu", "--num_processes", "2", "--main_process_port", "0", "--max_restarts", str(restarts), example,
-            "--data-dir", data, "--project-dir", str(project), "--epochs", "12", "--checkpointing_steps", "5",
+            "--data-dir", data, "--project-dir", str(project), "--epochs", str(EPOCHS), "--checkpointing_steps", "5",
             "--resume"]
 
 
