@@ -4,13 +4,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "accelerate/archive/folder.hpp"
+#include "accelerate/checkpoint/in_parallel.hpp"
 #include "accelerate/checkpoint/members.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
@@ -234,22 +233,13 @@ std::optional<std::string> verify(const fs::path& folder) {
   if (auto wrong = archive::what_is_wrong(folder, /*verify=*/false)) return wrong;
   const auto files = archive::manifest_of(folder, "load").files;
   std::vector<std::string> wrong(files.size());
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < files.size(); i = next++) {
-      try {
-        if (auto one = archive::what_is_wrong_with(files[i], folder, /*verify=*/true)) wrong[i] = *std::move(one);
-      } catch (const Error& error) {
-        wrong[i] = error.what();
-      }
+  in_parallel(files.size(), [&](size_t i) {
+    try {
+      if (auto one = archive::what_is_wrong_with(files[i], folder, /*verify=*/true)) wrong[i] = *std::move(one);
+    } catch (const Error& error) {
+      wrong[i] = error.what();
     }
-  };
-  {
-    std::vector<std::jthread> threads;
-    const size_t most = std::min<size_t>({files.size(), std::max(1U, std::thread::hardware_concurrency()), 8});
-    for (size_t i = 1; i < most; ++i) threads.emplace_back(work);
-    work();
-  }
+  });
   const auto found = std::find_if(wrong.begin(), wrong.end(), [](const auto& text) { return !text.empty(); });
   return found == wrong.end() ? std::nullopt : std::optional(*found);
 }

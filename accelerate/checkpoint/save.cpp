@@ -12,6 +12,7 @@
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/new_file.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/checkpoint/agree.hpp"
 #include "accelerate/checkpoint/write.hpp"
 
 namespace accelerate::checkpoint {
@@ -25,26 +26,6 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view called = "save_state";
 constexpr const char* library = "accelerate-cpp 0.1";
-
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception of an unknown type";
-  }
-}
-
-template <typename Function>
-std::exception_ptr attempt(const Function& function) {
-  try {
-    function();
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
 
 void append(Manifest& whole, Manifest part) {
   std::move(part.files.begin(), part.files.end(), std::back_inserter(whole.files));
@@ -148,16 +129,7 @@ bool Saver::busy() const {
 }
 
 void Saver::agree(const std::exception_ptr& mine, std::string_view doing) const {
-  if (group_.size() == 1) {
-    if (mine) std::rethrow_exception(mine);
-    return;
-  }
-  const auto all = group_.all_gather_bytes(mine ? text_of(mine) : "");
-  if (mine) std::rethrow_exception(mine);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    base::fail(ErrorKind::io, group_.place(), called, "{}: rank {} failed: {}", doing, rank, all[rank]);
-  }
+  checkpoint::agree(group_, mine, called, doing);
 }
 
 bool Saver::ready(const SaveOptions& options) {

@@ -2,17 +2,15 @@
 #include "accelerate/checkpoint/write.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <functional>
 #include <iterator>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "accelerate/archive/checksum.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
+#include "accelerate/checkpoint/in_parallel.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
@@ -150,35 +148,6 @@ archive::ManifestFile carry_out(const std::filesystem::path& folder, const Job& 
   return {job.name, sink.written(), sink.checksum()};
 }
 
-// As many threads as there are processors; the largest files come first in the list. The first failure counts.
-std::vector<archive::ManifestFile> carry_out_all(const std::filesystem::path& folder, const std::vector<Job>& jobs,
-                                                 bool durable, std::string_view operation) {
-  std::vector<archive::ManifestFile> files(jobs.size());
-  std::vector<std::exception_ptr> failures(jobs.size());
-  std::atomic<size_t> next{0};
-  std::atomic<bool> failed{false};
-  const auto work = [&] {
-    for (size_t i = next++; i < jobs.size() && !failed; i = next++) {
-      try {
-        files[i] = carry_out(folder, jobs[i], durable, operation);
-      } catch (...) {
-        failures[i] = std::current_exception();
-        failed = true;
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    const size_t most = std::min<size_t>({jobs.size(), std::max(1U, std::thread::hardware_concurrency()), 8});
-    for (size_t i = 1; i < most; ++i) threads.emplace_back(work);
-    work();
-  }
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-  return files;
-}
-
 }  // namespace
 
 Manifest write(const std::filesystem::path& folder, const Content& content, const Part& part,
@@ -194,7 +163,9 @@ Manifest write(const std::filesystem::path& folder, const Content& content, cons
   }
   for (Job& job : of_rank.own(part)) jobs.push_back(std::move(job));
   Manifest manifest;
-  manifest.files = carry_out_all(folder, jobs, part.durable, operation);
+  manifest.files.resize(jobs.size());
+  in_parallel(jobs.size(),  // the largest files come first in the list
+              [&](size_t i) { manifest.files[i] = carry_out(folder, jobs[i], part.durable, operation); });
   for (Job& job : jobs) {
     manifest.parts.push_back({job.kind, job.index, {job.name}});
     std::move(job.ranges.begin(), job.ranges.end(), std::back_inserter(manifest.ranges));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/checkpointing.hpp"
 
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/checkpoint/agree.hpp"
 #include "accelerate/checkpoint/read.hpp"
 #include "accelerate/prepared/content.hpp"
 #include "accelerate/prepared/model.hpp"
@@ -16,29 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string told(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 // Runs it on this rank; what any of them throws is an exception on all.
 void together(const comm::Group& group, std::string_view operation, const std::function<void()>& run) {
-  std::exception_ptr mine;
-  try {
-    run();
-  } catch (...) {
-    mine = std::current_exception();
-  }
-  const auto all = group.size() == 1 ? std::vector<std::string>{} : group.all_gather_bytes(mine ? told(mine) : "");
-  if (mine) std::rethrow_exception(mine);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) {
-      base::fail(ErrorKind::io, group.place(), operation, "rank {} failed: {}", rank, all[rank]);
-    }
-  }
+  checkpoint::agree(group, checkpoint::attempt(run), operation);
 }
 
 bool is_checkpoint(const fs::path& folder) {

@@ -268,12 +268,13 @@ void check_content(Shared& shared, const std::vector<CustomObject>& customs, con
 
 void apply_content(Shared& shared, const std::vector<CustomObject>& customs, const checkpoint::Read& read) {
   const Content& content = read.content;
+  std::unordered_map<std::string_view, const at::Tensor*> masters;
+  for (const auto& [name, master] : content.masters) masters.emplace(name, &master);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     copy(match(model, content.models[static_cast<size_t>(model.index())]));
     for (const auto& [name, parameter] : model.parameters()) {
-      for (const auto& [master_name, master] : content.masters) {
-        if (master_name == name_in(model, name)) shared.masters.set(parameter, master);
-      }
+      const auto found = masters.find(name_in(model, name));
+      if (found != masters.end()) shared.masters.set(parameter, *found->second);
     }
   }
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {

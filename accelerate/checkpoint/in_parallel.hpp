@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace accelerate::checkpoint {
+
+/// Calls run(i) for i from 0 to count - 1, on as many threads as there are processors, at most 8; the first ones begin
+/// first. After a failure no more are begun; that of the lowest i is rethrown when all have ended.
+template <typename Run>
+void in_parallel(size_t count, const Run& run) {
+  std::vector<std::exception_ptr> failures(count);
+  std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+  const auto work = [&] {
+    for (size_t i = next++; i < count && !failed; i = next++) {
+      try {
+        run(i);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const size_t most = std::min<size_t>({count, std::max(1U, std::thread::hardware_concurrency()), 8});
+    for (size_t i = 1; i < most; ++i) threads.emplace_back(work);
+    work();
+  }
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace accelerate::checkpoint
