@@ -135,7 +135,7 @@ std::string write_manifest(const Manifest& manifest) {
                              {"world_size", manifest.world_size},
                              {"step", manifest.step},
                              {"epoch", manifest.epoch},
-                             {"checksums", "xxh3-64"},
+                             {"checksums", checksum_kind},
                              {"files", files},
                              {"parts", parts},
                              {"ranges", ranges}};

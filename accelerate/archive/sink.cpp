@@ -20,7 +20,7 @@ FileSink::FileSink(std::filesystem::path path, std::string_view operation)
 }
 
 void FileSink::write(std::string_view bytes) {
-  constexpr size_t most = size_t{1} << 30;  // Linux takes less than 2 GiB in one call
+  constexpr size_t most = size_t{256} << 10;  // the checksum finds in the cache what was just written
   while (!bytes.empty()) {
     const ssize_t taken = ::write(file_.get(), bytes.data(), std::min(bytes.size(), most));
     if (taken < 0 && errno == EINTR) continue;

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "accelerate/archive/folder.hpp"
-#include "accelerate/checkpoint/in_parallel.hpp"
 #include "accelerate/checkpoint/members.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
@@ -227,21 +226,6 @@ class Reader {
 
 Read read(const fs::path& folder, int64_t rank, c10::DeviceType accelerator, std::string_view operation) {
   return Reader(folder, rank, accelerator, operation).run();
-}
-
-std::optional<std::string> verify(const fs::path& folder) {
-  if (auto wrong = archive::what_is_wrong(folder, /*verify=*/false)) return wrong;
-  const auto files = archive::manifest_of(folder, "load").files;
-  std::vector<std::string> wrong(files.size());
-  in_parallel(files.size(), [&](size_t i) {
-    try {
-      if (auto one = archive::what_is_wrong_with(files[i], folder, /*verify=*/true)) wrong[i] = *std::move(one);
-    } catch (const Error& error) {
-      wrong[i] = error.what();
-    }
-  });
-  const auto found = std::find_if(wrong.begin(), wrong.end(), [](const auto& text) { return !text.empty(); });
-  return found == wrong.end() ? std::nullopt : std::optional(*found);
 }
 
 }  // namespace accelerate::checkpoint

@@ -28,7 +28,4 @@ struct Read {
 [[nodiscard]] Read read(const std::filesystem::path& folder, int64_t rank, c10::DeviceType accelerator,
                         std::string_view operation);
 
-/// What is wrong with a whole checkpoint, in a sentence; its checksums are made by several threads. None: nothing.
-[[nodiscard]] std::optional<std::string> verify(const std::filesystem::path& folder);
-
 }  // namespace accelerate::checkpoint

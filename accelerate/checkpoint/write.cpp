@@ -10,7 +10,7 @@
 #include "accelerate/archive/checksum.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
-#include "accelerate/checkpoint/in_parallel.hpp"
+#include "accelerate/base/in_parallel.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
@@ -164,7 +164,7 @@ Manifest write(const std::filesystem::path& folder, const Content& content, cons
   for (Job& job : of_rank.own(part)) jobs.push_back(std::move(job));
   Manifest manifest;
   manifest.files.resize(jobs.size());
-  in_parallel(jobs.size(),  // the largest files come first in the list
+  base::in_parallel(jobs.size(),  // the largest files come first in the list
               [&](size_t i) { manifest.files[i] = carry_out(folder, jobs[i], part.durable, operation); });
   for (Job& job : jobs) {
     manifest.parts.push_back({job.kind, job.index, {job.name}});

@@ -37,7 +37,7 @@ void check_whole(const fs::path& folder, bool verify) {
               folder.string(), archive::manifest_name);
     return;
   }
-  const auto wrong = verify ? checkpoint::verify(folder) : archive::what_is_wrong(folder, false);
+  const auto wrong = archive::what_is_wrong(folder, verify);
   if (!wrong) return;
   std::string remedy;
   try {

@@ -46,6 +46,6 @@ serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, {torch.g
       {"save": save, "save-durable": save_durable,
        "load": lambda: accelerator.load_state(folder / "whole"),
        "torch.load": lambda: weights.load_state_dict(torch.load(folder / "weights.bin", weights_only=True)),
-       "torch.load mmap": lambda: weights.load_state_dict(torch.load(folder / "weights.bin", weights_only=True, mmap=True)),
+       "torch.load-mmap": lambda: weights.load_state_dict(torch.load(folder / "weights.bin", weights_only=True, mmap=True)),
        "safetensors": lambda: weights.load_state_dict(load_file(folder / "model.safetensors"))})
 shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -35,6 +36,29 @@ TEST_CASE("a file takes bytes in pieces, counts them and knows their checksum, w
   CHECK(sink.checksum() == checksum_of("hello world"));
   CHECK(checksum_of("hello world") == "d447b1ea40e6988b");
   CHECK(MappedFile(folder.path / "f", "load").text() == "hello world");
+}
+
+TEST_CASE("a checksum is the same for bytes in pieces and at once, and another for any other bytes") {
+  const size_t block = size_t{4} << 20;
+  for (const size_t size : {size_t{0}, block - 1, block, block + 1, 2 * block, 2 * block + 12345}) {
+    CAPTURE(size);
+    std::string bytes(size, ' ');
+    for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 7 + i / 251);
+    Checksum pieces;
+    for (size_t at = 0; at < size; at += 1'000'003) pieces.add(std::string_view(bytes).substr(at, 1'000'003));
+    const std::string whole = checksum_of(bytes);
+    CHECK(pieces.text() == whole);
+    for (const size_t at : {size_t{0}, size / 2, size - 1}) {
+      if (size == 0) continue;
+      bytes[at] ^= 1;
+      CHECK(checksum_of(bytes) != whole);
+      bytes[at] ^= 1;
+    }
+    if (size >= 2 * block) {  // blocks that change places
+      std::swap_ranges(bytes.begin(), bytes.begin() + block, bytes.begin() + block);
+      CHECK(checksum_of(bytes) != whole);
+    }
+  }
 }
 
 TEST_CASE("a file that is there already, or cannot be made, is not written to") {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace accelerate::checkpoint {
+namespace accelerate::base {
 
 /// Calls run(i) for i from 0 to count - 1, on as many threads as there are processors, at most 8; the first ones begin
 /// first. After a failure no more are begun; that of the lowest i is rethrown when all have ended.
@@ -38,4 +38,4 @@ void in_parallel(size_t count, const Run& run) {
   }
 }
 
-}  // namespace accelerate::checkpoint
+}  // namespace accelerate::base

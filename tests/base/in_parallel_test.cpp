@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/base/in_parallel.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+using accelerate::base::in_parallel;
+
+TEST_CASE("each job runs once") {
+  std::vector<std::atomic<int>> runs(1000);
+  in_parallel(runs.size(), [&](size_t i) { ++runs[i]; });
+  for (const auto& count : runs) CHECK(count == 1);
+  in_parallel(0, [](size_t) { FAIL("there was none"); });
+}
+
+TEST_CASE("the failure of the lowest job is thrown when all have ended, and no more are begun") {
+  std::atomic<int> begun{0}, ended{0};
+  std::string said;
+  try {
+    in_parallel(1000, [&](size_t i) {
+      ++begun;
+      if (i < 2) {
+        ++ended;
+        throw std::runtime_error("job " + std::to_string(i));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the failing ones get their turn
+      ++ended;
+    });
+  } catch (const std::runtime_error& error) {
+    said = error.what();
+  }
+  CHECK(said == "job 0");
+  CHECK(begun == ended);
+  CHECK(begun < 1000);
+}
