@@ -104,8 +104,9 @@ void Accelerator::check_loss(const at::Tensor& loss) {
   ++backwards_;
   if (stop_at_nan_loss_ && loss.isnan().item<bool>()) {
     base::fail(ErrorKind::data, place(), "backward",
-               "the loss of backward() number {} is nan, must be a number; look at this batch and at the learning rate",
-               backwards_);
+               "the loss of step {} (call {} of backward()) is nan, must be a number; look at this batch and at the "
+               "learning rate",
+               shared_->steps + 1, backwards_);
   }
 }
 

@@ -59,6 +59,107 @@ TEST_CASE("windows end every k micro-batches and with the loader's last batch") 
   CHECK(syncs(6, 4, true, 1) == ends_at(6, {4, 6}));
 }
 
+TEST_CASE("sync_gradients() is true at first, stays as the last micro-batch left it, and can be set") {
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  CHECK(accelerator.sync_gradients());
+  { const auto first = accelerator.accumulate(); }
+  CHECK_FALSE(accelerator.sync_gradients());
+  { const auto last = accelerator.accumulate(); }
+  CHECK(accelerator.sync_gradients());
+  accelerator.set_sync_gradients(false);
+  CHECK_FALSE(accelerator.sync_gradients());
+}
+
+TEST_CASE(
+    "a call of accumulate() is one micro-batch for all the models it is given; a call for each model is one each") {
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 4});
+  auto [a, b] = accelerator.prepare(OneWeight(), OneWeight());
+  std::vector<bool> together, one_by_one, nested;
+  for (int i = 0; i < 4; ++i) {
+    auto window = accelerator.accumulate(a, b);
+    together.push_back(accelerator.sync_gradients());
+  }
+  for (int i = 0; i < 2; ++i) {
+    for (const auto& model : {a, b}) {
+      auto window = accelerator.accumulate(model);
+      one_by_one.push_back(accelerator.sync_gradients());
+    }
+    auto outer = accelerator.accumulate(a);
+    auto inner = accelerator.accumulate(b);
+    nested.push_back(accelerator.sync_gradients());
+  }
+  CHECK(together == std::vector<bool>{false, false, false, true});
+  CHECK(one_by_one == std::vector<bool>{false, false, false, false});
+  CHECK(nested == std::vector<bool>{true, true});
+}
+
+TEST_CASE("with one process no_sync changes nothing: gradients and steps are those of a loop without it") {
+  Accelerator accelerator({.cpu = true});
+  OneWeight net, plain;
+  auto [model, optimizer, reference, of_reference] = accelerator.prepare(
+      net, torch::optim::SGD(net->parameters(), 1.0), plain, torch::optim::SGD(plain->parameters(), 1.0));
+  for (const double x : {1.0, 2.0, 3.0}) {
+    const auto input = torch::full({1}, x, torch::kDouble);
+    {
+      auto local = accelerator.no_sync(model);
+      accelerator.backward(model(input).sum());
+    }
+    accelerator.backward(reference(input).sum());
+    CHECK(net->w.grad().item<double>() == plain->w.grad().item<double>());
+    optimizer.step();
+    of_reference.step();
+    CHECK(net->w.item<double>() == plain->w.item<double>());
+  }
+}
+
+TEST_CASE(
+    "at the end of a window two ranks stand where one process does, however batches are split, dealt and reduced") {
+  // 24 samples, 4 in each round of all ranks, 2 rounds a window; a schedule moves with the optimizer.
+  const auto train = [](int64_t ranks, const AcceleratorOptions& options, int64_t batch_size) {
+    std::vector<double> gradients;  // at the ends of windows
+    on_ranks(
+        ranks,
+        [&](Accelerator& accelerator) {
+          OneWeight net(1.0);
+          torch::optim::SGD sgd(net->parameters(), 0.1);
+          accelerate::optim::ExponentialLR slower(sgd, 0.5);
+          auto [model, optimizer, schedule, loader] = accelerator.prepare(net, sgd, slower, counting(24, batch_size));
+          for (auto& batch : loader) {
+            auto window = accelerator.accumulate(model);
+            accelerator.backward(model(batch.data).square().mean());
+            const auto everywhere = accelerator.gather(net->w.grad().clone());
+            const bool equal = (everywhere == everywhere[0]).all().item<bool>();
+            const bool reduced = accelerator.sync_gradients() || options.accumulation.sync_each_batch;
+            CHECK(equal == (reduced || ranks == 1));
+            if (accelerator.sync_gradients() && accelerator.is_main_process()) {
+              gradients.push_back(everywhere[0].item<double>());
+            }
+            optimizer.step();
+            schedule.step();
+            optimizer.zero_grad();
+          }
+          if (accelerator.is_main_process()) gradients.push_back(net->w.item<double>());
+        },
+        options);
+    return gradients;
+  };
+  const auto reference = train(1, {.cpu = true, .gradient_accumulation_steps = 2}, 4);
+  REQUIRE(reference.size() == 4);
+  for (int bits = 0; bits < 8; ++bits) {
+    const bool split = (bits & 1) != 0, dispatch = (bits & 2) != 0, each_batch = (bits & 4) != 0;
+    CAPTURE(bits);
+    const auto seen = train(2,
+                            {.cpu = true,
+                             .gradient_accumulation_steps = 2,
+                             .accumulation = {.sync_each_batch = each_batch},
+                             .split_batches = split,
+                             .dispatch_batches = dispatch},
+                            split ? 4 : 2);
+    REQUIRE(seen.size() == reference.size());
+    for (size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == doctest::Approx(reference[i]).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("a short last window is divided by its true length, or by k on request") {
   for (const int64_t ranks : {1, 2}) {
     CHECK(weights(6, 4, ShortWindow::true_length, ranks) == std::vector<double>{0, 0, 0, -1, -1, -2});

@@ -328,15 +328,24 @@ TEST_CASE("a scale that reaches its floor is an error with both values") {
                         "rate, or use bf16"));
 }
 
-TEST_CASE("a NaN loss stops on request, with its number; else it is the scaler's affair") {
+TEST_CASE("a NaN loss stops on request, with its step and rank; else it is the scaler's affair") {
   for (const auto precision : {Precision::no, Precision::fp16}) {
-    Accelerator accelerator({.cpu = true, .mixed_precision = precision, .stop_at_nan_loss = true});
-    OneFloat net;
-    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
-    accelerator.backward(model(1.0).sum());
-    CHECK_THROWS_WITH(accelerator.backward(model(std::nan("")).sum()),
-                      doctest::Contains("backward: the loss of backward() number 2 is nan, must be a number; look at "
-                                        "this batch and at the learning rate"));
+    on_ranks(
+        2,
+        [](Accelerator& accelerator) {
+          OneFloat net;
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+          accelerator.backward(model(1.0).sum());
+          optimizer.step();
+          optimizer.zero_grad();
+          if (accelerator.is_main_process()) return;  // it would wait for the other's gradients
+          const auto text = fmt::format(
+              "[rank 1 of 2, {}] backward: the loss of step 2 (call 2 of backward()) is nan, must be a number; look at "
+              "this batch and at the learning rate",
+              accelerator.place().host);
+          CHECK_THROWS_WITH(accelerator.backward(model(std::nan("")).sum()), text.c_str());
+        },
+        {.cpu = true, .mixed_precision = precision, .stop_at_nan_loss = true});
   }
 }
 
