@@ -39,6 +39,63 @@ struct BasicNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(BasicNet);
 
+struct TransformerOptions {
+  int64_t vocabulary = 256;
+  int64_t length = 128;  ///< tokens of a sequence
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t width = 128;
+};
+
+/// x + attention(norm(x)), then x + mlp(norm(x)): [B, T, W] -> [B, T, W]; a token sees those before it.
+struct BlockImpl : torch::nn::Module {
+  BlockImpl(int64_t width, int64_t the_heads)
+      : heads(the_heads),
+        norm1(register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+        qkv(register_module("qkv", torch::nn::Linear(width, 3 * width))),
+        projection(register_module("projection", torch::nn::Linear(width, width))),
+        norm2(register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+        wide(register_module("wide", torch::nn::Linear(width, 4 * width))),
+        narrow(register_module("narrow", torch::nn::Linear(4 * width, width))) {}
+  torch::Tensor forward(torch::Tensor x) {
+    x = x + projection(attention(qkv(norm1(x))));
+    return x + narrow(torch::gelu(wide(norm2(x)), "tanh"));
+  }
+  [[nodiscard]] torch::Tensor attention(const torch::Tensor& qkv_of_all) const {
+    const auto batch = qkv_of_all.size(0), length = qkv_of_all.size(1), width = qkv_of_all.size(2) / 3;
+    const auto parts = qkv_of_all.view({batch, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const auto mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+    return mixed.transpose(1, 2).reshape({batch, length, width});
+  }
+  int64_t heads;
+  torch::nn::LayerNorm norm1;
+  torch::nn::Linear qkv, projection;
+  torch::nn::LayerNorm norm2;
+  torch::nn::Linear wide, narrow;
+};
+TORCH_MODULE(Block);
+
+/// GPT-2's form: tokens [B, T] -> logits [B, T, vocabulary]; the output layer's weight is the embedding's.
+struct TransformerImpl : torch::nn::Module {
+  explicit TransformerImpl(const TransformerOptions& options)
+      : token(register_module("token", torch::nn::Embedding(options.vocabulary, options.width))),
+        position(register_module("position", torch::nn::Embedding(options.length, options.width))),
+        blocks(register_module("blocks", torch::nn::ModuleList())),
+        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})))) {
+    for (int64_t i = 0; i < options.layers; ++i) blocks->push_back(Block(options.width, options.heads));
+    for (const auto& table : {token, position}) torch::nn::init::normal_(table->weight, 0.0, 0.02);
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    auto x = token(tokens) + position->weight.narrow(0, 0, tokens.size(1));
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
+    return torch::linear(norm(x), token->weight);
+  }
+  torch::nn::Embedding token, position;
+  torch::nn::ModuleList blocks;
+  torch::nn::LayerNorm norm;
+};
+TORCH_MODULE(Transformer);
+
 /// A GPU works on after the last step returned.
 inline std::function<void()> finish(const accelerate::Accelerator& accelerator) {
   if (!accelerator.device().is_cuda()) return {};

@@ -4,20 +4,22 @@ import accelerate
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
 from nets import mlp
 from serve import serve
 
 BATCHES, CLASSES = (32, 512), 250
+POWER_SGD = {"matrix_approximation_rank": 4, "start_powerSGD_iter": 2}
 accelerator = accelerate.Accelerator(cpu=True)
 
 
-def cases_of(name, bucket_mb=None):
+def cases_of(name, **how):
+    """how: options of DistributedDataParallel; none: without communication"""
     torch.manual_seed(1)
     net = mlp(*[1024] * 7, CLASSES)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
-    if bucket_mb:
-        accelerator.ddp_handler = DistributedDataParallelKwargs(gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=bucket_mb)
+    if how:
+        accelerator.ddp_handler = DistributedDataParallelKwargs(gradient_as_bucket_view=True, static_graph=True, **how)
         net, optimizer = accelerator.prepare(net, optimizer)
 
     def step_with(batch):
@@ -27,7 +29,7 @@ def cases_of(name, bucket_mb=None):
         def step():
             optimizer.zero_grad()
             loss = F.cross_entropy(net(x), y)
-            accelerator.backward(loss) if bucket_mb else loss.backward()
+            accelerator.backward(loss) if how else loss.backward()
             optimizer.step()
 
         return step
@@ -37,5 +39,7 @@ def cases_of(name, bucket_mb=None):
 
 serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, {dist.get_backend()} on {accelerator.num_processes} "
       f"rank(s), {torch.get_num_threads()} thread(s), AdamW(fused=True), gradient_as_bucket_view, static_graph",
-      cases_of("compute") | cases_of("25MB", 25) | cases_of("4MB", 4))
+      cases_of("compute") | cases_of("25MB", bucket_cap_mb=25) | cases_of("4MB", bucket_cap_mb=4)
+      | cases_of("fp16", comm_hook=DDPCommunicationHookType.FP16)
+      | cases_of("powersgd", comm_hook=DDPCommunicationHookType.POWER_SGD, comm_state_option=POWER_SGD))
 dist.destroy_process_group()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python half of bench/harness.hpp: answers the driver's questions, each rank on a pipe of its own."""
+import functools
 import os
 import time
 
@@ -25,6 +26,11 @@ def seconds_per_step(iterations, step):
 
 def serve(about, cases):
     """cases: name -> step, a function of nothing."""
+    answer(about, {name: functools.partial(seconds_per_step, step=step) for name, step in cases.items()})
+
+
+def answer(about, cases):
+    """cases: name -> a round, a function of the number of steps that returns what is measured."""
     folder = os.environ["ACCELERATE_BENCH_PIPES"]
     rank = int(os.environ.get("RANK", "0"))
     out = None
@@ -34,6 +40,6 @@ def serve(about, cases):
     with open(f"{folder}/{rank}.in") as questions:
         while question := questions.readline():
             name, iterations = question.split()
-            value = seconds_per_step(int(iterations), cases[name])
+            value = cases[name](int(iterations))
             if out:
                 print(value, file=out)

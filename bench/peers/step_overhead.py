@@ -1,32 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate, one rank, the smallest network: its fastest settings for that."""
+"""Hugging Face Accelerate, one rank, the smallest network: its fastest settings for that. Its settings belong to a process,
+so each side is one: step_overhead.py [--mixed_precision bf16] [--gradient_accumulation_steps 4]."""
+import argparse
+
 import accelerate
 import torch
 import torch.nn.functional as F
 from nets import mlp
 from serve import serve
 
-accelerator = accelerate.Accelerator()
+parser = argparse.ArgumentParser()
+parser.add_argument("--mixed_precision", default="no")
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+options = parser.parse_args()
+accelerator = accelerate.Accelerator(**vars(options))
 torch.manual_seed(1)
-net = mlp(16, 16, 10)
-model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01, fused=True))
 x = torch.randn(8, 16).to(accelerator.device)
 y = torch.randint(10, (8,)).to(accelerator.device)
 
 
-deep = mlp(*[16] * 51)
-deep_model, deep_optimizer = accelerator.prepare(deep, torch.optim.Adam(deep.parameters(), lr=1e-3, fused=True))
+def step_of(sizes, optimizer, lr, prepared=True):
+    net = mlp(*sizes).to(accelerator.device)
+    optimizer = optimizer(net.parameters(), lr=lr, fused=True)
+    if prepared:
+        net, optimizer = accelerator.prepare(net, optimizer)
 
-
-def step_of(model, optimizer):
-    def step():
-        optimizer.zero_grad()
-        accelerator.backward(F.cross_entropy(model(x), y))
+    def step():  # zeroed last: within a window Accelerate drops micro-batches otherwise
+        loss = F.cross_entropy(net(x), y)
+        accelerator.backward(loss) if prepared else loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
 
-    return step
+    def window():
+        for _ in range(options.gradient_accumulation_steps):
+            with accelerator.accumulate(net):
+                step()
+
+    return step if options.gradient_accumulation_steps == 1 else window
 
 
+tiny, deep = (16, 16, 10), [16] * 51
 serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, {torch.get_num_threads()} thread(s), "
-      f"SGD and Adam with fused=True, {accelerator.device}",
-      {"step": step_of(model, optimizer), "adam-100": step_of(deep_model, deep_optimizer)})
+      f"SGD and Adam with fused=True, {vars(options)}, {accelerator.device}",
+      {"step": step_of(tiny, torch.optim.SGD, 0.01),
+       "eager": step_of(tiny, torch.optim.SGD, 0.01, prepared=False),
+       "adam-100": step_of(deep, torch.optim.Adam, 1e-3)})

@@ -97,7 +97,16 @@ class RunTest(unittest.TestCase):
         rows = {(name, row.name, bench.unit) for name, bench in load().BENCHES.items() for row in bench.rows}
         for row in [("ddp", "MLP, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
                     ("ddp", "BasicNet, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
+                    ("ddp", "tiny MLP, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
+                    ("ddp", "transformer 4x128, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
+                    ("ddp", "BasicNet, 2 ranks, vs 1 rank", "ms"),
+                    ("memory", "25 M parameters AdamW, peak resident of a process, vs Accelerate", "MB"),
                     ("step_overhead", "tiny MLP, 1 rank, vs Accelerate", "us"),
+                    ("step_overhead", "tiny MLP, 1 rank, vs eager PyTorch", "us"),
+                    ("step_overhead", "tiny MLP, accumulate 4, vs Accelerate", "us"),
+                    ("step_overhead", "tiny MLP, bf16, vs Accelerate", "us"),
+                    ("step_overhead", "100 parameters Adam, vs Python fused", "us"),
+                    ("step_overhead", "100 parameters Adam, vs stock torch::optim", "us"),
                     ("step_overhead", "tiny MLP, prepared, vs hand-written loop", "us"),
                     ("collectives", "all_reduce 1 KB, 2 ranks, mpi, vs torch.distributed gloo", "us")]:
             self.assertIn(row, rows)
