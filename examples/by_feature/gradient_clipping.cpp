@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// gradient_clipping: base.cpp, where the norm of all gradients is at most 1.
+#include <accelerate/accelerate.hpp>
+
+#include "digits.hpp"
+
+int main() {
+  accelerate::Accelerator accelerator;
+  accelerator.set_seed(42);
+
+  auto net = small_net();
+  torch::optim::AdamW adamw(net->parameters(), 1e-2);
+  auto [model, optimizer, loader, test_loader] = accelerator.prepare(net, adamw, train_digits(), test_digits());
+
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    for (auto& [images, labels] : loader) {
+      optimizer.zero_grad();
+      auto loss = torch::nll_loss(model(images), labels);
+      accelerator.backward(loss);
+      accelerator.clip_grad_norm_(model, 1.0);
+      optimizer.step();
+    }
+  }
+  accelerator.print("test accuracy {:.3f}\n", accuracy(accelerator, model, test_loader));
+  return 0;
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program that knows nothing of this library has.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <utility>
+
+/// Measures points as they come: x [B, 2], and how far from the origin each is [B, 1].
+struct Station {
+  std::pair<torch::Tensor, torch::Tensor> measure(int64_t points) {
+    const auto x = torch::rand({points, 2}) * 2 - 1;
+    return {x, x.norm(2, 1, /*keepdim=*/true)};
+  }
+};

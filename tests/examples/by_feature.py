@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of examples/by_feature.
+
+by_feature.py differences FOLDER            each differs from its base only where it speaks of its feature
+by_feature.py run NAME FOLDER COMMAND...    COMMAND (by_feature NAME, on however many ranks) says what it should
+"""
+import difflib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ANY = r"accuracy 0\.\d\d\d"
+# name: how many lines may differ (those that went and those that came); what each place where they do speaks of.
+FEATURES = {
+    "accumulation": (3, r"accumulat"),
+    "accumulation_by_tokens": (9, r"accumulat|kUnknown|tokens"),
+    "character_gpt": (28, r"[Gg]pt|text|tokens|continued|file"),
+    "checkpoint": (14, r"argv|folder|epochs|save_state"),
+    "comm_hook": (4, r"comm_hook"),
+    "cross_validation": (16, r"fold|data::|accelerate::data|held_out|train, test"),
+    "early_stopping": (7, r"stop"),
+    "embedded": (9, r"accelerat"),
+    "find_batch_size": (13, r"batch_size|check_memory"),
+    "gradient_clipping": (1, r"clip_grad_norm_"),
+    "inference": (7, r"split_between_processes"),
+    "local_sgd": (3, r"local"),
+    "metrics": (15, r"losses|met\b"),
+    "mixed_precision": (2, r"mixed_precision"),
+    "profiler": (5, r"profiler"),
+    "several_models": (26, r"maker|judge|made|brightness|double|Each"),
+    "torchscript": (14, r"script|argv|jit|answers"),
+    "tracking": (9, r"argv|logging_dir|trackers|logged|end_training"),
+    "workers_from_main": (6, r"argv|workers|rank_main|^};$"),
+}
+BASES = {"base", "existing_program"}
+
+
+def code(path):
+    """Its lines, without indentation and without what stands before the first #include."""
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("#include"))
+    return [line for line in lines[first:] if line]
+
+
+def difference(base, other, most, feature):
+    """returns what is wrong with how they differ; "" for nothing"""
+    count = 0
+    for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, base, other, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        lines = base[i1:i2] + other[j1:j2]
+        count += len(lines)
+        if not any(re.search(feature, line) for line in lines):
+            return "differs where it does not speak of its feature:\n" + "\n".join(lines)
+    return f"differs in {count} lines, {most} are allowed" if count > most else "" if count else "is the base itself"
+
+
+def check_differences(folder):
+    there = {path.stem for path in folder.glob("*.cpp")} - BASES - {"programs"}
+    assert there == set(FEATURES), f"the folder and the table differ by {there ^ set(FEATURES)}"
+    wrong = []
+    for name, (most, feature) in FEATURES.items():
+        base = code(folder / ("existing_program.cpp" if name == "embedded" else "base.cpp"))
+        other = code(folder / f"{name}.cpp")
+        said = difference(base, other, most, feature)
+        wrong += [f"{name} {said}"] if said else []
+        # Another thing that somebody changes there is noticed.
+        for i, line in enumerate(other):
+            if line in base and len(line) > 8:
+                spoilt = other[:i] + ["torch::manual_seed(7);"] + other[i:]
+                assert difference(base, spoilt, most, feature), f"{name}: a line before {line!r} goes unnoticed"
+    assert not wrong, "\n".join(wrong)
+    print(f"{len(FEATURES)} programs differ from their base in their feature alone")
+
+
+class Run:
+    def __init__(self, folder, command):
+        self.folder, self.command = folder, command
+
+    def __call__(self, *arguments):
+        ran = subprocess.run([*self.command, *map(str, arguments)], cwd=self.folder.parents[1], timeout=240, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert ran.returncode == 0, f"ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}"
+        print(ran.stdout, end="")
+        return ran.stdout
+
+    def learned(self, *arguments, least=0.75):
+        """returns what it printed before its test accuracy, which is a good one"""
+        before, found, accuracy = self(*arguments).rpartition("test accuracy ")
+        assert found and float(accuracy) > least, f"{before}{found}{accuracy}"
+        return before
+
+
+def checkpoint(run, scratch):
+    whole = run(scratch / "whole", 3)
+    run(scratch / "parts", 2)
+    resumed = run(scratch / "parts", 3)
+    assert resumed == "2 epochs of the checkpoint are done\n" + whole, f"{resumed!r} after {whole!r}"
+
+
+def tracking(run, scratch):
+    run.learned(scratch)
+    lines = (scratch / "by_feature" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) in (97, 49), f"{len(lines)} lines: the configuration and a loss for each step"
+    assert list((scratch / "by_feature").glob("events.out.tfevents.*"))
+
+
+def torchscript(run, scratch):
+    subprocess.run([sys.executable, run.folder / "export_net.py", scratch / "net.pt"], check=True, timeout=120)
+    run.learned(scratch / "net.pt")
+
+
+def several_models(run, _):
+    brightness = float(re.fullmatch(r"made digits differ by (-?\d\.\d\d\d) in brightness\n", run())[1])
+    assert abs(brightness) < 0.3, brightness
+
+
+def character_gpt(run, _):
+    sample = run()
+    words = set("the cat a dog old man my sister sees follows likes forgets moon red ball river every word".split())
+    written = re.findall(r"[a-z]+", sample)[2:-1]
+    known = sum(word in words for word in written)
+    assert sample.startswith("the cat ") and known >= 0.6 * len(written), sample
+
+
+def embedded(run, _):
+    errors = [float(line.removeprefix("mean error ")) for line in run().splitlines()]
+    assert errors and max(errors) < 0.1, errors
+
+
+def workers_from_main(run, _):
+    for ranks in (1, 2):
+        run.learned(ranks)
+
+
+def says(pattern, least=0.75):
+    def check(run, _):
+        before = run.learned(least=least)
+        assert re.search(pattern, before), before
+    return check
+
+
+CHECKS = {
+    "character_gpt": character_gpt, "checkpoint": checkpoint, "embedded": embedded, "existing_program": embedded,
+    "several_models": several_models, "torchscript": torchscript, "tracking": tracking, "workers_from_main": workers_from_main,
+    "cross_validation": says(r"^(fold \d accuracy 0\.\d\d\d\n){4}$"),
+    "early_stopping": says(r"^stopped early\n$", least=0.6),
+    "inference": says(r"^(predicted \d, is \d\n){15}$"),
+    "metrics": says(r"^(epoch \d mean loss \d\.\d\d\d\n){3}(recall of \d [01]\.\d\d\d\n){10}metrics of 510 images\n$"),
+    "profiler": says(r"^3 steps in .*\n(.*\n)*.*aten::"),
+}
+
+
+def find_batch_size(run, _):
+    assert re.fullmatch(r"test accuracy 0\.\d\d\d\nbatch size 92\n", run())
+
+
+CHECKS["find_batch_size"] = find_batch_size
+
+
+def main():
+    if sys.argv[1] == "differences":
+        return check_differences(Path(sys.argv[2]))
+    name, folder, command = sys.argv[2], Path(sys.argv[3]), sys.argv[4:]
+    run = Run(folder, command)
+    with tempfile.TemporaryDirectory() as scratch:
+        CHECKS.get(name, lambda run, _: run.learned())(run, Path(scratch))
+
+
+main()
