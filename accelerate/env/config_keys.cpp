@@ -54,6 +54,7 @@ const std::vector<std::string_view>& launcher_keys() {
                                                   "mpirun_hostfile",
                                                   "grace_time",
                                                   "max_restarts",
+                                                  "resume_code",
                                                   "ranks_per_machine",
                                                   "role",
                                                   "monitor_interval",

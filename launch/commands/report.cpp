@@ -13,8 +13,8 @@ namespace accelerate::launch {
 
 Answer make_report(const Arguments& arguments) {
   CommandLine line("accelerate_report",
-                   "Makes one page of HTML, which needs no other file, of what runs logged with the tracker jsonl: "
-                   "configuration, curves, throughput.",
+                   "Makes one page of HTML, which needs no other file, of what runs logged with the tracker jsonl:\n"
+                   "configuration, curves, throughput.\n",
                    {"accelerate_report logs", "accelerate_report --output today.html logs/digits"});
   std::string folder, output;
   line.app().add_option("DIR", folder, "Folder that has metrics.jsonl in it or below.")->required();

@@ -53,14 +53,16 @@ class Bond {
   Bond(const Bond&) = delete;
   Bond& operator=(const Bond&) = delete;
 
-  int run(const std::function<int()>& work) {
+  int run(const std::function<int()>& work, int resume_code) {
     const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
     working(true);
     const int code = work();
     working(false);
     hear_failure();
-    if (code != 0) fail_here({.exit_code = code, .text = fmt::format("it ended with exit code {}", code)});
-    return verdict();
+    const bool asks = resume_code != 0 && code == resume_code;
+    if (code != 0 && !asks) fail_here({.exit_code = code, .text = fmt::format("it ended with exit code {}", code)});
+    const int of_all = verdict();
+    return of_all == 0 ? code : of_all;
   }
 
  private:
@@ -192,8 +194,8 @@ class Bond {
 
 }  // namespace
 
-int run_together(Gathered gathered, const Hello& own, int failures, const std::function<int()>& work) {
-  return Bond(std::move(gathered), own, failures).run(work);
+int run_together(Gathered gathered, const Hello& own, int resume_code, int failures, const std::function<int()>& work) {
+  return Bond(std::move(gathered), own, failures).run(work, resume_code);
 }
 
 }  // namespace accelerate::launch

@@ -32,11 +32,20 @@ std::optional<Step> step_of(const Variables& variables) {
               .node = number(variables, {"SLURM_NODEID"}).value_or(0)};
 }
 
-/// The shell of sbatch or salloc, with more than one task or node to use.
-bool in_allocation(const Variables& variables) {
-  if (!env::find(variables, "SLURM_JOB_ID") || env::slurm::in_step(variables)) return false;
-  const int64_t nodes = number(variables, {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}).value_or(1);
-  return nodes > 1;
+/// The nodes of the shell of sbatch or salloc; none anywhere else.
+std::optional<int64_t> nodes_of_allocation(const Variables& variables) {
+  if (!env::find(variables, "SLURM_JOB_ID") || env::slurm::in_step(variables)) return std::nullopt;
+  return number(variables, {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}).value_or(1);
+}
+
+/// On one node no srun is needed; how many ranks there are is said by the allocation.
+LaunchOptions with_tasks_of_one_node(const LaunchOptions& options, const Variables& variables) {
+  const int64_t tasks = number(variables, {"SLURM_NTASKS", "SLURM_NPROCS"}).value_or(1);
+  const bool said = options.num_processes || options.num_machines.value_or(1) > 1 || options.runner;
+  if (said || tasks < 2 || nodes_of_allocation(variables) != 1) return options;
+  LaunchOptions with_tasks = options;
+  with_tasks.num_processes = tasks;
+  return with_tasks;
 }
 
 Runner by_name(const std::string& name) {
@@ -77,7 +86,7 @@ Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
   } else if (options.machine_rank.value_or(0) == 0 && options.num_machines.value_or(1) == 1) {
     const auto step = step_of(variables);
     if (step && step->tasks > step->nodes) return Runner::task;
-    if (in_allocation(variables)) return Runner::srun;
+    if (nodes_of_allocation(variables).value_or(1) > 1) return Runner::srun;
   }
   check_hosts(options, runner);
   return runner;
@@ -85,8 +94,9 @@ Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
 
 LaunchOptions with_slurm_place(const LaunchOptions& options, const Variables& variables) {
   const auto step = step_of(variables);
+  if (!step) return with_tasks_of_one_node(options, variables);
   const bool said = options.num_machines.value_or(1) > 1 || options.runner;
-  if (!step || step->nodes < 2 || step->tasks != step->nodes || said) return options;
+  if (step->nodes < 2 || step->tasks != step->nodes || said) return options;
   const auto nodes = env::first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto first = nodes.text ? env::slurm::first_host(*nodes.text) : std::nullopt;
   if (!first && !options.main_process_ip) {

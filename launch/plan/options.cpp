@@ -83,10 +83,14 @@ void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
   app.add_flag("--version", version, "Print the version and exit.")->group(rest);
 }
 
+/// As Accelerate's are: -q, -t 3.
+std::string_view long_name(std::string_view word) { return word == "-q" ? "--quiet" : word == "-t" ? "--tee" : word; }
+
 /// "--num-processes=4" -> "--num_processes=4", up to the program's name.
 std::vector<std::string> with_underscores(const CLI::App& app, std::vector<std::string> arguments) {
   for (size_t i = 0; i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--"; ++i) {
     auto& word = arguments[i];
+    word = long_name(word);
     const auto equals = word.find('=');
     const auto name_end = word.begin() + static_cast<std::ptrdiff_t>(std::min(equals, word.size()));
     if (word.starts_with("--")) std::replace(word.begin() + 2, name_end, '-', '_');

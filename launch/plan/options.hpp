@@ -45,6 +45,7 @@ struct LaunchOptions {
   std::optional<bool> label{};                      ///< "[rank 3] " before each line
   std::optional<bool> quiet{};                      ///< errors and reports only
   std::optional<int64_t> max_restarts{};            ///< unset: none
+  std::optional<int64_t> resume_code{};             ///< unset: ranks ask for another start by no code
   std::optional<std::chrono::milliseconds> hang_timeout{};  ///< unset or 0: ranks may stand still for ever
   std::optional<std::chrono::milliseconds> grace_time{};    ///< between SIGTERM and SIGKILL; unset: 5 s
   std::vector<std::string> command{};                       ///< program and its arguments

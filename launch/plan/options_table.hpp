@@ -184,6 +184,13 @@ void for_each_option(Each&& each) {
                      .option = {"max_restarts", "N", "How often all ranks start again after one failed; else 0."},
                      .type = Integer{0, 1'000'000},
                      .member = [](auto& all) { return &all.max_restarts; }});
+  each(ends, Setting{.name = "resume_code",
+                     .key = "resume_code",
+                     .variable = "ACCELERATE_RESUME_CODE",
+                     .option = {"resume_code", "CODE",
+                                "Ranks that end so have saved and start again; after a signal we end so too."},
+                     .type = Integer{1, 255},
+                     .member = [](auto& all) { return &all.resume_code; }});
   each(ends, Setting{.name = "hang_timeout",
                      .key = "hang_timeout",
                      .variable = "ACCELERATE_HANG_TIMEOUT",

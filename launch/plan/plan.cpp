@@ -168,7 +168,8 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   LaunchPlan result{.serve_mpi = wiring.serve_mpi, .machines = job.machines()};
   const auto shares = share_processors(machine.processors, job.ranks_here());
   for (int64_t local = 0; local < job.ranks_here(); ++local) {
-    WorkerPlan worker{.rank = job.first_rank() + local, .command = options.command, .environment = common};
+    WorkerPlan worker{
+        .rank = job.first_rank() + local, .local_rank = local, .command = options.command, .environment = common};
     if (options.enable_cpu_affinity.value_or(false)) worker.processors = shares[static_cast<size_t>(local)];
     const env::ProcessEnv place{.source = env::Source::torchrun,
                                 .rank = worker.rank,

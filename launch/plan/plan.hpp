@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "accelerate/env/process_env.hpp"
+#include "launch/plan/choose.hpp"
 #include "launch/plan/machine.hpp"
 #include "launch/plan/options.hpp"
 
@@ -16,6 +17,8 @@ namespace accelerate::launch {
 
 struct WorkerPlan {
   int64_t rank = 0;
+  int64_t local_rank = 0;              ///< among the ranks of its machine
+  std::string host{};                  ///< where it runs; empty: on this machine
   std::vector<std::string> command{};  ///< program and arguments
   env::Variables environment{};        ///< all of it, not an addition to ours
   std::vector<int> processors{};       ///< that it keeps to; empty: those of the launcher
@@ -24,6 +27,7 @@ struct WorkerPlan {
 };
 
 struct LaunchPlan {
+  Runner runner = Runner::local;  ///< what starts the ranks; the workers are ranks, or what it needs to start them
   std::vector<WorkerPlan> workers{};
   bool serve_mpi = false;  ///< the launcher is the workers' PMIx server
   int64_t machines = 1;    ///< of the job; the workers are one machine's

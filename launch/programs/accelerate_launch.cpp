@@ -10,6 +10,7 @@
 #include "launch/launch.hpp"
 #include "launch/plan/options.hpp"
 #include "launch/runners/relay.hpp"
+#include "launch/runners/task.hpp"
 
 // What the sanitizers find inside libpmix is not ours to mend: it closes a pipe on one thread while it writes on
 // another, and leaks a few hundred bytes. Its frames are only seen by the slow unwinder.
@@ -35,6 +36,9 @@ int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments.front() == launch::agent_word) return launch::run_agent();
   if (arguments.size() >= 3 && arguments.front() == launch::relay_word) {
     return launch::run_relay({arguments.begin() + 1, arguments.end()});
+  }
+  if (!arguments.empty() && arguments.front() == launch::task_word) {
+    return launch::run_task(launch::parse({arguments.begin() + 1, arguments.end()}).options);
   }
   const auto parsed = launch::parse(arguments);
   if (!parsed.print) return launch::launch(parsed.options);

@@ -14,19 +14,19 @@ namespace accelerate::launch {
 namespace {
 
 /// "worker 3", "workers 0 and 2", "workers 0, 2 and 3", "41 workers"
-std::string name(const std::vector<int64_t>& ranks) {
-  if (ranks.size() == 1) return fmt::format("worker {}", ranks.front());
-  if (ranks.size() > 4) return fmt::format("{} workers", ranks.size());
-  return fmt::format("workers {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
+std::string name(const std::string& noun, const std::vector<int64_t>& ranks) {
+  if (ranks.size() == 1) return fmt::format("{} {}", noun, ranks.front());
+  if (ranks.size() > 4) return fmt::format("{} {}s", ranks.size(), noun);
+  return fmt::format("{}s {} and {}", noun, fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
 /// "ended first, exit code 3"
-std::string what_happened(const Failure& failure) {
+std::string what_happened(const Failure& failure, const std::string& noun) {
   std::string text = failure.ended_before.empty() ? fmt::format("ended first, {}", failure.cause)
                                                   : fmt::format("failed first, {}, after {} had ended with exit code 0",
-                                                                failure.cause, name(failure.ended_before));
+                                                                failure.cause, name(noun, failure.ended_before));
   if (!failure.suspended.empty()) {
-    text += fmt::format(", while {} {} suspended by a signal", name(failure.suspended),
+    text += fmt::format(", while {} {} suspended by a signal", name(noun, failure.suspended),
                         failure.suspended.size() == 1 ? "was" : "were");
   }
   return text + (failure.others_were_stopped ? "; the others were stopped" : "");
@@ -76,15 +76,19 @@ std::string clock_time() {
 }
 
 std::string failure_report(const Failure& failure, const JobEnd& end) {
-  const auto place = fmt::format("({}, pid {}, {})", end.host, failure.pid, end.time);
-  const auto who = fmt::format("accelerate_launch: worker {} {}", failure.rank, place);
+  const bool is_machine = end.noun == "machine";  // whose own launcher has told the rest
+  const auto place = is_machine ? fmt::format("({}, {})", end.host, end.time)
+                                : fmt::format("({}, pid {}, {})", end.host, failure.pid, end.time);
+  const auto number = is_machine || end.noun == "worker" ? fmt::format(" {}", failure.rank) : "";
+  const auto who = fmt::format("accelerate_launch: {}{} {}", end.noun, number, place);
   if (failure.never_came) {
     return fmt::format("accelerate_launch: {} {}; all were stopped. {}", failure.cause, place, last_words(end));
   }
   if (end.signal != 0) {
     return fmt::format("{} ended with {} after signal {} was passed on.\n", who, failure.cause, end.signal);
   }
-  if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure), last_words(end));
+  if (end.workers > 1 && is_machine) return fmt::format("{} {}.\n", who, what_happened(failure, end.noun));
+  if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure, end.noun), last_words(end));
   const bool shown = end.error.empty() || end.last_lines.find(end.error) != std::string::npos;
   return fmt::format("{} ended with {}.{}\n", who, failure.cause, shown ? "" : " Its error follows.\n" + end.error);
 }

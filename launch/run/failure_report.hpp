@@ -37,6 +37,9 @@ struct Failure {
 
 /// What is known at the end of the job.
 struct JobEnd {
+  /// What the workers are: "worker", a "machine" whose launcher has told the rest itself, or the one "mpirun" or
+  /// "srun".
+  std::string noun = "worker";
   std::string host{};
   size_t workers = 1;
   int signal = 0;            ///< that was passed on to the workers; 0: none

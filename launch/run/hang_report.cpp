@@ -43,7 +43,10 @@ std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks) {
 std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::milliseconds still) {
   auto text = fmt::format("no rank has moved for {:g} s", std::chrono::duration<double>(still).count());
   const auto missing = missing_ranks(ranks);
-  if (missing.empty()) return text;
+  if (missing.empty()) {
+    const auto* waiting = farthest_waiting(ranks);
+    return waiting == nullptr ? text : fmt::format("{}; all on this machine wait in {}", text, waiting->beat.call);
+  }
   std::vector<int64_t> waiting;
   for (const auto& each : ranks) {
     if (waits(each) && std::find(missing.begin(), missing.end(), each.rank) == missing.end()) {

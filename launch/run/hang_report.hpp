@@ -26,7 +26,7 @@ struct StillRank {
 std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks);
 
 /// "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in all_reduce, operation 41 of world ([1024]
-/// float32)". Pure.
+/// float32)"; over several machines the one that is missing may be on another. Pure.
 std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::milliseconds still);
 
 /// One line for each: "accelerate_launch: worker 1 (pid 12) computes; it made 7 steps, its last operation is ...".

@@ -32,9 +32,9 @@ std::vector<StillRank> HangWatch::look(const std::vector<Worker>& workers) {
   return ranks;
 }
 
-std::string hang_story(const std::vector<StillRank>& ranks, std::chrono::milliseconds for_stacks) {
-  std::string text = hang_lines(ranks);
-  const auto end = HangWatch::Clock::now() + for_stacks;
+std::string stacks_of_all(const std::vector<StillRank>& ranks, std::chrono::milliseconds time) {
+  std::string text;
+  const auto end = HangWatch::Clock::now() + time;
   // A debugger reads symbols for seconds: who is missing comes first.
   auto in_order = ranks;
   const auto missing = missing_ranks(ranks);

@@ -34,7 +34,7 @@ class HangWatch {
   std::optional<Clock::time_point> look_at_;
 };
 
-/// Each rank's line and, as far as the time goes, its stacks.
-std::string hang_story(const std::vector<StillRank>& ranks, std::chrono::milliseconds for_stacks);
+/// The stacks of the ranks, as far as the time goes; who is missing first.
+std::string stacks_of_all(const std::vector<StillRank>& ranks, std::chrono::milliseconds time);
 
 }  // namespace accelerate::launch

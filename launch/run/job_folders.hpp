@@ -21,11 +21,11 @@ struct JobFolderPlaces {
 };
 
 struct JobFolders {
-  /// with_mpi   MPI's ranks share memory with one another
+  /// shares_memory   MPI's ranks do, with one another
   /// Throws LaunchError (1) where no folder can be made.
-  JobFolders(const JobFolderPlaces& places, bool with_mpi)
+  JobFolders(const JobFolderPlaces& places, bool shares_memory)
       : temporary(places.temporary),
-        shared(with_mpi ? std::make_unique<PrivateFolder>(places.shared_memory) : nullptr) {}
+        shared(shares_memory ? std::make_unique<PrivateFolder>(places.shared_memory) : nullptr) {}
 
   [[nodiscard]] std::string shared_memory() const { return shared ? shared->path() : ""; }
 

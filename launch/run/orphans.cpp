@@ -80,8 +80,10 @@ std::vector<pid_t> Orphans::living() const {
   return living;
 }
 
-void Orphans::tell(int number) const {
-  for (const pid_t pid : living()) kill(pid, number);
+void Orphans::tell_once(int number) {
+  for (const pid_t pid : living()) {
+    if (told_.insert(pid).second) kill(pid, number);
+  }
 }
 
 std::string Orphans::end() const {

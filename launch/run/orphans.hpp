@@ -33,8 +33,8 @@ class Orphans {
 
   /// Takes leave of those that ended, and returns those that live.
   std::vector<pid_t> living() const;
-  /// Sends them a signal.
-  void tell(int number) const;
+  /// Sends a signal to those that have not had it from here: each that ends may leave others in turn.
+  void tell_once(int number);
   /// SIGKILL for them and for what they leave in turn, until none lives or a second is over (a process that belongs to
   /// another user, or that hangs in the system).
   /// returns   "" or a line that names who could not be ended
@@ -42,6 +42,7 @@ class Orphans {
 
  private:
   std::set<pid_t> not_ours_;
+  std::set<pid_t> told_;
 };
 
 }  // namespace accelerate::launch

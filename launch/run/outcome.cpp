@@ -29,19 +29,21 @@ void throw_refusal(const Outcome& outcome) {
 }
 
 std::string to_text(const Outcome& outcome) {
-  const Json json{outcome.exit_code, outcome.cause, outcome.refusal, static_cast<int>(outcome.kind)};
+  const Json json{outcome.exit_code, outcome.cause, outcome.asks_for_another, outcome.refusal,
+                  static_cast<int>(outcome.kind)};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::optional<Outcome> parse_outcome(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
-  const bool whole = json.is_array() && json.size() == 4 && json[0].is_number_integer() && json[1].is_string() &&
-                     json[2].is_string() && json[3].is_number_integer();
+  const bool whole = json.is_array() && json.size() == 5 && json[0].is_number_integer() && json[1].is_string() &&
+                     json[2].is_boolean() && json[3].is_string() && json[4].is_number_integer();
   if (!whole) return std::nullopt;
   return Outcome{.exit_code = json[0].get<int>(),
                  .cause = json[1].get<std::string>(),
-                 .refusal = json[2].get<std::string>(),
-                 .kind = static_cast<ErrorKind>(json[3].get<int>())};
+                 .asks_for_another = json[2].get<bool>(),
+                 .refusal = json[3].get<std::string>(),
+                 .kind = static_cast<ErrorKind>(json[4].get<int>())};
 }
 
 }  // namespace accelerate::launch

@@ -12,8 +12,11 @@ namespace accelerate::launch {
 
 struct Outcome {
   int exit_code = 0;
-  /// Of the worker that failed: "exit code 3". Empty where none failed, or they were told to end: no restart helps.
+  /// Of the worker that failed: "exit code 3". Empty where none failed, or they were told to end: then no restart
+  /// helps.
   std::string cause{};
+  /// Workers ended with the code that asks for another start, and none failed; cause tells the code.
+  bool asks_for_another = false;
   /// Nothing ran: the text of a LaunchError with this exit code, and its kind.
   std::string refusal{};
   ErrorKind kind = ErrorKind::environment;

@@ -27,23 +27,25 @@ std::chrono::milliseconds backoff(size_t in_a_row, const RestartOptions& options
 }  // namespace
 
 RestartDecision decide(const std::vector<FailedStart>& starts, const RestartOptions& options) {
-  if (options.max_restarts == 0) return {};
-  const auto used = static_cast<int64_t>(starts.size()) - 1;
-  if (used >= options.max_restarts) {
+  const FailedStart& last = starts.back();
+  if (last.asks_for_another ? !options.when_asked : options.max_restarts == 0) return {};
+  const auto failed =
+      std::count_if(starts.begin(), starts.end(), [](const auto& each) { return !each.asks_for_another; });
+  if (!last.asks_for_another && failed > options.max_restarts) {
     return {.line = fmt::format("accelerate_launch: no restart: --max_restarts {} is used up\n", options.max_restarts)};
   }
   const size_t alike = failed_at_once(starts, options, true);
   if (options.hopeless > 0 && alike >= options.hopeless) {
-    return {.line = fmt::format(
-                "accelerate_launch: no restart: the last {} starts ended within {:g} s, all with {}; {} of {} restarts "
-                "are left unused\n",
-                alike, seconds_of(options.at_once), starts.back().cause, options.max_restarts - used,
-                options.max_restarts)};
+    auto line = fmt::format("accelerate_launch: no restart: the last {} starts ended within {:g} s, all with {}", alike,
+                            seconds_of(options.at_once), last.cause);
+    const int64_t left = options.max_restarts - failed + 1;
+    if (!last.asks_for_another) line += fmt::format("; {} of {} restarts are left unused", left, options.max_restarts);
+    return {.line = line + "\n"};
   }
   const auto wait = backoff(failed_at_once(starts, options, false), options);
-  return {.after = wait,
-          .line = fmt::format("accelerate_launch: restart {} of {} in {:g} s\n", used + 1, options.max_restarts,
-                              seconds_of(wait))};
+  const auto why = last.asks_for_another ? fmt::format("the ranks ask for another start ({})", last.cause)
+                                         : fmt::format("restart {} of {}", failed, options.max_restarts);
+  return {.after = wait, .line = fmt::format("accelerate_launch: {} in {:g} s\n", why, seconds_of(wait))};
 }
 
 }  // namespace accelerate::launch

@@ -13,6 +13,8 @@ namespace accelerate::launch {
 
 struct RestartOptions {
   int64_t max_restarts = 0;
+  /// Workers that ask for another start get it, and not out of max_restarts.
+  bool when_asked = false;
   /// Before a restart; doubled for each start in a row that failed at once.
   std::chrono::milliseconds backoff = std::chrono::milliseconds(500);
   std::chrono::milliseconds longest_backoff = std::chrono::seconds(60);
@@ -22,10 +24,11 @@ struct RestartOptions {
   size_t hopeless = 3;
 };
 
-/// A start that failed.
+/// A start that failed, or asks for another.
 struct FailedStart {
   std::string cause{};  ///< "exit code 3"
   std::chrono::milliseconds lasted{};
+  bool asks_for_another = false;
 };
 
 struct RestartDecision {

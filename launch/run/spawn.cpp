@@ -136,6 +136,15 @@ std::string find_program(const std::string& name, const env::Variables& variable
   return found;
 }
 
+bool is_program(const std::string& name, const env::Variables& variables) {
+  try {
+    (void)find_program(name, variables);
+    return true;
+  } catch (const LaunchError&) {
+    return false;
+  }
+}
+
 Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files) {
   std::vector<std::string> arguments = worker.command;
   std::vector<std::string> variables;

@@ -23,6 +23,8 @@ struct Process {
 /// The path that a shell would run for this name, relative to the given PATH.
 /// Throws LaunchError: 127 when there is no such file, 126 when it may not be executed.
 std::string find_program(const std::string& name, const env::Variables& variables);
+/// Whether there is one.
+bool is_program(const std::string& name, const env::Variables& variables);
 
 /// Forks and executes. The worker dies (SIGKILL) with the calling thread; rank 0 keeps our stdin unless that is a
 /// terminal (a process group in the background may not read one), the others read /dev/null.

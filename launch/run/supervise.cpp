@@ -42,9 +42,11 @@ class Job {
       const auto begun = Clock::now();
       const Outcome outcome = start(static_cast<int64_t>(failed_.size()));
       throw_refusal(outcome);
+      // Whoever announces the end of the time does not want them started again within it.
+      if (outcome.asks_for_another && (told_ != 0 || noticed_ != 0)) return leave_it_to_the_caller(outcome.exit_code);
       if (outcome.cause.empty() || told_ != 0) return outcome.exit_code;
       const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
-      failed_.push_back({.cause = outcome.cause, .lasted = lasted});
+      failed_.push_back({.cause = outcome.cause, .lasted = lasted, .asks_for_another = outcome.asks_for_another});
       const auto decision = decide(failed_, options_.restarts);
       err_.add(decision.line);
       if (!decision.after) return outcome.exit_code;
@@ -54,12 +56,14 @@ class Job {
 
  private:
   Outcome start(int64_t restart) {
+    noticed_ = 0;
     const LaunchPlan plan = plan_of_(restart);
     check_program(plan);
     const JobFolderPlaces places;
     const Orphans orphans(children());
     Guardian guardian([&](int launcher_gone) {
-      const JobFolders folders(places, plan.serve_mpi);
+      const bool mpirun_here = plan.runner == Runner::mpirun && plan.machines == 1;
+      const JobFolders folders(places, plan.serve_mpi || mpirun_here);
       return run_generation(plan, options_, folders, launcher_gone);
     });
     while (!ended(guardian)) {
@@ -73,6 +77,14 @@ class Job {
     return {.exit_code = exit_code_of(guardian.status())};
   }
 
+  int leave_it_to_the_caller(int exit_code) {
+    err_.add(
+        fmt::format("accelerate_launch: the ranks ended with exit code {} after signal {} was passed on; they ask "
+                    "for another start\n",
+                    exit_code, told_ != 0 ? told_ : noticed_));
+    return exit_code;
+  }
+
   /// Passes signals on; true when the guardian has told its outcome, or cannot any more.
   bool ended(const Guardian& guardian) {
     std::array<pollfd, 2> waits{pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
@@ -81,7 +93,7 @@ class Job {
     while (const auto signal = signals_.next()) {
       if (signal->number == SIGCHLD) continue;
       guardian.tell(signal->number);
-      if (!is_notice(signal->number)) told_ = signal->number;
+      (is_notice(signal->number) ? noticed_ : told_) = signal->number;
     }
     return waits[1].revents != 0;
   }
@@ -106,7 +118,8 @@ class Job {
   Signals signals_;
   Sink err_;
   std::vector<FailedStart> failed_;
-  int told_ = 0;  // a signal that asks for the end; the guardian may have been done before it came
+  int noticed_ = 0;  // a signal to this start that does not ask for the end
+  int told_ = 0;     // a signal that asks for the end; the guardian may have been done before it came
 };
 
 }  // namespace

@@ -21,6 +21,9 @@ struct SuperviseOptions {
   std::chrono::milliseconds hang{0};
   /// For all stacks that are taken then.
   std::chrono::milliseconds stacks = std::chrono::seconds(20);
+  /// Workers that end with it have saved and ask for another start: no failure, and the others end in their own time.
+  /// 0: there is no such code.
+  int resume_code = 0;
   RestartOptions restarts{};
   OutputOptions output{};
   int failures = -1;  ///< where the first failure is announced at once (announce.hpp); -1: nowhere

@@ -68,7 +68,7 @@ int run_one_machine(const LaunchOptions& options, const Machine& machine, const 
   const base::FileDescriptor announce_to(ends[1]);
   SuperviseOptions with_failures = supervise_options;
   with_failures.failures = announce_to.get();
-  return run_together(std::move(gathered), own, failures.get(),
+  return run_together(std::move(gathered), own, supervise_options.resume_code, failures.get(),
                       [&] { return supervise(plan(options, machine, variables, wiring), with_failures); });
 }
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 
+#include "accelerate/env/parse.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/run/port.hpp"
+#include "launch/runners/task.hpp"
 #include "launch/runners/travel.hpp"
 
 namespace accelerate::launch {
@@ -49,17 +51,23 @@ void drop_outer_mpi(env::Variables& variables) {
 }  // namespace
 
 LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
-                       const std::string& job_id) {
+                       const std::string& job_id, const std::string& self) {
   check_for_mpirun(options, hosts);
   int64_t total = options.num_processes.value_or(1);
   const std::string list = hosts.empty() ? "" : list_of(hosts, options.num_processes.value_or(0), total);
   WorkerPlan mpirun{.command = {"mpirun", "-n", fmt::to_string(total)}, .environment = inherited};
   auto& words = mpirun.command;
-  if (!list.empty()) words.insert(words.end(), {"-H", list});
+  if (list.empty()) {
+    words.emplace_back("--oversubscribe");  // more ranks than cores are told, and allowed
+  } else {
+    words.insert(words.end(), {"-H", list});
+  }
 
   drop_outer_mpi(mpirun.environment);
   env::Variables of_ranks = travelling(mpirun.environment);
+  const auto restart = env::find(of_ranks, "ACCELERATE_RESTART_COUNT");
   set_for_ranks(of_ranks, options);
+  if (restart) of_ranks["TORCHELASTIC_RESTART_COUNT"] = *restart;
   of_ranks["ACCELERATE_JOB_ID"] = job_id;
   if (!hosts.empty()) {
     of_ranks["MASTER_ADDR"] = options.main_process_ip.value_or(host_of(hosts.front().name));
@@ -70,8 +78,11 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
     words.insert(words.end(), {"-x", name});  // the value goes another way than the command line
   }
   mpirun.environment.try_emplace("OMPI_MCA_pml", "ob1");  // mpirun hands its own parameters on
-  words.insert(words.end(), options.command.begin(), options.command.end());
-  return {.workers = {mpirun}};
+  const auto rank = words_of_rank(options, self);
+  words.insert(words.end(), rank.begin(), rank.end());
+  return {.runner = Runner::mpirun,
+          .workers = {mpirun},
+          .machines = std::max<int64_t>(1, static_cast<int64_t>(hosts.size()))};
 }
 
 }  // namespace accelerate::launch

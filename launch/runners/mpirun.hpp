@@ -14,7 +14,8 @@ namespace accelerate::launch {
 ///
 /// options   resolved
 /// hosts     empty: this one alone
+/// self      this program's path, where it stands around each rank (task.hpp)
 LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
-                       const std::string& job_id);
+                       const std::string& job_id, const std::string& self);
 
 }  // namespace accelerate::launch

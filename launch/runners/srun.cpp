@@ -2,15 +2,11 @@
 #include "launch/runners/srun.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "accelerate/env/launcher_sets.hpp"
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/error.hpp"
-#include "launch/run/spawn.hpp"
+#include "launch/runners/task.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -30,7 +26,9 @@ env::Variables environment_under_slurm(const LaunchOptions& options, const env::
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ACCELERATE_JOB_ID"}) {
     variables.erase(name);
   }
+  const auto restart = env::find(variables, "ACCELERATE_RESTART_COUNT");
   set_for_ranks(variables, options);
+  if (restart) variables["TORCHELASTIC_RESTART_COUNT"] = *restart;
   if (options.main_process_ip) variables["MASTER_ADDR"] = *options.main_process_ip;
   if (options.main_process_port.value_or(0) != 0) {
     variables["MASTER_PORT"] = fmt::to_string(*options.main_process_port);
@@ -40,16 +38,19 @@ env::Variables environment_under_slurm(const LaunchOptions& options, const env::
 
 }  // namespace
 
-LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited) {
+LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& self) {
   const std::string tasks =
       options.num_processes ? fmt::to_string(*options.num_processes) : tasks_of_allocation(inherited);
-  WorkerPlan srun{.command = {"srun", "--kill-on-bad-exit=1", "--ntasks=" + tasks},
+  // Ranks that ask for another start end with a code, too, and each in its own time.
+  const auto* at_first_code = options.resume_code ? "--kill-on-bad-exit=0" : "--kill-on-bad-exit=1";
+  WorkerPlan srun{.command = {"srun", at_first_code, "--ntasks=" + tasks},
                   .environment = environment_under_slurm(options, inherited)};
   if (const auto& backend = options.settings.backend)
     srun.command.push_back(*backend == "mpi" ? "--mpi=pmix" : "--mpi=none");
   srun.command.emplace_back("--");
-  srun.command.insert(srun.command.end(), options.command.begin(), options.command.end());
-  return {.workers = {srun}};
+  const auto rank = words_of_rank(options, self);
+  srun.command.insert(srun.command.end(), rank.begin(), rank.end());
+  return {.runner = Runner::srun, .workers = {srun}};
 }
 
 LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherited) {
@@ -63,22 +64,8 @@ LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherit
   }
   WorkerPlan worker{.command = options.command, .environment = environment_under_slurm(options, inherited)};
   worker.rank = env::parse_integer(first_of(inherited, {"SLURM_PROCID"}).value_or("")).value_or(0);
-  return {.workers = {worker}};
-}
-
-void become(const WorkerPlan& worker) {
-  const std::string program = find_program(worker.command.front(), worker.environment);
-  std::vector<std::string> arguments = worker.command;
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : worker.environment) variables.push_back(name + "=" + value);
-  const auto pointers_to = [](std::vector<std::string>& words) {
-    std::vector<char*> pointers;
-    for (auto& word : words) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    return pointers;
-  };
-  execve(program.c_str(), pointers_to(arguments).data(), pointers_to(variables).data());
-  fail_with(126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(), std::strerror(errno));
+  worker.local_rank = env::parse_integer(first_of(inherited, {"SLURM_LOCALID"}).value_or("")).value_or(0);
+  return {.runner = Runner::task, .workers = {worker}};
 }
 
 }  // namespace accelerate::launch

@@ -51,12 +51,13 @@ std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::v
 
 LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                     const std::string& job_id, const std::string& self, std::chrono::seconds to_connect) {
-  LaunchPlan plan;
+  LaunchPlan plan{.runner = Runner::ssh};
   env::Variables environment = inherited;
   environment["ACCELERATE_JOB_ID"] = job_id;
   const auto told = options_of_hosts(options, hosts, job_id);
   for (size_t machine = 0; machine < hosts.size(); ++machine) {
     WorkerPlan worker{.rank = static_cast<int64_t>(machine),
+                      .host = hosts[machine].name,
                       .command = {self, relay_word, hosts[machine].name, fmt::to_string(to_connect.count())},
                       .environment = environment};
     const auto words = launcher_words(told[machine]);
@@ -68,7 +69,7 @@ LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, 
 
 LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                             const std::string& job_id, const std::string& self, const std::string& folder) {
-  LaunchPlan plan;
+  LaunchPlan plan{.runner = Runner::ssh};
   const auto told = options_of_hosts(options, hosts, job_id);
   plan.machines = 2;  // the launchers agree on a job's id
   for (size_t machine = 0; machine < hosts.size(); ++machine) {
@@ -78,6 +79,7 @@ LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots>
     const auto words = launcher_words(told[machine]);
     remote.insert(remote.end(), words.begin(), words.end());
     plan.workers.push_back({.rank = static_cast<int64_t>(machine),
+                            .host = hosts[machine].name,
                             .command = {"ssh", "-T", "--", hosts[machine].name,
                                         fmt::format("cd {} && exec {}", for_shell(folder), for_shell(remote))},
                             .environment = inherited});

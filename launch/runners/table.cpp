@@ -2,16 +2,22 @@
 #include "launch/runners/table.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
 
+#include "accelerate/env/parse.hpp"
+#include "launch/plan/shell.hpp"
 #include "launch/run/job_id.hpp"
 #include "launch/run/spawn.hpp"
+#include "launch/run/supervise.hpp"
+#include "launch/runners/local.hpp"
 #include "launch/runners/mpirun.hpp"
 #include "launch/runners/srun.hpp"
 #include "launch/runners/ssh.hpp"
+#include "launch/runners/task.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -27,74 +33,98 @@ std::vector<HostSlots> hosts_of(const LaunchOptions& options) {
 std::string this_program() {
   const fs::path self = fs::read_symlink("/proc/self/exe");
   if (self.filename() == "accelerate_launch") return self;
-  fail(ErrorKind::usage, "--runner ssh starts accelerate_launch on the hosts, but this program is {}", self.string());
+  fail(ErrorKind::usage, "other machines would start accelerate_launch, but this program is {}", self.string());
 }
+
+/// What stands around each rank, if anything does.
+std::string around_ranks(const Call& call) { return wants_watched_ranks(call.options) ? this_program() : ""; }
 
 LaunchPlan ssh_plan(const Call& call) {
   const auto to_connect = std::min(call.timeout, std::chrono::seconds(30));
   return plan_ssh(call.options, hosts_of(call.options), call.variables, random_job_id(), this_program(), to_connect);
 }
 
-LaunchPlan ssh_script(const Call& call) {
+LaunchPlan ssh_by_hand(const Call& call) {
   return plan_ssh_by_hand(call.options, hosts_of(call.options), call.variables, random_job_id(), this_program(),
                           fs::current_path().string());
 }
 
 LaunchPlan mpirun_plan(const Call& call) {
-  return plan_mpirun(call.options, hosts_of(call.options), call.variables, random_job_id());
+  return plan_mpirun(call.options, hosts_of(call.options), call.variables, random_job_id(), around_ranks(call));
 }
 
-LaunchPlan srun_plan(const Call& call) { return plan_srun(call.options, call.variables); }
+/// Each run of the script draws its own id, which stands on no command line.
+LaunchPlan mpirun_by_hand(const Call& call) {
+  LaunchPlan plan = mpirun_plan(call);
+  auto& variables = plan.workers.front().environment;
+  const auto given = env::find(call.variables, "ACCELERATE_JOB_ID");
+  variables.erase("ACCELERATE_JOB_ID");
+  if (given) variables["ACCELERATE_JOB_ID"] = *given;
+  plan.machines = 1;
+  return plan;
+}
+
+LaunchPlan srun_plan(const Call& call) { return plan_srun(call.options, call.variables, around_ranks(call)); }
 LaunchPlan task_plan(const Call& call) { return plan_task(call.options, call.variables); }
+
+template <LaunchPlan (*plan_by_hand)(const Call&)>
+std::string script(const Call& call) {
+  return as_script(plan_by_hand(call), call.variables, fs::current_path().string());
+}
+
+/// Supervises what leaves the ranks to others.
+template <LaunchPlan (*plan_call)(const Call&)>
+int run_others(const Call& call) {
+  SuperviseOptions patient = supervise_options(call.options);
+  patient.grace += std::chrono::seconds(10);  // what runs there has the grace itself
+  patient.restarts = {.max_restarts = call.options.max_restarts.value_or(0), .when_asked = true};
+  patient.hang = {};  // who is around the ranks looks after these
+  patient.output = {};
+  const auto plan_again = [&](int64_t restart) {
+    auto variables = call.variables;
+    variables["ACCELERATE_RESTART_COUNT"] = fmt::to_string(restart);
+    // mpirun gives its ranks terminals, whatever ours is.
+    if (call.options.label && isatty(STDOUT_FILENO) == 0) variables.try_emplace("NO_COLOR", "1");
+    return plan_call({.options = call.options, .variables = variables, .timeout = call.timeout});
+  };
+  return supervise(plan_again, patient);
+}
+
+int run_as_task(const Call& call) { return run_task(task_plan(call).workers.front(), call.options); }
 
 struct Row {
   Runner runner;
   const char* program;  ///< that it needs; "": none
   const char* package;  ///< Debian's
-  LaunchPlan (*plan)(const Call& call);
-  LaunchPlan (*script)(const Call& call);
+  std::string (*script)(const Call& call);
+  int (*run)(const Call& call);
 };
 
-constexpr std::array<Row, 4> kRows{{{Runner::ssh, "ssh", "openssh-client", ssh_plan, ssh_script},
-                                    {Runner::mpirun, "mpirun", "openmpi-bin", mpirun_plan, mpirun_plan},
-                                    {Runner::srun, "srun", "slurm-client", srun_plan, srun_plan},
-                                    {Runner::task, "", "", task_plan, task_plan}}};
+constexpr std::array<Row, 5> kRows{
+    {{Runner::local, "", "", script_of_local, run_local},
+     {Runner::ssh, "ssh", "openssh-client", script<ssh_by_hand>, run_others<ssh_plan>},
+     {Runner::mpirun, "mpirun", "openmpi-bin", script<mpirun_by_hand>, run_others<mpirun_plan>},
+     {Runner::srun, "srun", "slurm-client", script<srun_plan>, run_others<srun_plan>},
+     {Runner::task, "", "", script<task_plan>, run_as_task}}};
 
-const Row* row_of(Runner runner) {
-  const auto* found = std::find_if(kRows.begin(), kRows.end(), [&](const Row& row) { return row.runner == runner; });
-  return found == kRows.end() ? nullptr : found;
+const Row& row_of(Runner runner) {
+  return *std::find_if(kRows.begin(), kRows.end(), [&](const Row& row) { return row.runner == runner; });
 }
 
 void need(const Row& row, const env::Variables& variables) {
-  if (*row.program == '\0') return;
-  try {
-    (void)find_program(row.program, variables);
-  } catch (const LaunchError&) {
-    fail(ErrorKind::environment, "--runner {} needs {}, which is not in PATH (Debian package {})", row.program,
-         row.program, row.package);
-  }
+  if (*row.program == '\0' || is_program(row.program, variables)) return;
+  fail(ErrorKind::environment, "--runner {} needs {}, which is not in PATH (Debian package {})", row.program,
+       row.program, row.package);
 }
 
 }  // namespace
 
-std::optional<LaunchPlan> plan_of(Runner runner, const Call& call) {
-  const Row* row = row_of(runner);
-  return row == nullptr ? std::nullopt : std::optional(row->script(call));
-}
+std::string script_of(Runner runner, const Call& call) { return row_of(runner).script(call); }
 
 int run(Runner runner, const Call& call) {
-  const Row& row = *row_of(runner);
+  const Row& row = row_of(runner);
   need(row, call.variables);
-  if (runner == Runner::task) become(row.plan(call).workers.front());
-  SuperviseOptions patient = call.supervise_options;
-  patient.grace += std::chrono::seconds(10);  // what runs there has the grace itself
-  patient.restarts.max_restarts = call.options.max_restarts.value_or(0);
-  const auto plan_again = [&](int64_t restart) {
-    LaunchPlan plan = row.plan(call);
-    for (auto& worker : plan.workers) worker.environment["ACCELERATE_RESTART_COUNT"] = fmt::to_string(restart);
-    return plan;
-  };
-  return supervise(plan_again, patient);
+  return row.run(call);
 }
 
 }  // namespace accelerate::launch

@@ -243,6 +243,20 @@ void handled() {
   std::printf("rank %d saved\n", static_cast<int>(process.rank));
 }
 
+/// Rank 1 crashes between two operations of the first two starts.
+void crashes_twice() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto group = accelerate::comm::connect(process, {.timeout = 60s});
+  const auto sum = at::ones({4});
+  group.all_reduce(sum);
+  std::printf("start %d, rank %d, sum %d\n", static_cast<int>(process.restart_count), static_cast<int>(process.rank),
+              sum[0].item<int>());
+  std::fflush(stdout);
+  if (process.restart_count < 2 && process.rank == 1) ::raise(SIGKILL);
+  group.all_reduce(sum);
+  if (process.rank == 0) std::printf("done: %d\n", sum[0].item<int>());
+}
+
 /// As a prepared program starts.
 void start() { static_cast<void>(accelerate::job::start({.timeout = 2s}, false)); }
 
@@ -257,6 +271,7 @@ const std::map<std::string, void (*)()> kWithoutGroup{
     {"caught_and_again", caught_and_again},
     {"handled", handled},
     {"threads", run_more_threads_than_allowed},
+    {"crashes_twice", crashes_twice},
     {"start", start},
 };
 
@@ -275,7 +290,7 @@ void run(const std::string& scenario) {
   const auto before = kBefore.find(scenario);
   if (before != kBefore.end()) before->second();
   const auto process = accelerate::env::read(accelerate::env::current_variables());
-  const bool slow = scenario == "slow_connect";
+  const bool slow = scenario == "slow_connect" || scenario == "sleeps";
   const auto group =
       accelerate::comm::connect(process, {.timeout = slow ? 60s : 2s, .debug = scenario.rfind("debug", 0) == 0});
   if (before == kBefore.end()) kScenarios.at(scenario)(group);

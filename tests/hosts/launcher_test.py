@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that accelerate_launch starts on several hosts, of which one is lost: the launchers on the others say which, stop
-their ranks, and leave nothing. launcher_test.py [Lost | Wrong | Lost.test_by_hand ...]."""
+"""Jobs that accelerate_launch starts on several hosts. When one is lost, the launchers on the others say which, stop their
+ranks, and leave nothing. launcher_test.py [Lost | Right | Wrong | Lost.test_by_hand ...]."""
 import functools
 import unittest
 
@@ -67,7 +67,82 @@ class Lost(Launcher):
                 self.check_nothing_left(host)
 
 
+    def test_mpirun(self):
+        """mpirun is killed, and the hosts are well."""
+        with Hosts(2, ssh=True) as hosts:
+            job = self.running(hosts, ways.launcher_mpirun)
+            hosts[0].run("kill -9 $(ps -eo pid,comm | awk '$2 == \"mpirun\" {print $1}')")
+            self.assertEqual(job.codes(SECONDS_TO_END), [137], job.text())
+            self.assertIn("accelerate_launch: mpirun (host1, pid ", job.text())
+            for host in hosts:
+                self.check_nothing_left(host)
+
+
+class Right(Launcher):
+    def test_restarts(self):
+        """A rank on the second host is killed once, and the ranks of all hosts start again."""
+        script = 'echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && kill -9 $$; ' \
+                 '[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 1000; exit 0'
+        with Hosts(2, ssh=True) as hosts:
+            job = ways.launcher_ssh(hosts, ["--max_restarts", 2, "sh", "-c", script])
+            self.assertEqual(job.codes(SECONDS_TO_END), [0], job.text())
+            self.assertEqual(job.text().count("start 1\n"), 2, job.text())
+            self.assertIn("accelerate_launch: machine 1 (host2, ", job.text())
+            self.assertIn(") ended first, exit code 137; the others were stopped.\naccelerate_launch: restart 1 of 2 in 0.5 s\n", job.text())
+            for host in hosts:
+                self.check_nothing_left(host)
+
+    def test_hostile_names(self):
+        """Words and values come to ranks on other hosts as they are, through sshd and a login shell."""
+        words = ["a b", "it's", '"', "$(touch /tmp/never)", "`id`", "a\nb\n\nc", "", "\\", "-n", "*", "a=b", "!x", ";", "ä"]
+        for way in (ways.launcher_ssh, ways.launcher_mpirun):
+            with self.subTest(way.__name__), Hosts(2, ssh=True) as hosts:
+                folder = hosts.folder / "a b'$(touch never)\n"
+                folder.mkdir()
+                rank = '${RANK:-$OMPI_COMM_WORLD_RANK}'
+                script = f'printf "<%s>" "$@" "$HOSTILE" > "$0{rank}"'
+                job = way(hosts, ["sh", "-c", script, folder / "rank", *words], HOSTILE="".join(words))
+                self.assertEqual(job.codes(SECONDS_TO_END), [0], job.text())
+                expected = "".join(f"<{word}>" for word in [*words, "".join(words)])
+                for number in range(2):
+                    self.assertEqual((folder / f"rank{number}").read_text(), expected)
+                for host in hosts:
+                    self.check_nothing_left(host)
+
+    def test_labels_of_ranks_that_mpirun_started(self):
+        with Hosts(2, ssh=True) as hosts:
+            job = ways.launcher_mpirun(hosts, ["sh", "-c", "echo up"], options=["--label"])
+            self.assertEqual(job.codes(SECONDS_TO_END), [0], job.text())
+            self.assertEqual(sorted(line for line in job.text().splitlines() if line.endswith("up")), ["[rank 0] up", "[rank 1] up"])
+
+
 class Wrong(Launcher):
+    def by_hand(self, hosts, *launchers):
+        """launchers   for each host the program and its options"""
+        job = ways.Job(hosts)
+        for rank, (host, words) in enumerate(zip(hosts, launchers)):
+            job.start(host, [words[0], "--backend", "gloo", "--num_machines", 2, "--machine_rank", rank, "--main_process_ip", "host1",
+                             *words[1:], *RANKS])
+        self.assertEqual(job.codes(SECONDS_TO_END), [1, 1], job.text())
+        for host in hosts:
+            self.check_nothing_left(host)
+        return [path.read_text() for path in job.outputs]
+
+    def test_hosts_that_differ(self):
+        with Hosts(2) as hosts:
+            numbers = self.by_hand(hosts, [ways.LAUNCHER, "--num_processes", 2], [ways.LAUNCHER, "--num_processes", 4])
+            for said in numbers:
+                self.assertEqual(said, "accelerate_launch: machine 1 (host2) has num_processes 4, machine 0 (host1) has 2; they must be the same\n")
+            version = hosts[0].run(f"{ways.LAUNCHER} --version").split()[1]
+            other = hosts.folder / "accelerate_launch"
+            newer = version[:-1] + str((int(version[-1]) + 1) % 10)
+            other.write_bytes(ways.LAUNCHER.read_bytes().replace(version.encode() + b"\0", newer.encode() + b"\0"))
+            other.chmod(0o755)
+            versions = self.by_hand(hosts, [ways.LAUNCHER, "--num_processes", 2], [other, "--num_processes", 2])
+            for said in versions:
+                self.assertEqual(said, f"accelerate_launch: machine 1 (host2) has accelerate_launch {newer}, machine 0 (host1) has {version}; "
+                                       "they must be the same\n")
+
     def test_hosts(self):
         with Hosts(2, ssh=True) as hosts:
             said = lambda *words: ways.on_host1(hosts, [ways.LAUNCHER, *words], RANKS, {})  # noqa: E731

@@ -106,11 +106,11 @@ def launcher_ssh(hosts, command, **variables):
     return on_host1(hosts, [LAUNCHER, "--backend", "gloo", "--hosts", names], command, variables)
 
 
-def launcher_mpirun(hosts, command, **variables):
+def launcher_mpirun(hosts, command, options=(), **variables):
     hostfile = hosts.folder / "hostfile"
     hostfile.write_text("".join(f"{host.name} slots=1\n" for host in hosts))
     root = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
-    return on_host1(hosts, [LAUNCHER, "--cpu", "--mpirun_hostfile", hostfile], command, {**root, **variables})
+    return on_host1(hosts, [LAUNCHER, "--cpu", "--mpirun_hostfile", hostfile, *options], command, {**root, **variables})
 
 
 def launcher_per_node(hosts, command, **variables):
@@ -132,9 +132,9 @@ def launcher_salloc(hosts, command, **variables):
     return on_host1(hosts, ["salloc", "-N", hosts.count, "-n", hosts.count, LAUNCHER, "--backend", "gloo"], command, variables)
 
 
-def launcher_sbatch(hosts, command, backend="gloo", **variables):
+def launcher_sbatch(hosts, command, options=("--backend", "gloo"), **variables):
     script, output = hosts.folder / "batch.sh", hosts.folder / "batch.out"
-    words = " ".join(f"'{word}'" for word in [*pairs(variables), LAUNCHER, "--backend", backend, *command])
+    words = " ".join(f"'{word}'" for word in [*pairs(variables), LAUNCHER, *options, *command])
     script.write_text(f"#!/bin/sh\nexec env {words}\n")
     job = on_host1(hosts, ["sbatch", "--wait", "-N", hosts.count, "-n", hosts.count, "-o", output, script], [], {})
     job.outputs.append(output)
@@ -142,10 +142,16 @@ def launcher_sbatch(hosts, command, backend="gloo", **variables):
 
 
 def launcher_sbatch_pmix(hosts, command, **variables):
-    return launcher_sbatch(hosts, command, backend="mpi", **variables)
+    return launcher_sbatch(hosts, command, options=("--backend", "mpi"), **variables)
+
+
+def launcher_sbatch_pmix_labels(hosts, command, **variables):
+    """With a launcher of ours around each rank."""
+    logs = hosts.folder / "logs"
+    return launcher_sbatch(hosts, command, options=("--backend", "mpi", "--label", "--log_dir", logs), **variables)
 
 
 RANKS_PER_HOST = {launcher_per_task: 2, launcher_per_task_pmix: 2}
 SERVICES = {launcher_ssh: {"ssh": True}, launcher_mpirun: {"ssh": True}, mpirun: {"ssh": True}, mpirun_gloo: {"ssh": True},
             **{way: {"slurm": True} for way in (srun, srun_pmix, launcher_per_node, launcher_per_task, launcher_per_task_pmix,
-                                                launcher_salloc, launcher_sbatch, launcher_sbatch_pmix)}}
+                                                launcher_salloc, launcher_sbatch, launcher_sbatch_pmix, launcher_sbatch_pmix_labels)}}

@@ -2,28 +2,46 @@
 // Ranks that stand still for good.
 #include <doctest/doctest.h>
 
+#include <sstream>
 #include <string>
 
 #include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
 
 using testing::launch;
 
 TEST_CASE("where no rank moves any more, the one that is missing is named, and what the others wait in") {
-  const auto ran = launch({"--cpu", "--num_processes", "2", "--backend", "gloo", "--hang_timeout", "2", "--grace_time",
-                           "1", TEST_BINARY_DIR "/bin/fault_ranks", "sleeps"},
-                          {{"ACCELERATE_TIMEOUT", "100"}});
-  CAPTURE(ran.err);
-  CHECK(ran.code == 124);
-  CHECK(ran.err.find("accelerate_launch: no rank has moved for 2 s; worker 1 is missing, worker 0 waits in all_reduce, "
-                     "operation 2 of ") != std::string::npos);
-  CHECK(ran.err.find("([4] float32) (") != std::string::npos);
-  CHECK(ran.err.find("); all were stopped. ") != std::string::npos);
-  // Of who is missing first; what a debugger says of it, and how fast, is not ours.
-  CHECK(ran.err.find("accelerate_launch: stacks of worker 1:\n") < ran.err.find("stacks of worker 0:"));
+  for (const std::string backend : {TEST_BACKENDS}) {
+    const auto ran = launch({"--cpu", "--num_processes", "2", "--backend", backend, "--hang_timeout", "2",
+                             "--grace_time", "1", TEST_BINARY_DIR "/bin/fault_ranks", "sleeps"});
+    CAPTURE(backend);
+    CAPTURE(ran.err);
+    CHECK(ran.code == 124);
+    CHECK(ran.err.find("accelerate_launch: no rank has moved for 2 s; worker 1 is missing, worker 0 waits in "
+                       "all_reduce, operation 2 of ") != std::string::npos);
+    CHECK(ran.err.find("([4] float32) (") != std::string::npos);
+    CHECK(ran.err.find("); all were stopped. ") != std::string::npos);
+    // Of who is missing first; what a debugger says of it, and how fast, is not ours.
+    CHECK(ran.err.find("accelerate_launch: stacks of worker 1:\n") < ran.err.find("stacks of worker 0:"));
+  }
 }
 
 TEST_CASE("ranks that get on, however slowly as a whole, are left alone; so are those that know nothing of us") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--hang_timeout", "0.2", "sleep", "1"});
   CHECK(ran.code == 0);
   CHECK(ran.err == "");
+}
+
+TEST_CASE("what is written for a job is for its user alone") {
+  const testing::Scratch scratch;
+  auto variables = scratch.variables();
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--hang_timeout", "60", "sh", "-c",
+                           "[ $RANK = 1 ] || exit 0; sleep 1; find \"$TMPDIR\" -mindepth 1 -printf '%y%m\\n' | sort"},
+                          variables);
+  CHECK(ran.code == 0);
+  CHECK(ran.out.find("f600\nf600\n") != std::string::npos);  // the heartbeats
+  for (std::istringstream lines(ran.out); std::getline(lines, variables["line"]);) {
+    const auto& line = variables["line"];
+    CHECK((line == "d700" || line == "f600"));
+  }
 }

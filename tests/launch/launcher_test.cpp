@@ -188,6 +188,47 @@ TEST_CASE("a job that fails at once again and again is not started any more, and
                         "of 9 restarts are left unused\n"));
 }
 
+TEST_CASE("ranks that end with the resume code have saved: none is stopped, and all start again") {
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--resume_code", "75", "sh", "-c",
+                           "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 0 ] && exit 75; "
+                           "trap 'echo stopped' TERM; sleep 1 & wait $!; echo saved; exit 75"});
+  CHECK(ran.code == 0);
+  CHECK(ran.out == "saved\n");
+  CHECK(ran.err == "accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n");
+}
+
+TEST_CASE("a rank that fails is a failure, whatever the others asked for") {
+  const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--resume_code", "75", "sh", "-c",
+                           "[ $RANK = 0 ] && exit 75; sleep 0.5; exit 3"});
+  CHECK(ran.code == 3);
+  CHECK(ran.err.find(") failed first, exit code 3, after worker 0 had ended") != std::string::npos);
+}
+
+TEST_CASE("ranks that only ask are not started for ever") {
+  const auto ran = launch({"--resume_code", "75", "--backend", "gloo", "--num_processes", "1", "sh", "-c", "exit 75"});
+  CHECK(ran.code == 75);
+  CHECK(
+      ran.err.ends_with("accelerate_launch: no restart: the last 3 starts ended within 10 s, all with exit code 75\n"));
+}
+
+TEST_CASE("after a signal the resume code is the launcher's own, for whoever starts the job") {
+  for (const int number : {SIGTERM, SIGUSR1}) {
+    CAPTURE(number);
+    Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "--resume_code",
+                          "75", "sh", "-c",
+                          "trap 'sleep 0.$((RANK * 3)); echo saved; exit 75' TERM USR1; [ $RANK = 1 ] && sleep 0.5; "
+                          "echo up; while :; do sleep 0.1; done"}));
+    REQUIRE(child.wait_for("up\nup\n"));
+    kill(child.pid(), number);
+    const auto ran = child.wait();
+    CHECK(ran.code == 75);
+    CHECK(ran.out == "up\nup\nsaved\nsaved\n");
+    CHECK(ran.err.ends_with("accelerate_launch: the ranks ended with exit code 75 after signal " +
+                            std::to_string(number) + " was passed on; they ask for another start\n"));
+    CHECK(ran.err.find("accelerate_launch") == ran.err.rfind("accelerate_launch"));
+  }
+}
+
 TEST_CASE("who is told to end is not started again") {
   Child child(launcher({"--backend", "gloo", "--main_process_port", "0", "--max_restarts", "3", "sh", "-c",
                         "echo ready; exec sleep 300"}));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/error.hpp"
 #include "launch/run/port.hpp"
 #include "tests/launch/run.hpp"
 
@@ -78,6 +79,19 @@ TEST_CASE("a machine that ended well waits for the others, and learns how they e
   CHECK(ran[1].code == 9);
 }
 
+TEST_CASE("machines whose ranks end with the resume code wait for one another, and end with it") {
+  const std::string port = free_port();
+  const std::string script = "[ $RANK = 0 ] || sleep 1; echo saved; exit 75";
+  Child zero(machine(0, 2, port, script, {"--num_processes=2", "--resume_code=75"}));
+  Child one(machine(1, 2, port, script, {"--num_processes=2", "--resume_code=75"}));
+  for (auto* each : {&zero, &one}) {
+    const auto ran = each->wait();
+    CHECK(ran.code == 75);
+    CHECK(ran.out == "saved\n");
+    CHECK(ran.err == "");
+  }
+}
+
 TEST_CASE("when a launcher is killed, the others say so and end") {
   for (const int victim : {0, 1}) {
     CAPTURE(victim);
@@ -116,7 +130,9 @@ TEST_CASE("what two machines were told differently ends both before a rank start
   const auto ran = zero.wait();
   CHECK(ran.code == 1);
   CHECK(ran.out == "");
-  CHECK(ran.err.find(" has num_processes 6, machine 0 (") != std::string::npos);
+  const std::string host = accelerate::base::host_name();
+  CHECK(ran.err == "accelerate_launch: machine 1 (" + host + ") has num_processes 6, machine 0 (" + host +
+                       ") has 4; they must be the same\n");
   CHECK(one.wait().err.ends_with(ran.err));
 }
 

@@ -17,7 +17,8 @@ static void hello(int rank, int size) {
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "hello";
   int provided = 0, rank = 0, size = 0;
-  const int last_started = atoi(getenv("RANK")) == atoi(getenv("WORLD_SIZE")) - 1;
+  const char* started = getenv("RANK");  // none under mpirun
+  const int last_started = started != NULL && atoi(started) == atoi(getenv("WORLD_SIZE")) - 1;
   if (last_started && strcmp(what, "early") == 0) return 0;
   if (last_started && strcmp(what, "away") == 0) sleep(1000);
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);

@@ -95,7 +95,8 @@ TEST_CASE("a libpmix that is broken, too old or does not answer as it should is 
     auto variables = scratch.variables();
     variables["LD_LIBRARY_PATH"] = TEST_BINARY_DIR "/tests/launch/" + folder;
     variables["FAKE_PMIX"] = fault;
-    const auto ran = launch({"--backend", "mpi", "--num_processes", "2", "true"}, variables);
+    variables["PATH"] = "/no mpirun here";
+    const auto ran = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true"}, variables);
     CHECK(ran.code == 1);
     CHECK(scratch.empty());
     return ran.err;
@@ -109,23 +110,62 @@ TEST_CASE("a libpmix that is broken, too old or does not answer as it should is 
   CHECK(
       with("old_pmix", "") ==
       "accelerate_launch: backend mpi is asked for, but libpmix.so.2 has no PMIx_generate_ppn, so it is too old (PMIx "
-      "4 is needed); backend gloo works without\n");
+      "4 is needed), and mpirun is not in PATH; backend gloo works without\n");
 }
 
-TEST_CASE("without libpmix mpi is an error when asked for, and gloo with a word when not") {
+TEST_CASE("without libpmix mpirun starts the ranks that want mpi; without both it is an error; unasked it is gloo") {
   const Scratch scratch;
   std::ofstream(scratch.path + "/libpmix.so.2") << "not a library";
-  const accelerate::env::Variables variables{{"LD_LIBRARY_PATH", scratch.path}};
-  const auto asked = launch({"--backend", "mpi", "--num_processes", "2", "true"}, variables);
-  CHECK(asked.code == 1);
+  accelerate::env::Variables variables{{"LD_LIBRARY_PATH", scratch.path}, {"PATH", scratch.path}};
+  const auto nobody = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true"}, variables);
+  CHECK(nobody.code == 1);
+  CHECK(nobody.err ==
+        "accelerate_launch: backend mpi is asked for, but libpmix.so.2 is not there (Debian package libpmix2), and "
+        "mpirun is not in PATH; backend gloo works without\n");
+  std::ofstream(scratch.path + "/mpirun") << "#!/bin/sh\nprintf '%s ' \"$@\"\n";
+  std::filesystem::permissions(scratch.path + "/mpirun", std::filesystem::perms::owner_all);
+  const auto asked = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true", "a"}, variables);
+  CHECK(asked.code == 0);
+  CHECK(asked.out.starts_with("-n 2 --oversubscribe -x "));
+  CHECK(asked.out.ends_with(" /bin/true a "));
   CHECK(asked.err ==
-        "accelerate_launch: backend mpi is asked for, but libpmix.so.2 is not there (Debian package libpmix2); backend "
-        "gloo works without\n");
-  const auto not_asked = launch({"--cpu", "--num_processes", "2", "true"}, variables);
+        "accelerate_launch: libpmix.so.2 is not there (Debian package libpmix2); mpirun starts the ranks\n");
+  const auto not_asked = launch({"--cpu", "--num_processes", "2", "/bin/true"}, variables);
   CHECK(not_asked.code == 0);
   CHECK(not_asked.err ==
         "accelerate_launch: libpmix.so.2 is not there (Debian package libpmix2); the ranks use gloo, which is slower "
         "than mpi on one machine\n");
+}
+
+TEST_CASE("more ranks than processors are told once, yield to one another, and come through") {
+  const auto on_one = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"taskset", "-c", "0", TEST_BINARY_DIR "/bin/accelerate_launch", "--main_process_port",
+                                 "0", "--backend", "mpi", "--num_processes", "3"});
+    return Child(words).wait();
+  };
+  const auto ran = on_one({program});
+  CHECK(ran.code == 0);
+  CHECK(sorted_lines(ran.out, "rank ") == hello(3));
+  CHECK(ran.err == "accelerate_launch: 3 ranks share 1 processor, which is slower than one rank on each\n");
+  CHECK(on_one({"sh", "-c", "echo $OMPI_MCA_mpi_yield_when_idle"}).out == "1\n1\n1\n");
+}
+
+TEST_CASE("mpirun starts ranks where that is asked for, with labels and log files by launchers of ours around them") {
+  const Scratch scratch;
+  const auto ran = launch(
+      {"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "--label", "--log_dir", scratch.path, program},
+      {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  CHECK(sorted_lines(ran.out, "[rank ") ==
+        std::vector<std::string>{"[rank 0] " + hello(2)[0], "[rank 1] " + hello(2)[1]});
+  std::stringstream log;
+  log << std::ifstream(scratch.path + "/rank_1.log").rdbuf();
+  CHECK(log.str() == hello(2)[1] + "\n");
+  const auto failed = launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", program, "exit"},
+                             {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  CHECK(failed.code == 3);
+  CHECK(failed.err.find("accelerate_launch: mpirun (") != std::string::npos);
 }
 
 TEST_CASE("a TMPDIR that cannot be written is named") {

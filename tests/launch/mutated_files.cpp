@@ -7,6 +7,7 @@
 #include "launch/plan/error.hpp"
 #include "launch/plan/hosts.hpp"
 #include "launch/plan/resolve.hpp"
+#include "launch/runners/frames.hpp"
 #include "tests/mutation.hpp"
 
 namespace {
@@ -65,10 +66,26 @@ mutation::Format messages() {
           }};
 }
 
+/// What an agent gets over ssh.
+mutation::Format frames() {
+  const RemoteJob job{.version = "1", .folder = "/", .arguments = {"--cpu=1", "--", "x"}, .variables = {"A=b"}};
+  return {.whole = {bytes_of(frame_of(job)) + bytes_of({.kind = FrameKind::input, .bytes = "stdin"}) +
+                    bytes_of({.kind = FrameKind::signal, .bytes = "15"})},
+          .read = [](const auto& folder, uint64_t) {
+            auto buffer = mutation::contents(folder / "x");
+            auto frame = take_frame(buffer);
+            if (frame) (void)job_of(*frame);
+            while (frame) frame = take_frame(buffer);
+          }};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  return mutation::run_formats(
-      {{"hostfile", host_files}, {"config", config_files}, {"slurm", slurm_variables}, {"message", messages}}, argc,
-      argv);
+  return mutation::run_formats({{"hostfile", host_files},
+                                {"config", config_files},
+                                {"slurm", slurm_variables},
+                                {"message", messages},
+                                {"frames", frames}},
+                               argc, argv);
 }

@@ -47,6 +47,16 @@ TEST_CASE("a signal is heard although nobody reads the output") {
   CHECK(ran.err.find(" bytes for stdout are lost: nobody read them\n") != std::string::npos);
 }
 
+TEST_CASE("a signal ends the wait for a reader, after the ranks' end too") {
+  Child child(ranks("head -c 3000000 /dev/zero"));
+  let_it_fill();
+  kill(child.pid(), SIGINT);
+  REQUIRE(child.ends_unread());
+  const auto ran = child.wait();
+  CHECK(ran.code == 128 + SIGINT);
+  CHECK(ran.err.find(" bytes for stdout are lost: nobody read them\n") != std::string::npos);
+}
+
 TEST_CASE("a rank that saves and prints on a signal does not wait for a reader that stands still") {
   Child child(
       ranks("trap 'head -c 1000000 /dev/zero; echo saved >&2; exit 0' TERM; head -c 20000000 /dev/zero & "

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
@@ -155,6 +156,32 @@ inline bool alive(pid_t pid) {
   const std::string text(buffer.data(), n > 0 ? static_cast<size_t>(n) : 0);
   const auto name_end = text.rfind(')');
   return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z';
+}
+
+struct Waited {
+  std::chrono::milliseconds took{};
+  /// What a second is on this machine now: each of some ten turns that several processes take one after the other
+  /// (a signal, an end, a reaping, a removal) may wait for a processor as long as we did at worst.
+  std::chrono::milliseconds a_second{};
+};
+
+/// How long it takes from a fault until something is so; 30 s at most.
+template <typename Condition, typename Fault>
+Waited time_until(const Condition& is_so, const Fault& fault) {
+  using namespace std::chrono;
+  constexpr auto nap = milliseconds(2);
+  auto worst = steady_clock::duration::zero();
+  const auto start = steady_clock::now();
+  fault();
+  auto now = start;
+  while (!is_so() && now - start < seconds(30)) {
+    const auto before = steady_clock::now();
+    std::this_thread::sleep_for(nap);
+    now = steady_clock::now();
+    worst = std::max(worst, now - before - nap);
+  }
+  return {.took = duration_cast<milliseconds>(now - start),
+          .a_second = duration_cast<milliseconds>(seconds(1) + 10 * worst)};
 }
 
 /// Waits up to ten seconds for it to be gone.

@@ -78,7 +78,7 @@ const std::map<std::string, Names>& table() {
         {"launch/pmix", ground + Names{"launch/plan"}},
         {"launch/run", ground + Names{"launch/plan", "launch/pmix"}},
         {"launch/meet", ground + Names{"launch/plan", "launch/run"}},
-        {"launch/runners", ground + Names{"launch/plan", "launch/run", "launch/meet"}},
+        {"launch/runners", ground + Names{"launch/plan", "launch/pmix", "launch/run", "launch/meet"}},
         {"launch/commands", ground + Names{"launch", "launch/plan", "launch/pmix", "launch/run", "tracking"}},
         {"launch/programs", ground + Names{"launch", "launch/commands", "launch/plan", "launch/runners"}},
         {"state", doors},

@@ -76,3 +76,12 @@ TEST_CASE("a launcher that srun started once on each node knows its machine, and
   const LaunchOptions by_hand{.num_machines = 2, .machine_rank = 1};
   CHECK(with_slurm_place(by_hand, step("2", "2")) == by_hand);
 }
+
+TEST_CASE("a batch script on one node has as many ranks as tasks, unless their number is given") {
+  const Variables batch{{"SLURM_JOB_ID", "12"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "4"}};
+  CHECK(choose_runner({}, batch) == Runner::local);
+  CHECK(with_slurm_place({}, batch) == LaunchOptions{.num_processes = 4});
+  CHECK(with_slurm_place({.num_processes = 2}, batch).num_processes == 2);
+  CHECK(with_slurm_place({.runner = "local"}, batch) == LaunchOptions{.runner = "local"});
+  CHECK(with_slurm_place({}, {{"SLURM_NTASKS", "4"}}) == LaunchOptions{});
+}

@@ -52,6 +52,8 @@ TEST_CASE("the cause names who is missing and what the others wait in") {
   CHECK(hang_cause({waiting(0, 2), working(1, 1), not_come}, seconds(30)) ==
         "no rank has moved for 30 s; workers 1 and 3 are missing, worker 0 waits in call 2");
   CHECK(hang_cause({working(0, 1)}, std::chrono::milliseconds(500)) == "no rank has moved for 0.5 s");
+  CHECK(hang_cause({waiting(0, 3), waiting(1, 3)}, seconds(9)) ==
+        "no rank has moved for 9 s; all on this machine wait in call 3");
 }
 
 TEST_CASE("each rank's line says what it does and how far it is") {

@@ -16,6 +16,8 @@ using accelerate::launch::to_text;
 TEST_CASE("an outcome goes through text and comes back, and half of it is none") {
   const Outcome outcome{.exit_code = 137, .cause = "signal 9 (\"killed\")\n"};
   CHECK(parse_outcome(to_text(outcome)) == outcome);
+  const Outcome asks{.exit_code = 75, .cause = "exit code 75", .asks_for_another = true};
+  CHECK(parse_outcome(to_text(asks)) == asks);
   CHECK_FALSE(parse_outcome(""));
   CHECK_FALSE(parse_outcome(to_text(outcome).substr(0, 8)));
   CHECK_FALSE(parse_outcome("[1]"));

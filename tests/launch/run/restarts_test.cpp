@@ -58,3 +58,20 @@ TEST_CASE("starts that fail at once and alike, again and again, are not tried an
   CHECK(decide({at_once(), at_once("signal 9 (killed)"), at_once()}, many).after);
   CHECK(decide({at_once(), later(), at_once()}, many).after);
 }
+
+TEST_CASE("ranks that ask for another start get it where that is allowed, and not out of those for failures") {
+  const auto asks = [](milliseconds lasted) {
+    return FailedStart{.cause = "exit code 75", .lasted = lasted, .asks_for_another = true};
+  };
+  CHECK_FALSE(decide({asks(seconds(20))}, {.max_restarts = 5}).after);
+  const RestartOptions one{.max_restarts = 1, .when_asked = true};
+  CHECK(decide({asks(seconds(20))}, {.when_asked = true}).line ==
+        "accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n");
+  CHECK(decide({asks(seconds(20)), asks(seconds(20)), later()}, one).line ==
+        "accelerate_launch: restart 1 of 1 in 0.5 s\n");
+  CHECK_FALSE(decide({asks(seconds(20)), later(), later()}, one).after);
+  CHECK(decide({later(), asks(seconds(20))}, one).after);
+  const auto hopeless = decide({asks(milliseconds(9)), asks(milliseconds(9)), asks(milliseconds(9))}, one);
+  CHECK_FALSE(hopeless.after);
+  CHECK(hopeless.line == "accelerate_launch: no restart: the last 3 starts ended within 10 s, all with exit code 75\n");
+}

@@ -5,6 +5,7 @@
 #include "launch/runners/mpirun.hpp"
 #include "launch/runners/srun.hpp"
 #include "launch/runners/ssh.hpp"
+#include "launch/runners/task.hpp"
 #include "launch/runners/travel.hpp"
 
 using namespace accelerate::launch;
@@ -67,7 +68,7 @@ TEST_CASE("the job's id stands on no command line") {
   const Variables secret{{"ACCELERATE_JOB_ID", "old-secret"}, {"PATH", "/bin"}};
   for (const auto& plan :
        {plan_ssh({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "/bin/self", std::chrono::seconds(30)),
-        plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret")}) {
+        plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "")}) {
     for (const auto& worker : plan.workers) {
       CHECK(worker.environment.at("ACCELERATE_JOB_ID") == "new-secret");
       for (const auto& word : worker.command) CHECK(word.find("secret") == std::string::npos);
@@ -78,7 +79,8 @@ TEST_CASE("the job's id stands on no command line") {
 TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks should see") {
   LaunchOptions options{.num_processes = 3, .command = {"./train", "a b"}};
   options.settings.cpu = true;
-  const auto plan = plan_mpirun(options, {{"gpu-a", 2}, {"user@gpu-b", 2}}, {{"HOME", "/root"}, {"MINE", "1"}}, "id");
+  const auto plan =
+      plan_mpirun(options, {{"gpu-a", 2}, {"user@gpu-b", 2}}, {{"HOME", "/root"}, {"MINE", "1"}}, "id", "");
   REQUIRE(plan.workers.size() == 1);
   const auto& mpirun = plan.workers[0];
   CHECK(mpirun.command == Words{"mpirun", "-n", "3", "-H", "gpu-a:2,gpu-b:1", "-x", "ACCELERATE_JOB_ID", "-x",
@@ -94,16 +96,16 @@ TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks s
 }
 
 TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refused") {
-  CHECK(plan_mpirun({.num_processes = 2, .command = {"x"}}, {}, {}, "id").workers[0].command ==
-        Words{"mpirun", "-n", "2", "-x", "ACCELERATE_JOB_ID", "x"});
+  CHECK(plan_mpirun({.num_processes = 2, .command = {"x"}}, {}, {}, "id", "").workers[0].command ==
+        Words{"mpirun", "-n", "2", "--oversubscribe", "-x", "ACCELERATE_JOB_ID", "x"});
   CHECK_THROWS_WITH_AS(
-      plan_mpirun({.command = {"x"}}, {{"fd77::1", 1}}, {}, "id"),
+      plan_mpirun({.command = {"x"}}, {{"fd77::1", 1}}, {}, "id", ""),
       "accelerate_launch: fd77::1 is an address of IPv6, which mpirun takes by a name only; give the host's name",
       LaunchError);
   LaunchOptions gloo{.num_processes = 2, .command = {"x"}};
   gloo.settings.backend = "gloo";
   CHECK_THROWS_WITH_AS(
-      plan_mpirun(gloo, {}, {}, "id"),
+      plan_mpirun(gloo, {}, {}, "id", ""),
       "accelerate_launch: --runner mpirun without hosts is for --backend mpi, not gloo; give --hosts, or "
       "--runner local",
       LaunchError);
@@ -111,20 +113,51 @@ TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refu
 
 TEST_CASE("srun starts as many tasks as are asked for, else as the allocation has") {
   const Variables allocation{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "2"}, {"RANK", "7"}};
-  CHECK(plan_srun({.command = {"./train", "-x"}}, allocation).workers[0].command ==
+  CHECK(plan_srun({.command = {"./train", "-x"}}, allocation, "").workers[0].command ==
         Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--", "./train", "-x"});
   auto with_tasks = allocation;
   with_tasks["SLURM_NTASKS"] = "6";
   LaunchOptions options{.command = {"./train"}};
-  CHECK(plan_srun(options, with_tasks).workers[0].command[2] == "--ntasks=6");
+  CHECK(plan_srun(options, with_tasks, "").workers[0].command[2] == "--ntasks=6");
   options.num_processes = 4;
   options.settings.backend = "mpi";
-  CHECK(plan_srun(options, with_tasks).workers[0].command ==
+  CHECK(plan_srun(options, with_tasks, "").workers[0].command ==
         Words{"srun", "--kill-on-bad-exit=1", "--ntasks=4", "--mpi=pmix", "--", "./train"});
   options.settings.backend = "gloo";
-  CHECK(plan_srun(options, with_tasks).workers[0].command[3] == "--mpi=none");
-  CHECK(plan_srun(options, with_tasks).workers[0].environment.at("ACCELERATE_BACKEND") == "gloo");
-  CHECK_FALSE(plan_srun(options, with_tasks).workers[0].environment.contains("RANK"));
+  CHECK(plan_srun(options, with_tasks, "").workers[0].command[3] == "--mpi=none");
+  CHECK(plan_srun(options, with_tasks, "").workers[0].environment.at("ACCELERATE_BACKEND") == "gloo");
+  CHECK_FALSE(plan_srun(options, with_tasks, "").workers[0].environment.contains("RANK"));
+}
+
+TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by a launcher of ours") {
+  CHECK(words_of_rank({.quiet = true, .command = {"./train"}}, "/bin/self") == Words{"./train"});
+  LaunchOptions options{.num_processes = 2,
+                        .log_dir = "logs",
+                        .tee = "3",
+                        .label = true,
+                        .max_restarts = 3,
+                        .hang_timeout = std::chrono::seconds(30),
+                        .command = {"./train", "--lr", "1"}};
+  const Words around{"/bin/self",         "--task", "--log_dir=logs", "--tee=3", "--label=1",
+                     "--hang_timeout=30", "--",     "./train",        "--lr",    "1"};
+  CHECK(words_of_rank(options, "/bin/self") == around);
+  const auto srun = plan_srun(options, {{"SLURM_JOB_ID", "1"}}, "/bin/self").workers[0].command;
+  CHECK(Words(srun.end() - static_cast<std::ptrdiff_t>(around.size()), srun.end()) == around);
+  const auto mpirun = plan_mpirun(options, {}, {}, "id", "/bin/self").workers[0].command;
+  CHECK(Words(mpirun.end() - static_cast<std::ptrdiff_t>(around.size()), mpirun.end()) == around);
+}
+
+TEST_CASE("ranks of srun and mpirun know which start this is") {
+  const Variables again{{"SLURM_JOB_ID", "1"}, {"ACCELERATE_RESTART_COUNT", "2"}};
+  CHECK(plan_srun({.command = {"x"}}, again, "").workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") == "2");
+  CHECK(plan_mpirun({.command = {"x"}}, {}, again, "id", "").workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") ==
+        "2");
+}
+
+TEST_CASE("ranks that ask for another start end in their own time under srun") {
+  const Variables allocation{{"SLURM_JOB_ID", "1"}};
+  CHECK(plan_srun({.resume_code = 75, .command = {"x"}}, allocation, "").workers[0].command[1] ==
+        "--kill-on-bad-exit=0");
 }
 
 TEST_CASE("a task of srun becomes its rank") {

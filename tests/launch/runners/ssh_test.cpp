@@ -4,15 +4,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "accelerate/base/error.hpp"
+#include "launch/plan/options.hpp"
 #include "launch/run/port.hpp"
 #include "launch/runners/frames.hpp"
 #include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
 
 using accelerate::env::Variables;
 using testing::Child;
@@ -64,6 +70,23 @@ std::vector<pid_t> pids(const std::string& text) {
   return found;
 }
 
+/// The one that has this word in its command line, and this host there or in its environment.
+pid_t process_with(const std::string& word, const std::string& host) {
+  const auto contents = [](const std::filesystem::path& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto command = contents(entry.path() / "cmdline");
+    const auto all = command + contents(entry.path() / "environ");
+    if (command.find(word + '\0') != std::string::npos && all.find(host + '\0') != std::string::npos) {
+      return static_cast<pid_t>(std::stol(entry.path().filename()));
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 TEST_CASE("ranks of several hosts are one job, in the folder and with the environment of the launcher") {
@@ -91,12 +114,63 @@ TEST_CASE("arguments and variables come through as they are, whatever they hold"
   }
 }
 
-TEST_CASE("the first rank that fails decides, on whichever host") {
+TEST_CASE("a launcher and a folder may have any name") {
+  const FakeSsh ssh;
+  const testing::Scratch scratch;
+  const std::string folder = scratch.path + "/a b'$(touch never)\"\n";
+  std::filesystem::create_directory(folder);
+  std::filesystem::copy_file(TEST_BINARY_DIR "/bin/accelerate_launch", folder + "/accelerate_launch");
+  auto words = on_hosts("a:1", {"sh", "-c", "printf '%s' \"$PWD\""});
+  words.front() = "./accelerate_launch";
+  words.insert(words.begin(), {"env", "-C", folder});
+  const auto ran = Child(words, ssh.variables()).wait();
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  CHECK(ran.out == folder);
+  CHECK_FALSE(std::filesystem::exists(folder + "/never"));
+}
+
+TEST_CASE("the first rank that fails decides, on whichever host, and its machine is named") {
   const FakeSsh ssh;
   const auto ran =
       Child(on_hosts("a:1,b:1", {"sh", "-c", "[ $RANK = 1 ] && exit 7; exec sleep 300"}), ssh.variables()).wait();
   CHECK(ran.code == 7);
-  CHECK(ran.err.find("worker 1") != std::string::npos);
+  CHECK(ran.err.find("accelerate_launch: worker 1 (") != std::string::npos);
+  const auto report = ran.err.find("accelerate_launch: machine 1 (b, ");
+  REQUIRE(report != std::string::npos);
+  CHECK(ran.err.substr(ran.err.find(')', report)) == ") ended first, exit code 7; the others were stopped.\n");
+}
+
+TEST_CASE("what becomes of the output is done on the hosts: labels, log files, a filter, a watch, silence") {
+  const FakeSsh ssh;
+  const testing::Scratch scratch;
+  const auto ran = Child(on_hosts("a:2,b:1", {"sh", "-c", "echo out $RANK; echo err $RANK >&2"},
+                                  {"--label", "--log_dir", scratch.path, "--local_ranks_filter", "0", "--redirects",
+                                   "2", "--tee", "1", "--hang_timeout", "60", "--quiet"}),
+                         ssh.variables({{"ACCELERATE_MIXED_PRECISION", "no"}}))
+                       .wait();
+  CHECK(ran.code == 0);
+  CHECK((ran.out == "[rank 0] out 0\n[rank 2] out 2\n" || ran.out == "[rank 2] out 2\n[rank 0] out 0\n"));
+  CHECK(ran.err == "");
+  for (const std::string rank : {"0", "1", "2"}) {
+    std::stringstream log;
+    log << std::ifstream(scratch.path + "/rank_" + rank + ".log").rdbuf();
+    CHECK((log.str() == "out " + rank + "\nerr " + rank + "\n" || log.str() == "err " + rank + "\nout " + rank + "\n"));
+  }
+}
+
+TEST_CASE("ranks that ask for another start get it on all hosts") {
+  const FakeSsh ssh;
+  const auto ran = Child(on_hosts("a:1,b:1",
+                                  {"sh", "-c",
+                                   "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; sleep 0.$((RANK * 5)); "
+                                   "echo saved; exit 75"},
+                                  {"--resume_code", "75"}),
+                         ssh.variables())
+                       .wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.out == "saved\nsaved\n");
+  CHECK(ran.err == "accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n");
 }
 
 TEST_CASE("the ranks of all hosts start again after one failed") {
@@ -139,9 +213,29 @@ TEST_CASE("no rank outlives a launcher that was killed") {
     REQUIRE(child.wait_for("rank0 pid"));
     REQUIRE(child.wait_for("rank1 pid"));
     ranks = pids(child.out());
-    kill(child.pid(), SIGKILL);
     CHECK(ranks.size() == 2);
-    for (const pid_t rank : ranks) CHECK(testing::gone(rank));
+    const auto [took, a_second] = testing::time_until(
+        [&] { return std::none_of(ranks.begin(), ranks.end(), testing::alive); }, [&] { kill(child.pid(), SIGKILL); });
+    MESSAGE("gone after " << took.count() << " ms; allowed: " << a_second.count());
+    CHECK(took <= a_second);
+  }
+}
+
+TEST_CASE("whichever process of ours is killed between the launcher and a host, no rank outlives it") {
+  const FakeSsh ssh;
+  const std::string host = "a" + std::to_string(getpid());
+  for (const std::string word : {"--relay", "--agent"}) {
+    CAPTURE(word);
+    Child child(on_hosts(host + ":1,b:1", {"sh", "-c", "echo rank$RANK pid $$; exec sleep 300"}), ssh.variables());
+    REQUIRE(child.wait_for("rank0 pid"));
+    REQUIRE(child.wait_for("rank1 pid"));
+    const auto ranks = pids(child.out());
+    const pid_t victim = process_with(word, host);
+    REQUIRE(victim > 0);
+    const auto [took, a_second] = testing::time_until(
+        [&] { return std::none_of(ranks.begin(), ranks.end(), testing::alive); }, [&] { kill(victim, SIGKILL); });
+    CHECK(took <= a_second);
+    CHECK(child.wait().code != 0);
   }
 }
 
@@ -184,8 +278,13 @@ TEST_CASE("an agent refuses a launcher of another version, and junk") {
     CHECK(ran.code == 1);
     return ran.err;
   };
-  CHECK(agent(bytes_of(frame_of({.version = "9.9", .folder = "/"})))
-            .find(", the host that starts the job has 9.9; they must be the same\n") != std::string::npos);
+  const std::string ours = parse({"--version"}).print.value().substr(std::string("accelerate_launch ").size());
+  CHECK(agent(bytes_of(frame_of({.version = "9.9", .folder = "/"}))) ==
+        "accelerate_launch: " + accelerate::base::host_name() + " has accelerate_launch " +
+            ours.substr(0, ours.size() - 1) + ", the host that starts the job has 9.9; they must be the same\n");
+  CHECK(agent(bytes_of(frame_of({.version = ours.substr(0, ours.size() - 1), .folder = "/no such"}))) ==
+        "accelerate_launch: /no such on " + accelerate::base::host_name() +
+            ": No such file or directory; the folder must be there as where the job is started\n");
   CHECK(agent("Last login: today\n") ==
         "accelerate_launch: what comes over the connection is not from accelerate_launch; does a shell start-up file "
         "print?\n");

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/failure_watch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "accelerate/base/error.hpp"
+#include "launch/run/announce.hpp"
+#include "launch/run/error_files.hpp"
+#include "launch/run/mpi_start.hpp"
+#include "launch/run/straggler.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+double seconds_of(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+/// What the workers of this runner are.
+std::string noun_of(Runner runner) {
+  if (runner == Runner::ssh) return "machine";
+  if (runner == Runner::mpirun) return "mpirun";
+  return runner == Runner::srun ? "srun" : "worker";
+}
+
+}  // namespace
+
+std::optional<FailureWatch::Clock::time_point> FailureWatch::deadline() const {
+  std::optional<Clock::time_point> first;
+  for (const auto& each : {start_deadline_, stragglers_at_, hang_.deadline()}) {
+    if (each && (!first || *each < *first)) first = each;
+  }
+  return first;
+}
+
+void FailureWatch::take_leave_of(const Worker& worker) {
+  stragglers_at_ = Clock::now() + options_.straggler;
+  if (failure_) return;
+  const int code = exit_code_of(*worker.status);
+  const bool asks = options_.resume_code != 0 && code == options_.resume_code;
+  if (code != 0 && !asks) return fail(worker, describe(*worker.status) + waited_for_whom(worker), code);
+  // The others would wait for it for ever.
+  if (mpi_ != nullptr && mpi_->not_finalized(worker.rank)) {
+    return fail(worker, fmt::format("exit code {} without MPI_Finalize", code), std::max(1, code));
+  }
+  asks_ = asks_ || asks;
+}
+
+void FailureWatch::look(bool told) {
+  if (mpi_ != nullptr && !failure_) look_at_start();
+  if (!failure_ && !told) name_stragglers();
+  if (!failure_ && !told) look_for_hang();
+}
+
+/// In MPI's start all wait for all: one that ended before it never comes, one that stays away is waited for so long
+/// and no longer.
+void FailureWatch::look_at_start() {
+  const auto absent = awaited(at_mpi_start(lifetimes_.workers(), *mpi_));
+  const auto ended = std::find_if(absent.begin(), absent.end(), [](const auto& each) { return !each.running; });
+  if (absent.empty()) return start_deadline_.reset();
+  if (ended != absent.end()) {
+    return fail(worker_of(ended->rank), "exit code 0 before MPI_Init, where others wait for it", 1);
+  }
+  const auto now = Clock::now();
+  if (!start_deadline_) start_deadline_ = now + options_.mpi_start;
+  if (now < *start_deadline_) return;
+  start_deadline_.reset();
+  fail(worker_of(absent.front().rank),
+       fmt::format("{} not come to MPI_Init within {:g} s, where others wait", names(absent),
+                   seconds_of(options_.mpi_start)),
+       1);
+  failure_->never_came = true;
+}
+
+/// A worker that gave up in MPI's start is not the cause of it.
+std::string FailureWatch::waited_for_whom(const Worker& worker) const {
+  if (mpi_ == nullptr || !mpi_->not_finalized(worker.rank)) return "";
+  const auto absent = absent_of(at_mpi_start(lifetimes_.workers(), *mpi_));
+  return absent.empty() ? "" : fmt::format(" in MPI_Init, to which {} not come", names(absent));
+}
+
+void FailureWatch::name_stragglers() {
+  if (!stragglers_at_ || Clock::now() < *stragglers_at_) return;
+  stragglers_at_.reset();
+  for (const auto& worker : lifetimes_.workers()) {
+    if (!worker.running()) continue;
+    output_.say(fmt::format(
+        "accelerate_launch: worker {} ({}, pid {}) still runs {:g} s after the others ended; it {}\n", worker.rank,
+        base::host_name(), worker.pid, seconds_of(options_.straggler), what_it_does(worker.pid)));
+  }
+}
+
+void FailureWatch::look_for_hang() {
+  const auto ranks = hang_.look(lifetimes_.workers());
+  if (ranks.empty()) return;
+  output_.say(hang_lines(ranks));
+  output_.say(stacks_of_all(ranks, options_.stacks));
+  const auto missing = missing_ranks(ranks);
+  constexpr int as_timeout = 124;  // of coreutils
+  fail(worker_of(missing.empty() ? ranks.front().rank : missing.front()), hang_cause(ranks, options_.hang), as_timeout);
+  failure_->never_came = true;
+}
+
+void FailureWatch::look_for_abort() {
+  if (mpi_ == nullptr || failure_) return;
+  mpi_->heard();
+  const auto abort = mpi_->aborted();
+  for (const auto& worker : lifetimes_.workers()) {
+    if (!abort || worker.rank != abort->rank) continue;
+    const int code = abort->code & 0xff;
+    fail(worker, fmt::format("MPI_Abort({})", abort->code), code == 0 ? 1 : code);
+  }
+}
+
+const Worker& FailureWatch::worker_of(int64_t rank) const {
+  const auto& workers = lifetimes_.workers();
+  return *std::find_if(workers.begin(), workers.end(), [&](const Worker& each) { return each.rank == rank; });
+}
+
+void FailureWatch::fail(const Worker& worker, const std::string& cause, int exit_code) {
+  failed_at_ = clock_time();
+  failure_ = Failure{.rank = worker.rank,
+                     .pid = worker.pid,
+                     .cause = cause,
+                     .exit_code = exit_code,
+                     .ended_before = ended_besides(worker),
+                     .suspended = lifetimes_.suspended(),
+                     .others_were_stopped = lifetimes_.running() > 0 && !lifetimes_.stopping()};
+  announce(*failure_, options_.failures);
+  if (failure_->others_were_stopped) lifetimes_.stop(SIGTERM);
+}
+
+std::vector<int64_t> FailureWatch::ended_besides(const Worker& failed) const {
+  std::vector<int64_t> ranks;
+  for (const auto& worker : lifetimes_.workers()) {
+    if (!worker.running() && worker.rank != failed.rank) ranks.push_back(worker.rank);
+  }
+  return ranks;
+}
+
+std::string FailureWatch::report(int told, const std::string& folder) const {
+  if (!failure_) return "";
+  const auto& workers = lifetimes_.workers();
+  const auto failed = static_cast<size_t>(&worker_of(failure_->rank) - workers.data());
+  const std::string& host = plan_.workers.at(failed).host;
+  JobEnd end{.noun = noun_of(plan_.runner),
+             .host = host.empty() ? base::host_name() : host,
+             .workers = workers.size(),
+             .signal = told,
+             .time = failed_at_,
+             .last_lines = output_.last_lines(failed)};
+  add_errors(end, folder);
+  return failure_report(*failure_, end);
+}
+
+void FailureWatch::add_errors(JobEnd& end, const std::string& folder) const {
+  std::vector<std::pair<int64_t, base::ErrorNote>> notes;
+  for (const auto& worker : lifetimes_.workers()) {
+    if (auto note = read_error_note(folder, worker.rank)) notes.emplace_back(worker.rank, std::move(*note));
+  }
+  for (const auto& [rank, note] : notes) {
+    if (rank == failure_->rank) end.error = note.text;
+  }
+  if (const auto earlier = earlier_error(notes, failure_->rank)) {
+    end.earlier_error = std::pair(earlier->first, earlier->second.text);
+  }
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/runners/call.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "launch/plan/output_options.hpp"
+
+namespace accelerate::launch {
+
+void Call::note(const std::optional<std::string>& line) const {
+  if (line && !options.quiet.value_or(false)) fmt::print(stderr, "accelerate_launch: {}\n", *line);
+}
+
+SuperviseOptions supervise_options(const LaunchOptions& options) {
+  const SuperviseOptions unset;
+  return {.grace = options.grace_time.value_or(unset.grace),
+          .hang = options.hang_timeout.value_or(unset.hang),
+          .resume_code = static_cast<int>(options.resume_code.value_or(0)),
+          .output = output_options(options)};
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/runners/local.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "launch/plan/machine.hpp"
+#include "launch/plan/shell.hpp"
+#include "launch/pmix/server.hpp"
+#include "launch/run/job_id.hpp"
+#include "launch/run/port.hpp"
+#include "launch/run/supervise.hpp"
+#include "launch/runners/machine.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+/// What is asked for, and what is here.
+struct Here {
+  LaunchOptions options{};
+  Machine machine{};
+};
+
+Here look_around(const Call& call) {
+  Here here{.options = with_slurm_place(call.options, call.variables)};
+  if (here.options.num_processes != call.options.num_processes) {
+    call.note(fmt::format("{} ranks, as many as Slurm's job has tasks; --num_processes N chooses otherwise",
+                          *here.options.num_processes));
+  }
+  const auto& gpus = here.options.gpu_ids;
+  here.machine = this_machine(call.variables, gpus == "all" ? std::nullopt : gpus);
+  check_gpus(here.options, here.machine);
+  call.note(what_was_chosen(here.options, here.machine));
+  return here;
+}
+
+/// MPI's wire-up where it is wanted and can be had. It is the default of CPU ranks, so its absence is said and gloo is
+/// used; asked for by name, its absence is an error.
+bool decide_mpi(const Call& call, const Here& here) {
+  if (!wants_mpi(here.options, here.machine)) return false;
+  const auto why_not = why_no_mpi_server();
+  if (!why_not) return true;
+  if (here.options.settings.backend) {
+    fail(ErrorKind::environment,
+         "backend mpi is asked for, but {}, and mpirun is not in PATH; backend gloo works without", *why_not);
+  }
+  call.note(fmt::format("{}; the ranks use gloo, which is slower than mpi on one machine", *why_not));
+  return false;
+}
+
+}  // namespace
+
+std::string script_of_local(const Call& call) {
+  const auto here = look_around(call);
+  (void)supervise_options(here.options);  // what it refuses
+  const auto& wanted = here.options.main_process_port;
+  const Wiring wiring{.address = here.options.main_process_ip.value_or(Wiring{}.address),
+                      .port = wanted == 0 ? ReservedPort(0).number() : wanted.value_or(default_port),
+                      .serve_mpi = decide_mpi(call, here)};
+  return as_script(plan(here.options, here.machine, call.variables, wiring), call.variables,
+                   std::filesystem::current_path().string());
+}
+
+int run_local(const Call& call) {
+  const auto here = look_around(call);
+  const auto& [options, machine] = here;
+  SuperviseOptions supervised = supervise_options(options);
+  call.note(too_many_for_the_processors(options, machine));
+  if (options.num_machines.value_or(1) > 1) {
+    return run_one_machine(options, machine, call.variables, call.timeout, supervised);
+  }
+  const bool serve_mpi = decide_mpi(call, here);
+  std::optional<ReservedPort> port;
+  const auto plan_of = [&, &options = options, &machine = machine](int64_t restart) {
+    port.reset();
+    port.emplace(restart == 0 ? options.main_process_port : options.main_process_port.value_or(0));
+    if (port->moved()) call.note(port_moved(port->number()));
+    return plan(options, machine, call.variables,
+                {.port = port->number(), .serve_mpi = serve_mpi, .job_id = random_job_id(), .restart_count = restart});
+  };
+  // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
+  supervised.mpi_start = call.timeout + std::chrono::seconds(2);
+  supervised.restarts = {.max_restarts = options.max_restarts.value_or(0), .when_asked = true};
+  return supervise(plan_of, supervised);
+}
+
+}  // namespace accelerate::launch
