@@ -39,13 +39,13 @@ void FailureWatch::take_leave_of(const Worker& worker) {
   stragglers_at_ = Clock::now() + options_.straggler;
   if (failure_) return;
   const int code = exit_code_of(*worker.status);
-  const bool asks = options_.resume_code != 0 && code == options_.resume_code;
-  if (code != 0 && !asks) return fail(worker, describe(*worker.status) + waited_for_whom(worker), code);
-  // The others would wait for it for ever.
-  if (mpi_ != nullptr && mpi_->not_finalized(worker.rank)) {
-    return fail(worker, fmt::format("exit code {} without MPI_Finalize", code), std::max(1, code));
+  if (options_.resume_code != 0 && code == options_.resume_code) {
+    asks_ = true;  // the library calls MPI_Finalize before exit code 0 only
+  } else if (code != 0) {
+    fail(worker, describe(*worker.status) + waited_for_whom(worker), code);
+  } else if (mpi_ != nullptr && mpi_->not_finalized(worker.rank)) {
+    fail(worker, "exit code 0 without MPI_Finalize", 1);  // the others would wait for it for ever
   }
-  asks_ = asks_ || asks;
 }
 
 void FailureWatch::look(bool told) {

@@ -62,6 +62,12 @@ LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherit
          "per node, or say --runner local for a job of this task's own",
          *options.num_processes, tasks);
   }
+  if (options.max_restarts.value_or(0) != 0) {
+    fail(ErrorKind::usage,
+         "--max_restarts {}, but srun started {} tasks, each of which is a rank; in the batch script, without srun, "
+         "accelerate_launch starts all of them again",
+         *options.max_restarts, tasks);
+  }
   WorkerPlan worker{.command = options.command, .environment = environment_under_slurm(options, inherited)};
   worker.rank = env::parse_integer(first_of(inherited, {"SLURM_PROCID"}).value_or("")).value_or(0);
   worker.local_rank = env::parse_integer(first_of(inherited, {"SLURM_LOCALID"}).value_or("")).value_or(0);

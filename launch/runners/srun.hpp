@@ -17,7 +17,7 @@ namespace accelerate::launch {
 LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& self);
 
 /// One worker, the rank that this task of srun becomes. Pure.
-/// Throws LaunchError (2) when num_processes is another number than srun's tasks.
+/// Throws LaunchError (2) when num_processes is another number than srun's tasks, or restarts are asked for.
 LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherited);
 
 }  // namespace accelerate::launch

@@ -109,6 +109,13 @@ class Right(Launcher):
                 for host in hosts:
                     self.check_nothing_left(host)
 
+    def test_what_accelerate_test_says_of_two_hosts(self):
+        with Hosts(2, ssh=True) as hosts:
+            job = ways.on_host1(hosts, [ways.LAUNCHER.parent / "accelerate_test", "--backend", "gloo", "--hosts", "host1:1,host2:1"], [], {})
+            self.assertEqual(job.codes(240), [0], job.text())
+            self.assertIn("2 ranks, backend gloo, device cpu\n", job.text())
+            self.assertIn(" checks passed\n", job.text())
+
     def test_labels_of_ranks_that_mpirun_started(self):
         with Hosts(2, ssh=True) as hosts:
             job = ways.launcher_mpirun(hosts, ["sh", "-c", "echo up"], options=["--label"])

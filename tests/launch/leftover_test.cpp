@@ -44,7 +44,7 @@ Words job(const std::string& then, const Words& options = {}) {
   return testing::launcher(words);
 }
 
-constexpr auto grace = std::chrono::milliseconds(1000);  // as job() has it
+constexpr auto grace_time = std::chrono::milliseconds(1000);  // as job() has it
 const std::string wait_forever = "while :; do sleep 0.1; done";
 
 class Job {
@@ -174,7 +174,7 @@ TEST_CASE("signals that ask for the end end ranks that ignore them, after the gr
     CAPTURE(number);
     Job job(::job("trap '' INT TERM HUP; " + wait_forever));
     REQUIRE(job.is_up());
-    job.check_all_is_gone_after([&] { kill(job.launcher(), number); }, grace);
+    job.check_all_is_gone_after([&] { kill(job.launcher(), number); }, grace_time);
     const auto ran = job.end();
     CHECK(ran.code == 137);
     CHECK(ran.err.find("ended with signal 9 (killed) after signal " + std::to_string(number) + " was passed on.\n") !=
@@ -185,7 +185,7 @@ TEST_CASE("signals that ask for the end end ranks that ignore them, after the gr
 TEST_CASE("a rank that ignores SIGTERM does not outlive a failure's grace") {
   Job job(::job("[ $RANK = 0 ] || trap '' TERM; " + wait_forever));
   REQUIRE(job.is_up());
-  job.check_all_is_gone_after([&] { kill(job.named(0, "rank"), SIGKILL); }, grace);
+  job.check_all_is_gone_after([&] { kill(job.named(0, "rank"), SIGKILL); }, grace_time);
   CHECK(job.end().code == 137);
 }
 

@@ -172,6 +172,11 @@ TEST_CASE("a task of srun becomes its rank") {
                                         {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}});
   options.num_processes = 4;
   CHECK_NOTHROW(plan_task(options, task));
+  options.max_restarts = 3;
+  CHECK_THROWS_WITH_AS(plan_task(options, task),
+                       "accelerate_launch: --max_restarts 3, but srun started 4 tasks, each of which is a rank; in the "
+                       "batch script, without srun, accelerate_launch starts all of them again",
+                       LaunchError);
   options.num_processes = 2;
   CHECK_THROWS_WITH_AS(
       plan_task(options, task),
