@@ -19,8 +19,9 @@ enum class Runner {
 /// Throws LaunchError (2) when options contradict one another.
 Runner choose_runner(const LaunchOptions& options, const env::Variables& variables);
 
-/// The options of a launcher that srun started once on each node: which machine this is, and where they meet; in a batch
-/// script on one node: as many ranks as it has tasks. As they are elsewhere, or where the options say it themselves.
+/// The options of a launcher that srun started once on each node: which machine this is, and where they meet; in a
+/// batch script on one node: as many ranks as it has tasks. As they are elsewhere, or where the options say it
+/// themselves.
 LaunchOptions with_slurm_place(const LaunchOptions& options, const env::Variables& variables);
 
 }  // namespace accelerate::launch
