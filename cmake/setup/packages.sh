@@ -4,6 +4,7 @@ packages_build="g++ cmake ninja-build ccache python3 libopenmpi-dev libpmix-dev 
   nlohmann-json3-dev zlib1g-dev libxxhash-dev libyaml-cpp-dev libjpeg-dev libpng-dev"
 packages_test="doctest-dev"
 packages_style="clang-format clang-tidy"
+packages_pages="doxygen chromium fonts-dejavu-core"   # tests of full: the reference, and the page of accelerate_report in a browser
 packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client munge"
 
 # What a package gives: a command, a header or a Python module. Seen by what it gives and not by its name, so that
@@ -17,6 +18,8 @@ declare -A package_gives=(
   [libyaml-cpp-dev]="header yaml-cpp/yaml.h" [libjpeg-dev]="header jpeglib.h" [libpng-dev]="header png.h"
   [doctest-dev]="header doctest/doctest.h"
   [clang-format]="command clang-format" [clang-tidy]="command clang-tidy"
+  [doxygen]="command doxygen" [chromium]="command chromium"
+  [fonts-dejavu-core]="file /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"
   [iproute2]="command ip" [procps]="command ps" [openssh-server]="command sshd" [slurmctld]="command slurmctld"
   [slurmd]="command slurmd" [slurm-client]="command srun" [munge]="command munged"
 )

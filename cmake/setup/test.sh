@@ -2,6 +2,7 @@
 # ./run test [full | REGEX]
 run_tests() {
   set_up "$packages_build $packages_test"
+  [[ ${1-} != full ]] || set_up_packages "$packages_pages"
   need_test_python
   build_all release "-DACCELERATE_TEST_PYTHON=$venv/bin/python"
   case ${1-} in

@@ -85,7 +85,7 @@ class Commands(OnAMachine):
         result = self.machine.run("run")
         self.assertEqual(result.returncode, 0)
         self.assertEqual([line.split()[1] for line in result.stdout.splitlines()],
-                         ["demo", "test", "build", "bench", "data", "format", "lint"])
+                         ["demo", "test", "build", "bench", "docs", "data", "format", "lint"])
 
     def test_an_unknown_command_is_named_and_ends_with_1(self):
         result = self.machine.run("run", "dance")

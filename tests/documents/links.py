@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""links.py <repository>: what the pages point at is there: links and their anchors, files, lines of diffs, the rooms'
+READMEs, and in the table for those who come from Python each name of ours."""
+import re
+import sys
+from pathlib import Path
+
+TOP = Path(sys.argv[1])
+FOLDERS = ("accelerate", "launch", "examples", "tests", "bench", "cmake")
+wrong = []
+
+
+def expect(holds, page, what):
+    if not holds:
+        wrong.append(f"{page.relative_to(TOP)}: {what}")
+
+
+def pages():
+    found = [TOP / "README.md"]
+    for folder in FOLDERS:
+        found += sorted((TOP / folder).rglob("README.md"))
+    return found
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page):
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def check_links(page, text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        expect(there.exists(), page, f"a link to {target}, which is not there")
+        if anchor and there.suffix == ".md" and there.exists():
+            expect(anchor in anchors(there), page, f"a link to {target}: no such heading")
+
+
+def check_files(page, text):
+    for path in re.findall(r"`((?:%s)/[\w./-]+)`" % "|".join(FOLDERS), text):
+        beside = [TOP / path, *(TOP.glob(path + ".*"))]
+        expect(any(one.exists() for one in beside), page, f"{path} is not there")
+
+
+def check_diffs(page, text):
+    """Lines that go are the plain program's, lines that come ours."""
+    of = {sign: (TOP / file).read_text() for sign, file in
+          (("-", "examples/plain_libtorch/mnist.cpp"), ("+", "examples/mnist.cpp"))}
+    for block in re.findall(r"^```diff\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            for sign in of if line[0] == " " else line[0] if line[0] in of else "":
+                expect(line[1:] in of[sign].splitlines(), page, f"a line of a diff that is not there: {line}")
+
+
+def check_rooms(page, text):
+    for cmake in sorted((TOP / "accelerate").glob("*/CMakeLists.txt")):
+        room = cmake.parent
+        expect((room / "README.md").exists(), page, f"{room.name} has no README.md")
+        expect(f"](accelerate/{room.name}/README.md)" in text, page, f"no link to {room.name}'s README.md")
+
+
+def check_names(page, text):
+    """Second column of the tables below "Coming from Python": every identifier is in a header or an option's name."""
+    known = set()
+    for folder in ("accelerate", "launch"):
+        for header in [*(TOP / folder).rglob("*.hpp"), *(TOP / folder).rglob("*.def")]:
+            known.update(re.findall(r"\w+", header.read_text(encoding="utf-8")))
+    known.update(program.stem for program in (TOP / "launch/programs").glob("*.cpp"))
+    known.update({"main", "int", "auto", "const", "std", "torch", "at"})
+    part = text.split("## Coming from Python", 1)[1]
+    part = re.split(r"^## ", part, maxsplit=1, flags=re.MULTILINE)[0]
+    rows = [line.split("|") for line in part.splitlines() if line.startswith("| ") and not line.startswith("| Python")]
+    expect(len(rows) > 100, page, f"only {len(rows)} rows below Coming from Python")
+    for row in rows:
+        for code in re.findall(r"`([^`]+)`", row[2]):
+            for name in re.findall(r"[A-Za-z_]\w+", re.sub(r'"[^"]*"|\S+\.(?:cpp|hpp|json|yaml)\b', "", code)):
+                expect(name in known, page, f"{name} of {code} is in no header")
+
+
+for each in pages():
+    everything = each.read_text(encoding="utf-8")
+    check_links(each, without_code(everything))
+    check_files(each, without_code(everything))
+    check_diffs(each, everything)
+check_rooms(TOP / "README.md", (TOP / "README.md").read_text(encoding="utf-8"))
+check_names(TOP / "accelerate/README.md", (TOP / "accelerate/README.md").read_text(encoding="utf-8"))
+if wrong:
+    sys.exit("\n".join(wrong))
+print("all links and names lead somewhere")

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ blocks of the README and of accelerate/README.md, each in the surroundings that its text names; most of them
+// on two ranks.
+#include <accelerate/accelerate.hpp>
+#include <accelerate/trainer/trainer.hpp>
+
+#include "examples/basic_net.hpp"
+#include "tests/temporary_folder.hpp"
+#include "tests/testing.hpp"
+
+#pragma GCC diagnostic ignored "-Wunused-variable"  // a block shows a name and does not use it
+#pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+#pragma GCC diagnostic ignored "-Wshadow"  // and its names may be those around it
+
+using accelerate::Accelerator;
+
+namespace {
+
+/// The first digits of the shipped cut.
+accelerate::data::Batch first_digits(int64_t samples) {
+  return accelerate::data::mnist("examples/data/mnist").source()->read(torch::arange(samples));
+}
+accelerate::data::Loader digits_of(int64_t samples, int64_t batch_size) {
+  const auto [images, labels] = first_digits(samples);
+  return accelerate::data::from_tensors(images, labels, {.batch_size = batch_size, .shuffle = true, .seed = 1});
+}
+
+/// They as a data set of torch::data.
+struct Digits : torch::data::Dataset<Digits> {
+  torch::data::Example<> get(size_t i) override {
+    return {digits.data[static_cast<int64_t>(i)], digits.target[static_cast<int64_t>(i)]};
+  }
+  [[nodiscard]] std::optional<size_t> size() const override { return 32; }
+  accelerate::data::Batch digits = first_digits(32);
+};
+
+/// What the recipes say that there is.
+struct Program {
+  BasicNet net{};
+  torch::optim::AdamW adamw{net->parameters(), 1e-3};
+  accelerate::data::Loader digits = digits_of(64, 8);
+  accelerate::data::Loader test_digits = digits_of(30, 8);
+};
+
+template <typename Body>
+void on_two_ranks(const Body& body) {
+  accelerate::simulate(2, [&] {
+    Program program;
+    body(program);
+  });
+}
+
+}  // namespace
+
+// Whole programs: what they include is included already, so their main() can be a function. Others than the one main()
+// do not return 0 by themselves.
+#define main() \
+  not_made();  \
+  static void body()
+namespace first_page {
+// block: README.md: Accelerate for C++
+}
+namespace plain_libtorch {
+// block: README.md: From plain LibTorch in three steps
+}
+namespace with_trainer {
+// block: README.md: From plain LibTorch in three steps, 2
+}
+
+#undef main
+
+TEST_CASE("the programs of the README train: on its first page, in plain LibTorch, with a Trainer") {
+  for (const auto program : {&first_page::body, &plain_libtorch::body, &with_trainer::body}) CHECK_NOTHROW(program());
+}
+
+TEST_CASE("a batch of one's own") {
+  accelerate::simulate(2, [] {
+    Accelerator accelerator;
+    // block: accelerate/README.md: A batch of one's own
+    CHECK(photos.size() == 2);  // 100 samples, 32 a batch, two ranks
+  });
+}
+
+TEST_CASE("accumulation") {
+  on_two_ranks([](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    // block: accelerate/README.md: Accumulation
+    CHECK(accelerator.sync_gradients());
+  });
+}
+
+TEST_CASE("metrics") {
+  on_two_ranks([](Program& program) {
+    Accelerator accelerator;
+    auto [model, test_loader] = accelerator.prepare(program.net, program.test_digits);
+    // block: accelerate/README.md: Metrics
+    CHECK(seen == 30);
+  });
+}
+
+TEST_CASE("a schedule") {
+  on_two_ranks([](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    Accelerator accelerator;
+    // block: accelerate/README.md: A schedule
+    CHECK(schedule.get_last_lr()[0] == doctest::Approx(1e-2 / 25 / 1e4));
+  });
+}
+
+TEST_CASE("clipping") {
+  on_two_ranks([](Program& program) {
+    Accelerator accelerator;
+    auto [model, optimizer, loader] = accelerator.prepare(program.net, program.adamw, program.digits);
+    for (auto& [images, labels] : loader) {
+      // block: accelerate/README.md: Clipping
+      CHECK(norm.item<double>() > 0);
+      optimizer.zero_grad();
+    }
+  });
+}
+
+TEST_CASE("a checkpoint, and a second start that has nothing left to do") {
+  const testing::TemporaryFolder folder;
+  const auto run_folder = folder.path / "run";
+  for (int start = 0; start < 2; ++start) {
+    on_two_ranks([&](Program& program) {
+      auto& [net, adamw, digits, test_digits] = program;
+      // block: accelerate/README.md: A checkpoint
+      CHECK(epoch == 2);
+      CHECK(loader->epoch() == 2);
+    });
+    CHECK(std::filesystem::exists(run_folder / "checkpoints/checkpoint_1"));
+    CHECK(std::filesystem::exists(run_folder / "weights/model.safetensors"));
+    CHECK_FALSE(std::filesystem::exists(run_folder / "checkpoints/checkpoint_2"));
+  }
+}
+
+namespace {
+
+int with_errors_and_logs(Accelerator& accelerator, const std::function<void(Accelerator&)>& train) {
+  // block: accelerate/README.md: Errors and logs
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("errors and logs") {
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler(
+      [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  Accelerator accelerator;
+  CHECK(with_errors_and_logs(accelerator, [](Accelerator&) {}) == 0);
+  const auto failing = [](accelerate::ErrorKind kind) {
+    return [kind](Accelerator& here) { accelerate::base::fail(kind, here.place(), "train", "said by the test"); };
+  };
+  CHECK(with_errors_and_logs(accelerator, failing(accelerate::ErrorKind::data)) == 1);
+  CHECK(with_errors_and_logs(accelerator, failing(accelerate::ErrorKind::peer)) == accelerate::resume_exit_code);
+  accelerate::base::set_log_handler(before);
+  CHECK(lines == std::vector<std::string>{"[rank 0] 1 ranks", "[rank 0] rank 0 is slow",
+                                          "[rank 0] the same from each, rank 0 first"});
+}
+
+TEST_CASE("loaders of others") {
+  on_two_ranks([](Program& program) {
+    Accelerator accelerator;
+    auto model = accelerator.prepare(program.net);
+    // block: accelerate/README.md: Loaders of others
+    CHECK(accelerator.prepare(sharded).size() == 2);
+  });
+}
+
+TEST_CASE("in a program that is there") {
+  on_two_ranks([](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    Accelerator accelerator;
+    const auto images = first_digits(16).data;
+    // block: accelerate/README.md: In a program that is there
+    accelerator.check_synchronized(model);
+    CHECK(model.parameters()[0].grad().defined());
+  });
+}
+
+TEST_CASE("functions that take what was prepared") {
+  on_two_ranks([](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    Accelerator accelerator;
+    // block: accelerate/README.md: Functions that take what was prepared
+    step(first_digits(4).data);
+    accelerator.check_synchronized(model);
+  });
+}
+
+TEST_CASE("a function returns what it prepared of its locals") {
+  on_two_ranks([](Program&) {
+    Accelerator accelerator;
+    // block: accelerate/README.md: Lifetimes
+    accelerator.backward(model(first_digits(4).data).pow(2).mean());
+    optimizer.step();
+    accelerator.check_synchronized(model);
+  });
+}
