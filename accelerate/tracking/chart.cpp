@@ -12,7 +12,8 @@
 namespace accelerate::tracking {
 namespace {
 
-constexpr double kWidth = 520, kHeight = 220, kLeft = 64, kRight = 12, kTop = 10, kBottom = 26;
+constexpr double kWidth = 520, kHeight = 220, kLeft = 64, kRight = 24, kTop = 10, kBottom = 26;
+constexpr size_t kColours = 6;  // classes line0 ... of the page's style
 
 /// From numbers to places on the page.
 struct Scale {
@@ -47,6 +48,22 @@ std::string grid(const Scale& x, const Scale& y, std::string_view name) {
                        html_text(number_text(tick)));
   }
   return svg;
+}
+
+/// label   in its colour, in a row above all curves; empty: none
+std::string curve(const std::vector<Point>& points, const Scale& x, const Scale& y, size_t number,
+                  const std::string& label) {
+  if (points.empty()) return "";
+  std::string line;
+  for (const auto& point : points) line += fmt::format("{:.1f},{:.1f} ", x(point.step), y(point.value));
+  line.pop_back();
+  std::string svg = fmt::format(R"(<g class="line{}"><polyline points="{}"/>)", number % kColours, line);
+  svg += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3"/>)", x(points.back().step), y(points.back().value));
+  if (!label.empty()) {
+    svg += fmt::format(R"(<text x="{:.1f}" y="{}">{}</text>)", kLeft + 60 * static_cast<double>(number), kTop + 8,
+                       html_text(label));
+  }
+  return svg + "</g>";
 }
 
 }  // namespace
@@ -107,22 +124,25 @@ std::vector<Point> thinned(const std::vector<Point>& points, size_t most) {
   return few;
 }
 
-std::string chart_svg(const Series& series) {
-  const auto points = thinned(series.points, 1000);
+std::string chart_svg(const Series& series) { return chart_svg(series.name, {series}); }
+
+std::string chart_svg(const std::string& name, const std::vector<Series>& lines) {
+  std::vector<std::vector<Point>> drawn;
+  std::vector<Point> all;
+  for (const auto& line : lines) {
+    drawn.push_back(thinned(line.points, 1000));
+    all.insert(all.end(), drawn.back().begin(), drawn.back().end());
+  }
   std::string svg =
-      fmt::format(R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}">)", kWidth, kHeight, html_text(series.name));
-  if (points.empty()) {
+      fmt::format(R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}">)", kWidth, kHeight, html_text(name));
+  if (all.empty()) {
     return svg + fmt::format(R"(<text x="{}" y="{}">no finite value</text></svg>)", kLeft, kHeight / 2);
   }
-  const auto steps = bounds_of(points, &Point::step), values = bounds_of(points, &Point::value);
+  const auto steps = bounds_of(all, &Point::step), values = bounds_of(all, &Point::value);
   const Scale x{steps.low, steps.high, kLeft, kWidth - kRight};
   const Scale y{values.low, values.high, kHeight - kBottom, kTop};
-  svg += grid(x, y, series.name);
-  std::string line;
-  for (const auto& point : points) line += fmt::format("{:.1f},{:.1f} ", x(point.step), y(point.value));
-  line.pop_back();
-  svg += fmt::format(R"(<polyline points="{}"/>)", line);
-  svg += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3"/>)", x(points.back().step), y(points.back().value));
+  svg += grid(x, y, name);
+  for (size_t i = 0; i < lines.size(); ++i) svg += curve(drawn[i], x, y, i, lines.size() > 1 ? lines[i].name : "");
   return svg + "</svg>";
 }
 

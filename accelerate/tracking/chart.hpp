@@ -20,6 +20,8 @@ namespace accelerate::tracking {
 
 /// A line over the steps, as SVG: axes with round numbers, the last value at its end.
 [[nodiscard]] std::string chart_svg(const Series& series);
+/// Several, in colours of their own, named in a row above them.
+[[nodiscard]] std::string chart_svg(const std::string& name, const std::vector<Series>& lines);
 
 /// Round numbers from about low to about high, two to seven of them.
 [[nodiscard]] std::vector<double> round_ticks(double low, double high);

@@ -26,7 +26,10 @@ table { border-collapse: collapse; margin: .5rem 0 1.5rem; } th, td { text-align
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 1.5rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--soft); }
-polyline { fill: none; stroke: var(--line); stroke-width: 1.6; stroke-linejoin: round; } circle { fill: var(--line); } .grid { stroke: var(--grid); }
+polyline { fill: none; stroke: currentColor; stroke-width: 1.6; stroke-linejoin: round; } circle, g text { fill: currentColor; } .grid { stroke: var(--grid); }
+.line0 { color: var(--line); } .line1 { color: #d9730d; } .line2 { color: #2da44e; } .line3 { color: #a371f7; } .line4 { color: #cf222e; } .line5 { color: #8c6d1f; }
+.bar { display: flex; width: 160px; height: .8rem; background: var(--grid); } .data { background: #d9730d; } .wire { background: #a371f7; }
+.key { display: inline-block; width: .8rem; height: .8rem; vertical-align: -1px; } .wide { overflow-x: auto; }
 pre { white-space: pre-wrap; margin: 0; font: inherit; }
 </style></head><body>
 <h1>Training report</h1>
@@ -96,43 +99,69 @@ std::string run_html(const RunLog& run, const std::string& title) {
   return html;
 }
 
+std::string file_html(const LoggedFile& file) {
+  std::string html;
+  for (size_t i = 0; i < file.logs.runs.size(); ++i) {
+    const auto& run = file.logs.runs[i];
+    std::string title = file.name.empty() ? run.project : file.name;
+    if (title.empty()) title = "a run";
+    if (file.logs.runs.size() > 1) title += fmt::format(", run {} of {}", i + 1, file.logs.runs.size());
+    html += run_html(run, title);
+  }
+  if (file.logs.unreadable_lines > 0) {
+    html += fmt::format("<p class=\"note\">{} lines of {}metrics.jsonl are no JSON and were left out.</p>\n",
+                        file.logs.unreadable_lines, file.name.empty() ? "" : html_text(file.name) + "/");
+  }
+  return html;
+}
+
+/// place   of its folder, below the one that was asked for
+void add_file(LoggedFolder& logged, const std::filesystem::path& path, const std::string& place) {
+  const std::string name = place == "." ? "" : place;
+  const bool is_profile = path.filename() == "profile_summary.json";
+  if (!is_profile && path.filename() != "metrics.jsonl") return;
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!is_profile) {
+    logged.files.push_back({.name = name, .logs = parse_run_logs(text)});
+  } else if (auto ranks = parse_run_profile(text)) {
+    logged.profiles.push_back({.name = name, .ranks = *std::move(ranks)});
+  } else {
+    logged.unreadable_profiles.push_back(name.empty() ? "profile_summary.json" : name + "/profile_summary.json");
+  }
+}
+
 }  // namespace
 
-std::vector<LoggedFile> read_logged_files(const std::filesystem::path& folder) {
+LoggedFolder read_logged_folder(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
-  std::vector<LoggedFile> files;
+  LoggedFolder logged;
   std::error_code failed;
   for (auto at = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied, failed);
        !failed && at != fs::recursive_directory_iterator(); at.increment(failed)) {
-    if (at->path().filename() != "metrics.jsonl") continue;
-    std::ifstream in(at->path(), std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    const auto name = at->path().parent_path().lexically_relative(folder).string();
-    files.push_back({.name = name == "." ? "" : name, .logs = parse_run_logs(text)});
+    add_file(logged, at->path(), at->path().parent_path().lexically_relative(folder).string());
   }
   if (failed) base::fail(ErrorKind::io, {}, "report", "{} cannot be read: {}", folder.string(), failed.message());
-  if (files.empty()) {
+  if (logged.files.empty() && logged.profiles.empty()) {
     base::fail(ErrorKind::data, {}, "report",
-               "no metrics.jsonl is in {} or below; runs with log_with = {{\"jsonl\"}} write one", folder.string());
+               "no metrics.jsonl and no profile_summary.json is in {} or below; runs with log_with = {{\"jsonl\"}} "
+               "write the one, profile() with an output_trace_dir the other",
+               folder.string());
   }
-  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  return files;
+  const auto by_name = [](const auto& a, const auto& b) { return a.name < b.name; };
+  std::sort(logged.files.begin(), logged.files.end(), by_name);
+  std::sort(logged.profiles.begin(), logged.profiles.end(), by_name);
+  return logged;
 }
 
-std::string report_html(const std::vector<LoggedFile>& files) {
+std::string report_html(const LoggedFolder& folder) {
   std::string html(kHead);
-  for (const auto& file : files) {
-    for (size_t i = 0; i < file.logs.runs.size(); ++i) {
-      const auto& run = file.logs.runs[i];
-      std::string title = file.name.empty() ? run.project : file.name;
-      if (title.empty()) title = "a run";
-      if (file.logs.runs.size() > 1) title += fmt::format(", run {} of {}", i + 1, file.logs.runs.size());
-      html += run_html(run, title);
-    }
-    if (file.logs.unreadable_lines > 0) {
-      html += fmt::format("<p class=\"note\">{} lines of {}metrics.jsonl are no JSON and were left out.</p>\n",
-                          file.logs.unreadable_lines, file.name.empty() ? "" : html_text(file.name) + "/");
-    }
+  for (const auto& file : folder.files) html += file_html(file);
+  for (const auto& profile : folder.profiles) {
+    html += profile_html(profile.ranks, profile.name.empty() ? "Profile" : "Profile in " + profile.name);
+  }
+  for (const auto& name : folder.unreadable_profiles) {
+    html += fmt::format("<p class=\"note\">{} is no profile of ours and was left out.</p>\n", html_text(name));
   }
   return html + "</body></html>\n";
 }

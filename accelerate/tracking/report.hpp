@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "accelerate/tracking/run_log.hpp"
+#include "accelerate/tracking/run_profile.hpp"
 
 namespace accelerate::tracking {
 
@@ -15,12 +16,25 @@ struct LoggedFile {
   RunLogs logs{};
 };
 
-/// Every metrics.jsonl in a folder and below it, by name.
+/// One profile_summary.json, and where it lies.
+struct LoggedProfile {
+  std::string name{};
+  std::vector<RankProfile> ranks{};
+};
+
+struct LoggedFolder {
+  std::vector<LoggedFile> files{};
+  std::vector<LoggedProfile> profiles{};
+  std::vector<std::string> unreadable_profiles{};  ///< files of that name that are none
+};
+
+/// Every metrics.jsonl and profile_summary.json in a folder and below it, by name.
 /// Throws Error (io) where there is no such folder; Error (data) where there is no such file in it.
-[[nodiscard]] std::vector<LoggedFile> read_logged_files(const std::filesystem::path& folder);
+[[nodiscard]] LoggedFolder read_logged_folder(const std::filesystem::path& folder);
 
 /// A page of HTML that needs no other file and no network: for each run its configuration, its length, its curves with
-/// throughput, what every number began, ended and went through, and its texts.
-[[nodiscard]] std::string report_html(const std::vector<LoggedFile>& files);
+/// throughput, what every number began, ended and went through, and its texts; for each profile where the time of each
+/// rank went.
+[[nodiscard]] std::string report_html(const LoggedFolder& folder);
 
 }  // namespace accelerate::tracking

@@ -34,7 +34,7 @@ const Series& series_of(const RunLog& run, const std::string& name) {
 
 std::string refusal(const std::filesystem::path& folder) {
   try {
-    (void)read_logged_files(folder);
+    (void)read_logged_folder(folder);
   } catch (const accelerate::Error& error) {
     return std::string(name(error.kind())) + ": " + error.what();
   }
@@ -116,7 +116,7 @@ TEST_CASE("ticks are round numbers within the range") {
 }
 
 TEST_CASE("a page has every run, its curves and its numbers, and what is hostile in it is text") {
-  const std::string page = report_html({{.name = "<script>", .logs = parse_run_logs(two_runs)}});
+  const std::string page = report_html({.files = {{.name = "<script>", .logs = parse_run_logs(two_runs)}}});
   CHECK(page.find("<script") == std::string::npos);
   CHECK(page.find("&lt;script&gt;, run 1 of 2") != std::string::npos);
   CHECK(count_of(page, "<svg ") == 6);  // loss, lr, throughput; x_bytes, best, throughput
@@ -129,8 +129,8 @@ TEST_CASE("a page has every run, its curves and its numbers, and what is hostile
 }
 
 TEST_CASE("numbers that are never finite, and infinite steps, still make a page") {
-  const std::string page =
-      report_html({{.logs = parse_run_logs("{\"a\":\"NaN\",\"step\":\"Infinity\"}\n{\"b\":1e308}\n{\"b\":-1e308}\n")}});
+  const std::string page = report_html(
+      {.files = {{.logs = parse_run_logs("{\"a\":\"NaN\",\"step\":\"Infinity\"}\n{\"b\":1e308}\n{\"b\":-1e308}\n")}}});
   CHECK(count_of(page, "no finite value") == 2);  // in its curve and in the table
   for (const char* number : {">inf", ">-inf", ">nan", ",inf", ",-inf", ",nan", "\"inf", "\"-inf", "\"nan"}) {
     CAPTURE(number);
@@ -140,16 +140,26 @@ TEST_CASE("numbers that are never finite, and infinite steps, still make a page"
 
 TEST_CASE("every metrics.jsonl below a folder is found; none, or no folder, is an error") {
   const testing::TemporaryFolder folder;
-  CHECK(refusal(folder.path) == "data: report: no metrics.jsonl is in " + folder.path.string() +
-                                    " or below; runs with log_with = {\"jsonl\"} write one");
+  CHECK(refusal(folder.path) == "data: report: no metrics.jsonl and no profile_summary.json is in " +
+                                    folder.path.string() +
+                                    " or below; runs with log_with = {\"jsonl\"} write the one, profile() with an "
+                                    "output_trace_dir the other");
   CHECK(refusal(folder.path / "none") ==
         "io: report: " + (folder / "none") + " cannot be read: No such file or directory");
   std::filesystem::create_directories(folder.path / "b" / "deep");
   for (const auto& place : {folder.path, folder.path / "b" / "deep"}) {
     std::ofstream(place / "metrics.jsonl") << two_runs;
   }
-  const auto files = read_logged_files(folder.path);
-  REQUIRE(files.size() == 2);
-  CHECK(files[0].name.empty());
-  CHECK(files[1].name == "b/deep");
+  std::ofstream(folder.path / "b" / "profile_summary.json") << R"({"ranks":[]})";
+  std::ofstream(folder.path / "profile_summary.json") << "{";
+  const auto logged = read_logged_folder(folder.path);
+  REQUIRE(logged.files.size() == 2);
+  CHECK(logged.files[0].name.empty());
+  CHECK(logged.files[1].name == "b/deep");
+  REQUIRE(logged.profiles.size() == 1);
+  CHECK(logged.profiles[0].name == "b");
+  CHECK(logged.unreadable_profiles == std::vector<std::string>{"profile_summary.json"});
+  const std::string page = report_html(logged);
+  CHECK(page.find("<h2>Profile in b</h2>\n<p>No step was recorded.</p>") != std::string::npos);
+  CHECK(page.find("profile_summary.json is no profile of ours and was left out.") != std::string::npos);
 }
