@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "accelerate/trainer/best_metric.hpp"
+
 namespace accelerate::trainer {
 namespace {
 
@@ -95,7 +97,39 @@ void check_saving(const TrainingArguments& given, const ArgumentCheck& must_be) 
   }
 }
 
+void check_reports(const TrainingArguments& given, const ArgumentCheck& must_be) {
+  const auto trackers = trackers_of(given);
+  if (trackers.empty()) return;
+  if (trackers.size() < given.report_to.size()) {
+    must_be.fail("report_to is {}; \"none\" stands alone", list_of_names(given.report_to));
+  }
+  if (!given.logging_dir && given.output_dir.empty()) {
+    must_be.fail("report_to is {}, logging_dir and output_dir are empty; what is reported needs a folder",
+                 list_of_names(trackers));
+  }
+}
+
 }  // namespace
+
+std::string_view name(SchedulerType type) {
+  switch (type) {
+    case SchedulerType::linear:
+      return "linear";
+    case SchedulerType::cosine:
+      return "cosine";
+    case SchedulerType::cosine_with_restarts:
+      return "cosine_with_restarts";
+    case SchedulerType::polynomial:
+      return "polynomial";
+    case SchedulerType::constant:
+      return "constant";
+    case SchedulerType::constant_with_warmup:
+      return "constant_with_warmup";
+    case SchedulerType::inverse_sqrt:
+      return "inverse_sqrt";
+  }
+  return "?";
+}
 
 std::string_view name(IntervalStrategy strategy) {
   switch (strategy) {
@@ -123,6 +157,13 @@ void check(const TrainingArguments& arguments, const ArgumentsContext& context) 
   }
   check_evaluation(arguments, context, must_be);
   check_saving(arguments, must_be);
+  check_reports(arguments, must_be);
+}
+
+std::vector<std::string> trackers_of(const TrainingArguments& arguments) {
+  auto names = arguments.report_to;
+  std::erase(names, "none");
+  return names;
 }
 
 std::string best_metric_name(const TrainingArguments& arguments) {

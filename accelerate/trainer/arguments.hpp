@@ -28,6 +28,7 @@ enum class SchedulerType {
 };
 
 [[nodiscard]] std::string_view name(IntervalStrategy strategy);
+[[nodiscard]] std::string_view name(SchedulerType type);
 
 /// Steps are optimizer steps of the whole job, not micro-batches.
 struct TrainingArguments {
@@ -102,6 +103,16 @@ struct TrainingArguments {
   bool dataloader_pin_memory = true;
   /// Leaves out the last training samples where they do not fill a batch on every rank. Evaluation leaves out none.
   bool dataloader_drop_last = false;
+
+  /// Who keeps what is logged: "tensorboard", "csv", "jsonl", "all" of these; "none" is as empty. One's own are given
+  /// as TrainerParts::accelerator.log_with.
+  std::vector<std::string> report_to{};
+  /// Folder of the files that they write. Unset: output_dir/runs.
+  std::optional<std::filesystem::path> logging_dir{};
+  /// The folder in it that is this run's. Unset: "train".
+  std::optional<std::string> run_name{};
+  /// Shows no progress bar.
+  bool disable_tqdm = false;
 };
 
 /// What else an argument may contradict.
@@ -112,6 +123,9 @@ struct ArgumentsContext {
 
 /// Throws Error (usage) for a value out of its range and for arguments that contradict one another.
 void check(const TrainingArguments& arguments, const ArgumentsContext& context);
+
+/// report_to without "none".
+[[nodiscard]] std::vector<std::string> trackers_of(const TrainingArguments& arguments);
 
 /// The metric that evaluations are compared by: "eval_loss".
 [[nodiscard]] std::string best_metric_name(const TrainingArguments& arguments);

@@ -120,6 +120,7 @@ TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const
   std::vector<std::vector<at::Tensor>> columns;  // losses, outputs, labels
   std::vector<std::string> labels;
   int64_t steps = 0;
+  state_.prediction_steps = loader.size();
   for (const Inputs& inputs : loader) {
     if (columns.empty() && keep != Keep::losses) labels = labels_of(inputs, /*all=*/keep == Keep::labelled);
     // Filling would count in the mean that a loss is: it is cut before.

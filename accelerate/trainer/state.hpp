@@ -30,6 +30,8 @@ struct TrainerState {
   /// Of the evaluations so far, by metric_for_best_model.
   std::optional<double> best_metric{};
   int64_t best_global_step = 0;
+  /// Batches of the evaluation or prediction at hand.
+  int64_t prediction_steps = 0;
   bool is_local_process_zero = true;
   bool is_world_process_zero = true;
 };

@@ -13,6 +13,8 @@
 #include "accelerate/trainer/best_model.hpp"
 #include "accelerate/trainer/early_stopping.hpp"
 #include "accelerate/trainer/printer.hpp"
+#include "accelerate/trainer/progress.hpp"
+#include "accelerate/trainer/report.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate {
@@ -26,6 +28,8 @@ using trainer::LossAndOutputs;
 using trainer::Metrics;
 using trainer::PredictionOutput;
 using trainer::PrinterCallback;
+using trainer::ProgressCallback;
+using trainer::ReportCallback;
 using trainer::SchedulerType;
 using trainer::TrainerCallback;
 using trainer::TrainerContext;

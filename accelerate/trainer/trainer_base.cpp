@@ -7,6 +7,8 @@
 #include "accelerate/trainer/best_metric.hpp"
 #include "accelerate/trainer/default_flow.hpp"
 #include "accelerate/trainer/printer.hpp"
+#include "accelerate/trainer/progress.hpp"
+#include "accelerate/trainer/report.hpp"
 
 namespace accelerate::trainer {
 namespace {
@@ -43,6 +45,15 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
     options.project.project_dir = arguments.output_dir;
     if (arguments.save_total_limit) options.project.total_limit = arguments.save_total_limit;
   }
+  for (const auto& tracker : trackers_of(arguments)) options.log_with.emplace_back(tracker);
+  if (arguments.logging_dir) {
+    if (options.logging_dir.value_or(arguments.logging_dir->string()) != arguments.logging_dir->string()) {
+      fail_twice("logging_dir", arguments.logging_dir->string(), *options.logging_dir);
+    }
+    options.logging_dir = arguments.logging_dir->string();
+  } else if (!options.logging_dir && !arguments.output_dir.empty()) {
+    options.logging_dir = (arguments.output_dir / "runs").string();
+  }
   if (!options.even_batches) {
     base::fail(ErrorKind::usage, {}, "Trainer",
                "even_batches is false; ranks would make different numbers of steps: leave it true, or set "
@@ -65,7 +76,12 @@ TrainerBase::TrainerBase(TrainingArguments arguments, TrainerParts parts)
   state_.is_local_process_zero = accelerator_.is_local_main_process();
   state_.is_world_process_zero = accelerator_.is_main_process();
   register_state();
-  callbacks_ = {std::make_shared<DefaultFlowCallback>(), std::make_shared<PrinterCallback>()};
+  callbacks_ = {std::make_shared<DefaultFlowCallback>()};
+  if (!trackers_of(arguments_).empty() || !parts_.accelerator.log_with.empty()) {
+    callbacks_.push_back(std::make_shared<ReportCallback>());
+  }
+  if (!arguments_.disable_tqdm) callbacks_.push_back(std::make_shared<ProgressCallback>());
+  callbacks_.push_back(std::make_shared<PrinterCallback>());
   for (auto& callback : parts_.callbacks) add_callback(callback);
 }
 

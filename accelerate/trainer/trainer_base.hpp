@@ -68,7 +68,7 @@ class TrainerBase {
   virtual ~TrainerBase();
 
   /// Trains from where the model stands, with a new optimizer and schedule. Collective, as all below.
-  /// Throws Error (usage) without a training set.
+  /// Throws Error (usage) without a training set, and from within a train().
   TrainOutput train();
   /// dataset   null: eval_dataset
   /// prefix    of the metrics' names: {prefix}_loss, compute_metrics' own, {prefix}_runtime,
@@ -111,6 +111,7 @@ class TrainerBase {
 
  private:
   class Run;
+  class NowTraining;
   class EvaluationMode;
   struct SavedPart;
   struct Evaluated;
@@ -152,6 +153,8 @@ class TrainerBase {
   std::shared_ptr<SavedPart> saved_part_;
   bool training_ = false;
   bool has_saved_ = false;
+  /// The latest train(): its optimizer and schedule can be saved until the next one's take their place.
+  std::shared_ptr<Run> run_;
 };
 
 }  // namespace accelerate::trainer

@@ -9,6 +9,29 @@
 #include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate::trainer {
+namespace {
+
+/// What an override made; it must have made something.
+template <typename Made>
+Made& made_by_override(const std::shared_ptr<Made>& made, std::string_view asked, const Place& place) {
+  if (made == nullptr) base::fail(ErrorKind::usage, place, asked, "it gave a null pointer, must make an object");
+  return *made;
+}
+
+}  // namespace
+
+/// While it lives evaluations are those of a training.
+class TrainerBase::NowTraining {
+ public:
+  explicit NowTraining(bool& training) : training_(training) { training_ = true; }
+  NowTraining(const NowTraining&) = delete;
+  NowTraining& operator=(const NowTraining&) = delete;
+  ~NowTraining() { training_ = false; }
+
+ private:
+  bool& training_;
+};
+
 /// One call of train().
 class TrainerBase::Run {
  public:
@@ -17,14 +40,12 @@ class TrainerBase::Run {
         accelerator_(trainer.accelerator_),
         loader_(trainer.accelerator_.prepare(trainer.get_train_dataloader())),
         optimizer_(prepared_optimizer()),
-        scheduler_(prepared_scheduler()) {
-    trainer_.training_ = true;
-  }
+        scheduler_(prepared_scheduler()) {}
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
-  ~Run() { trainer_.training_ = false; }
 
   TrainOutput go() {
+    const NowTraining training(trainer_.training_);
     begin();
     while (state().global_step < plan().max_steps && !control().should_training_stop) one_epoch();
     return end();
@@ -35,9 +56,12 @@ class TrainerBase::Run {
   [[nodiscard]] TrainerControl& control() const { return trainer_.control_; }
   [[nodiscard]] const TrainingPlan& plan() const { return *trainer_.plan_; }
 
+  // Prepared by reference: what is only referenced leaves the Accelerator with its handle, so a later train() finds
+  // nothing of this one.
   PreparedOptimizer<torch::optim::Optimizer> prepared_optimizer() {
     trainer_.prepare_model();
-    return accelerator_.prepare(trainer_.create_optimizer());
+    made_optimizer_ = trainer_.create_optimizer();
+    return accelerator_.prepare(made_by_override(made_optimizer_, "create_optimizer", accelerator_.place()));
   }
 
   PreparedScheduler<optim::Scheduler> prepared_scheduler() {
@@ -51,7 +75,8 @@ class TrainerBase::Run {
                                     .gradient_accumulation_steps = accelerator_.gradient_accumulation_steps(),
                                     .trainable_parameters = trainable},
                                    accelerator_.place());
-    return accelerator_.prepare(trainer_.create_scheduler(*optimizer_, plan().max_steps));
+    made_scheduler_ = trainer_.create_scheduler(*optimizer_, plan().max_steps);
+    return accelerator_.prepare(made_by_override(made_scheduler_, "create_scheduler", accelerator_.place()));
   }
 
   void begin() {
@@ -155,6 +180,8 @@ class TrainerBase::Run {
   Accelerator& accelerator_;
   std::vector<at::Tensor> parameters_;
   PreparedLoader<data::LoaderOf<Inputs>> loader_;
+  std::shared_ptr<torch::optim::Optimizer> made_optimizer_;
+  std::shared_ptr<optim::Scheduler> made_scheduler_;
   PreparedOptimizer<torch::optim::Optimizer> optimizer_;
   PreparedScheduler<optim::Scheduler> scheduler_;
   LossSum since_log_, total_;
@@ -166,6 +193,13 @@ class TrainerBase::Run {
   int64_t steps_before_ = 0;
 };
 
-TrainOutput TrainerBase::train() { return Run(*this).go(); }
+TrainOutput TrainerBase::train() {
+  if (training_) {
+    base::fail(ErrorKind::usage, accelerator_.place(), "train", "this Trainer trains already; wait for that train()");
+  }
+  run_.reset();  // before the next one's optimizer and schedule come
+  run_ = std::make_shared<Run>(*this);
+  return run_->go();
+}
 
 }  // namespace accelerate::trainer

@@ -83,6 +83,15 @@ TEST_CASE("arguments that contradict one another are refused") {
         "dataloader_prefetch_factor is 4, dataloader_num_workers is 0; only workers read ahead");
 }
 
+TEST_CASE("what is reported needs trackers that agree and a folder") {
+  CHECK(refusal({.report_to = {"none"}}).empty());
+  CHECK(refusal({.report_to = {"csv"}, .logging_dir = "logs"}).empty());
+  CHECK(refusal({.report_to = {"csv", "jsonl"}}) ==
+        "report_to is \"csv\" and \"jsonl\", logging_dir and output_dir are empty; what is reported needs a folder");
+  CHECK(refusal({.output_dir = "x", .report_to = {"none", "csv"}}) ==
+        "report_to is \"none\" and \"csv\"; \"none\" stands alone");
+}
+
 TEST_CASE("greater is better for all metrics but losses, unless it is said otherwise") {
   CHECK(best_metric_name({}) == "eval_loss");
   CHECK(best_metric_name({.metric_for_best_model = "eval_f1"}) == "eval_f1");

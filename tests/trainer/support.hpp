@@ -53,11 +53,12 @@ struct TripleTrainer : accelerate::Trainer<OneWeight> {
   double weight() { return model()->w.template item<double>(); }
 };
 
-/// A Trainer that prints nothing.
+/// A Trainer that prints and shows nothing.
 struct QuietTrainer : TripleTrainer {
   QuietTrainer(const OneWeight& model, const TrainingArguments& arguments, const TrainerParts& parts = {})
       : TripleTrainer(model, arguments, parts) {
     remove_callback<accelerate::PrinterCallback>();
+    remove_callback<accelerate::ProgressCallback>();
   }
 };
 

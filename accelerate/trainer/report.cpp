@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/trainer/report.hpp"
+
+#include <exception>
+
+#include "accelerate/trainer/trainer_base.hpp"
+
+namespace accelerate::trainer {
+namespace {
+
+tracking::Values configuration(const TrainingArguments& arguments, Accelerator& accelerator, const TrainingPlan& plan) {
+  return {{"learning_rate", arguments.learning_rate},
+          {"weight_decay", arguments.weight_decay},
+          {"max_grad_norm", arguments.max_grad_norm},
+          {"lr_scheduler_type", name(arguments.lr_scheduler_type)},
+          {"warmup_steps", plan.warmup_steps},
+          {"per_device_train_batch_size", arguments.per_device_train_batch_size},
+          {"gradient_accumulation_steps", plan.size.gradient_accumulation_steps},
+          {"num_train_epochs", plan.num_train_epochs},
+          {"max_steps", plan.max_steps},
+          {"num_processes", accelerator.num_processes()},
+          {"seed", static_cast<int64_t>(arguments.seed)}};
+}
+
+/// Where a tracker cannot begin, on the main process, every rank fails.
+void begin_on_all(const TrainerContext& now) {
+  Accelerator& accelerator = now.trainer.accelerator();
+  std::string failure;
+  try {
+    accelerator.init_trackers(now.arguments.run_name.value_or("train"),
+                              configuration(now.arguments, accelerator, now.trainer.plan()));
+  } catch (const std::exception& error) {
+    if (!accelerator.use_distributed()) throw;
+    failure = error.what();
+  }
+  for (const auto& said : accelerator.gather_object(failure)) {
+    if (!said.empty()) base::fail(ErrorKind::io, accelerator.place(), "report_to", "{}", said);
+  }
+}
+
+}  // namespace
+
+std::string reported_name(const std::string& name) {
+  for (const std::string prefix : {"eval", "test"}) {
+    if (name.starts_with(prefix + "_")) return prefix + "/" + name.substr(prefix.size() + 1);
+  }
+  return "train/" + name;
+}
+
+void ReportCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
+  if (begun_) return;  // a second train() goes on in the run
+  begin_on_all(now);
+  begun_ = true;
+}
+
+void ReportCallback::on_log(const TrainerContext& now, TrainerControl&) {
+  if (!begun_) return;
+  tracking::Values values;
+  for (const auto& [name, value] : now.metrics) values.emplace_back(reported_name(name), value);
+  now.trainer.accelerator().log(values, now.state.global_step);
+}
+
+}  // namespace accelerate::trainer

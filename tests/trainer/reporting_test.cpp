@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one sees of a training: trackers, the progress bar; and what is left of one when the next begins.
+#include "tests/testing.hpp"
+//
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/base/remove_tree.hpp"
+#include "tests/trainer/support.hpp"
+
+using namespace trainer_testing;
+using accelerate::ProgressCallback;
+using accelerate::simulate;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder that is not there before and after.
+struct ReportDir {
+  ReportDir() { accelerate::base::remove_tree(path); }
+  ~ReportDir() { accelerate::base::remove_tree(path); }
+  fs::path path = fs::path(TEST_BINARY_DIR) / fmt::format("trainer_reporting_{}", getpid());
+};
+
+std::vector<nlohmann::json> json_lines(const fs::path& path) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TrainingArguments reporting_to(const fs::path& folder) {
+  return {.per_device_train_batch_size = 1,
+          .num_train_epochs = 1,
+          .learning_rate = 0.1,
+          .eval_strategy = IntervalStrategy::epoch,
+          .logging_steps = 1,
+          .output_dir = folder,
+          .report_to = {"jsonl"}};
+}
+
+/// Throws in the step of that number.
+class ThrowsAt : public TrainerCallback {
+ public:
+  explicit ThrowsAt(int64_t step) : step_(step) {}
+  void on_step_end(const TrainerContext& now, TrainerControl&) override {
+    if (now.state.global_step == step_) throw std::runtime_error("the callback has enough");
+  }
+
+ private:
+  int64_t step_;
+};
+
+}  // namespace
+
+TEST_CASE("trackers are given the arguments, and what is logged by transformers' names, on the main process") {
+  const ReportDir folder;
+  simulate(2, [&] {
+    QuietTrainer trainer(OneWeight(), reporting_to(folder.path),
+                         {.train_dataset = triples(4), .eval_dataset = triples(2)});
+    trainer.evaluate();  // before the run begins
+    trainer.train();
+  });
+  const auto lines = json_lines(folder.path / "runs" / "train" / "metrics.jsonl");
+  REQUIRE(lines.size() == 5);  // the configuration, two steps, an evaluation, the end
+  CHECK(lines[0]["config"]["learning_rate"] == 0.1);
+  CHECK(lines[0]["config"]["max_steps"] == 2);
+  CHECK(lines[0]["config"]["num_processes"] == 2);
+  CHECK(lines[0]["config"]["lr_scheduler_type"] == "linear");
+  CHECK(lines[1]["step"] == 1);
+  CHECK(lines[1].contains("train/loss"));
+  CHECK(lines[1].contains("train/learning_rate"));
+  CHECK(lines[1]["train/epoch"] == 0.5);
+  CHECK(lines[3].contains("eval/loss"));
+  CHECK(lines[4].contains("train/train_runtime"));
+}
+
+TEST_CASE("a second train() goes on in the run of the first, and a tracker of one's own hears both") {
+  struct Counting : accelerate::Tracker {
+    [[nodiscard]] std::string name() const override { return "counting"; }
+    void start(const accelerate::tracking::Run& run) override { projects.push_back(run.project); }
+    void log(const accelerate::tracking::Values&, accelerate::tracking::Step) override { ++logs; }
+    std::vector<std::string> projects;
+    int logs = 0;
+  };
+  const auto counting = std::make_shared<Counting>();
+  QuietTrainer trainer(
+      OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 1, .logging_steps = 1, .run_name = "mine"},
+      {.train_dataset = triples(2), .accelerator = {.log_with = {counting}}});
+  trainer.train();
+  trainer.train();
+  CHECK(counting->projects == Strings{"mine"});
+  CHECK(counting->logs == 6);
+}
+
+TEST_CASE("a tracker that does not exist is refused with those that do") {
+  CHECK(said([] { QuietTrainer(OneWeight(), {.report_to = {"tensorbord"}, .logging_dir = "logs"}); }) ==
+        here() +
+            "log_with: there is no tracker 'tensorbord', there are: csv, jsonl, tensorboard, all; one of your own "
+            "is given as a shared_ptr");
+}
+
+TEST_CASE("a folder for logs that cannot be written ends the training on every rank before it begins") {
+  const ReportDir folder;
+  std::ofstream(folder.path) << "a file";
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    simulate(ranks, [&] {
+      QuietTrainer trainer(OneWeight(), reporting_to(folder.path),
+                           {.train_dataset = triples(4), .eval_dataset = triples(2)});
+      const std::string why = here(0, ranks) + "init_trackers: " + (folder.path / "runs" / "train").string() +
+                              " cannot be made: Not a directory; choose another logging_dir";
+      const int64_t rank = trainer.accelerator().process_index();
+      CHECK(said([&] { trainer.train(); }) == (ranks == 1 ? why : here(rank, ranks) + "report_to: " + why));
+      CHECK(trainer.weight() == 0);
+    });
+  }
+}
+
+TEST_CASE("arguments and options that name different folders for logs are refused") {
+  CHECK(said([] { QuietTrainer(OneWeight(), {.logging_dir = "a"}, {.accelerator = {.logging_dir = "b"}}); }) ==
+        "Trainer: logging_dir is a in TrainingArguments and b in AcceleratorOptions; say it once");
+}
+
+TEST_CASE("a bar of the steps is shown, on the main process alone") {
+  const ReportDir folder;
+  fs::create_directories(folder.path);
+  const std::string file = folder.path / "bars";
+  const int output = ::open(file.c_str(), O_CREAT | O_RDWR, 0600);
+  simulate(2, [&] {
+    QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .max_steps = 5, .save_steps = 1},
+                         {.train_dataset = triples(6), .eval_dataset = triples(2)});
+    trainer.add_callback(std::make_shared<ProgressCallback>(
+        accelerate::ProgressOptions{.line_interval = std::chrono::milliseconds(0), .width = 60, .output = output}));
+    trainer.train();
+    trainer.evaluate();
+  });
+  ::close(output);
+  std::ifstream bars(file);
+  Strings lines;
+  for (std::string line; std::getline(bars, line);) lines.push_back(line);
+  REQUIRE(lines.size() >= 6);
+  CHECK(lines[0].find("| 1/5 [") != std::string::npos);
+  CHECK(std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("100%|"); }) >= 2);
+  CHECK(std::count_if(lines.begin(), lines.end(), [](const auto& line) {
+          return line.find("| 5/5 [") != std::string::npos;
+        }) == 2);  // the fifth step, and the end
+}
+
+TEST_CASE("what an earlier train() made is not saved with the next one's") {
+  const ReportDir folder;
+  TrainingArguments arguments{.per_device_train_batch_size = 1,
+                              .num_train_epochs = 1,
+                              .output_dir = folder.path,
+                              .save_strategy = IntervalStrategy::epoch};
+  QuietTrainer trainer(OneWeight(), arguments, {.train_dataset = triples(2)});
+  const auto files = [&](const std::string& checkpoint) {
+    Strings names;
+    for (const auto& entry : fs::directory_iterator(folder.path / "checkpoints" / checkpoint)) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  trainer.train();
+  trainer.train();
+  const auto first = files("checkpoint_0");
+  CHECK(files("checkpoint_1") == first);
+  CHECK(std::count(first.begin(), first.end(), "scheduler.bin") == 1);
+}
+
+TEST_CASE("a callback that throws ends the training, which can begin again") {
+  const auto throws = std::make_shared<ThrowsAt>(2);
+  QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 1},
+                       {.train_dataset = triples(4), .callbacks = {throws}});
+  CHECK_THROWS_WITH(trainer.train(), "the callback has enough");
+  CHECK(trainer.state().global_step == 2);
+  trainer.remove_callback<ThrowsAt>();
+  CHECK(trainer.train().global_step == 4);
+}
+
+TEST_CASE("a callback cannot start a training within one") {
+  struct Greedy : TrainerCallback {
+    void on_epoch_end(const TrainerContext& now, TrainerControl&) override { now.trainer.train(); }
+  };
+  QuietTrainer trainer(OneWeight(), {.num_train_epochs = 1},
+                       {.train_dataset = triples(2), .callbacks = {std::make_shared<Greedy>()}});
+  CHECK(said([&] { trainer.train(); }) == here() + "train: this Trainer trains already; wait for that train()");
+}
+
+TEST_CASE("an optimizer or schedule that is null is refused") {
+  struct NoOptimizer : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    std::shared_ptr<torch::optim::Optimizer> create_optimizer() override { return nullptr; }
+  };
+  struct NoSchedule : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    std::shared_ptr<accelerate::optim::Scheduler> create_scheduler(torch::optim::Optimizer&, int64_t) override {
+      return nullptr;
+    }
+  };
+  NoOptimizer no_optimizer(OneWeight(), {}, {.train_dataset = triples(2)});
+  CHECK(said([&] { no_optimizer.train(); }) ==
+        here() + "create_optimizer: it gave a null pointer, must make an object");
+  NoSchedule no_schedule(OneWeight(), {}, {.train_dataset = triples(2)});
+  CHECK(said([&] { no_schedule.train(); }) == here() + "create_scheduler: it gave a null pointer, must make an object");
+}
