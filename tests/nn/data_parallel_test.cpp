@@ -2,6 +2,7 @@
 #include "tests/testing.hpp"
 //
 #include "accelerate/nn/data_parallel.hpp"
+#include "accelerate/precision/autocast.hpp"
 #include "tests/accelerator/ranks.hpp"
 
 using accelerate::DataParallel;
@@ -190,6 +191,55 @@ TEST_CASE("what a copy throws comes with its device, when all have ended") {
   DataParallel parallel(std::make_shared<Picky>(), kThree);
   CHECK(said([&] { parallel(torch::arange(3, at::kDouble)); }) == "DataParallel: copy 2 on cpu: no twos");
   CHECK(parallel(torch::zeros({3})).equal(torch::zeros({3})));
+}
+
+TEST_CASE("copies compute in the caller's precision") {
+  Stiff net;
+  DataParallel parallel(net, kThree, {}, 0, [] { return std::make_shared<StiffImpl>(); });
+  const accelerate::precision::Autocast half({{.dtype = at::kHalf}});
+  const bool in_half = parallel(torch::ones({7, 4})).scalar_type() == at::kHalf;
+  CHECK(in_half);  // of bfloat16 parts it would be float32
+}
+
+TEST_CASE("a tensor that is not there goes to every copy as it is") {
+  struct Optional : torch::nn::Cloneable<Optional> {
+    void reset() override {}
+    at::Tensor forward(const std::pair<at::Tensor, at::Tensor>& x) {
+      return x.second.defined() ? x.first * x.second : -x.first;
+    }
+  };
+  DataParallel parallel(std::make_shared<Optional>(), kThree);
+  const at::Tensor x = torch::arange(7, at::kDouble);
+  CHECK(parallel(std::pair{x, at::Tensor()}).equal(-x));
+  CHECK(parallel(std::pair{x, x}).equal(x * x));
+}
+
+TEST_CASE("a batch without samples is computed once") {
+  Net net;
+  DataParallel parallel(net, kThree);
+  CHECK(parallel(torch::ones({0, 4}, at::kDouble)).sizes() == at::IntArrayRef{0, 2});
+  CHECK(net->calls.item<double>() == 1);
+}
+
+TEST_CASE("a layer that is used under two names has one gradient, the sum") {
+  struct Twice : torch::nn::Cloneable<Twice> {
+    Twice() { reset(); }
+    void reset() override {
+      line = register_module("line", torch::nn::Linear(4, 4));
+      again = register_module("again", line);
+    }
+    at::Tensor forward(const at::Tensor& x) { return again(line(x)); }
+    torch::nn::Linear line{nullptr}, again{nullptr};
+  };
+  auto net = std::make_shared<Twice>();
+  net->to(at::kDouble);
+  const at::Tensor batch = torch::randn({6, 4}, at::kDouble);
+  net->forward(batch).pow(2).sum().backward();
+  const auto expected = net->line->weight.grad().clone();
+  net->zero_grad();
+  DataParallel parallel(net, kThree);
+  parallel(batch).pow(2).sum().backward();
+  CHECK(torch::allclose(net->line->weight.grad(), expected, 1e-12, 1e-13));
 }
 
 TEST_CASE("wrong calls are refused with both values") {
