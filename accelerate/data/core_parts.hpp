@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
+#include "accelerate/base/error.hpp"
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/state/loader_state.hpp"
@@ -13,6 +15,19 @@ namespace accelerate::data {
 
 /// The seed in force: where it was unset, the one of LibTorch's CPU generator, from now on.
 [[nodiscard]] uint64_t fixed_seed(std::optional<uint64_t>& seed);
+
+/// Throws Error (usage) for numbers that are none.
+template <typename Options>
+void check_common_options(const Options& options) {
+  const auto at_least = [](std::string_view what, int64_t value, std::string_view unit, int64_t least) {
+    if (value < least)
+      base::fail(ErrorKind::usage, {}, "loader", "{} is {}{}, must be at least {}", what, value, unit, least);
+  };
+  at_least("batch_size", options.batch_size, "", 1);
+  at_least("num_workers", options.num_workers, "", 0);
+  at_least("prefetch_factor", options.prefetch_factor, "", 1);
+  at_least("timeout", options.timeout.count(), " ms", 0);
+}
 
 /// Of one rank nothing is filled up.
 template <typename Options>

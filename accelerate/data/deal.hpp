@@ -58,22 +58,50 @@ class StreamRows {
   bool known_ = true, equal_ = true;
 };
 
-/// A batch put together of this rank's own rows and of the filling, which goes round the stream's first batches.
-///
-/// own     range.real rows
-/// front   batches of `each` rows, range.pool together
+/// Rows first .. first+count-1 of batches that lie one after another, of any sizes.
 template <typename Batch>
-std::vector<tree::RowPiece<Batch>> row_pieces(const BatchRange& range, const tree::RowPiece<Batch>& own,
-                                              std::span<const Batch> front, int64_t each) {
-  std::vector<tree::RowPiece<Batch>> list;
-  if (range.real > 0) list.push_back(own);
+void append_rows(std::vector<tree::RowPiece<Batch>>& list, std::span<const Batch> batches, int64_t first,
+                 int64_t count) {
+  for (const Batch& batch : batches) {
+    const int64_t rows = tree::rows(batch).value_or(0);
+    const int64_t here = std::min(rows - first, count);
+    if (here > 0) list.push_back({&batch, first, here});
+    count -= std::max<int64_t>(here, 0);
+    first = std::max<int64_t>(first - rows, 0);
+  }
+}
+
+/// The filling of a batch, which goes round the stream's first batches, range.pool rows together.
+template <typename Batch>
+void append_filling(std::vector<tree::RowPiece<Batch>>& list, const BatchRange& range, std::span<const Batch> front) {
   for (int64_t done = 0; done < range.filling;) {
     const int64_t at = (range.fill_first + done) % range.pool;
-    const int64_t count = std::min({range.filling - done, each - at % each, range.pool - at});
-    list.push_back({&front[static_cast<size_t>(at / each)], at % each, count});
+    const int64_t count = std::min(range.filling - done, range.pool - at);
+    append_rows(list, front, at, count);
     done += count;
   }
+}
+
+/// A batch put together of this rank's own rows and of its filling.
+///
+/// own   range.real rows
+template <typename Batch>
+std::vector<tree::RowPiece<Batch>> row_pieces(const BatchRange& range, const tree::RowPiece<Batch>& own,
+                                              std::span<const Batch> front) {
+  std::vector<tree::RowPiece<Batch>> list;
+  if (range.real > 0) list.push_back(own);
+  append_filling(list, range, front);
   return list;
+}
+
+/// The batch in memory of its own: its user may change what is handed out.
+template <typename Batch>
+Batch copy_of(const Batch& batch) {
+  if constexpr (tree::holds_tensors<Batch>) {
+    return tree::map(batch, [](const at::Tensor& tensor) { return tensor.clone(); });
+  } else {
+    return batch;
+  }
 }
 
 /// deal_batches for a stream whose length nobody knows: batches go in one by one, this rank's come out.
@@ -96,7 +124,8 @@ class BatchDealer {
   std::optional<Batch> feed(Batch batch) {
     const int64_t turn = rows_.batches() % options_.world_size;
     rows_.add(tree::rows(batch));
-    if (fills() && rows_.batches() <= options_.rank + 1) front_.push_back(turn == options_.rank ? copy(batch) : batch);
+    if (fills() && rows_.batches() <= options_.rank + 1)
+      front_.push_back(turn == options_.rank ? copy_of(batch) : batch);
     if (fills() && rows_.last_is_short()) short_ = batch;
     if (turn == options_.rank) waiting_ = std::move(batch);
     if (options_.drop_last && !rows_.round_complete()) return std::nullopt;
@@ -116,7 +145,7 @@ class BatchDealer {
       // The short one says which tensors have rows: of a full one a dimension may be as long by chance.
       const Batch& like = rows_.last_is_short() ? *short_ : front_.front();
       const tree::RowPiece<Batch> own{mine ? &*mine : nullptr, 0, range.real};
-      if (auto filled = tree::join_rows(like, row_pieces<Batch>(range, own, front_, rows_.each()))) return filled;
+      if (auto filled = tree::join_rows(like, row_pieces<Batch>(range, own, front_))) return filled;
     }
     if (mine) return mine;
     const int64_t dealt = rows_.batches() % options_.world_size;  // batches of the incomplete round
@@ -139,14 +168,6 @@ class BatchDealer {
 
   [[nodiscard]] ShardPlan row_plan() const {
     return {rows_.samples(), {.rank = options_.rank, .world_size = options_.world_size, .batch_size = rows_.each()}};
-  }
-
-  static Batch copy(const Batch& batch) {
-    if constexpr (tree::holds_tensors<Batch>) {
-      return tree::map(batch, [](const at::Tensor& tensor) { return tensor.clone(); });
-    } else {
-      return batch;
-    }
   }
 
   DealOptions options_;

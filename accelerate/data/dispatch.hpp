@@ -39,18 +39,6 @@ struct Round {
   int64_t read = 0;
 };
 
-/// Rows first .. first+count-1 of batches that have `each` rows, the last one maybe less.
-template <typename Batch>
-void append_rows(std::vector<tree::RowPiece<Batch>>& list, std::span<const Batch> batches, int64_t each, int64_t first,
-                 int64_t count) {
-  for (int64_t done = 0; done < count;) {
-    const int64_t at = first + done;
-    const int64_t rows = std::min(count - done, each - at % each);
-    list.push_back({&batches[static_cast<size_t>(at / each)], at % each, rows});
-    done += rows;
-  }
-}
-
 /// Batches go in as they are read, rounds come out.
 ///
 /// The last round, where it is not whole, is shared out anew as Accelerate's dispatcher does it: its m samples over the
@@ -88,7 +76,10 @@ class BatchDispatcher {
 
   std::optional<Round<Batch>> take_whole() {
     auto batches = std::exchange(round_, {});
-    if (front_.empty()) front_ = batches;
+    if (front_.empty()) {
+      front_ = batches;
+      if (!options_.split_batches) front_.front() = copy_of(front_.front());  // the reader's own, who may change it
+    }
     if (!options_.split_batches) return Round<Batch>{batches, samples_of(batches), read_};
     auto cut = share_out(batches, /*last=*/false);
     if (!cut) {
@@ -121,18 +112,15 @@ class BatchDispatcher {
     }
     const std::vector<Batch>& front = front_.empty() ? batches : front_;
     const int64_t pool = samples_of(front);
-    const int64_t front_each = tree::rows(front.front()).value_or(0);
     const int64_t share = (samples + ranks - 1) / ranks;
+    if (samples % ranks != 0 && pool < 1) return std::nullopt;
     Round<Batch> round{{}, samples, read_};
-    for (int64_t rank = 0; rank < ranks; ++rank) {
+    for (int64_t first = 0; first < ranks * share; first += share) {
+      const int64_t real = std::clamp<int64_t>(samples - first, 0, share);
       std::vector<tree::RowPiece<Batch>> pieces;
-      const int64_t begin = std::min(rank * share, samples);
-      const int64_t end = std::min(begin + share, samples);
-      append_rows<Batch>(pieces, batches, each, begin, end - begin);
-      if (begin + share > samples && pool < 1) return std::nullopt;
-      for (int64_t at = std::max(rank * share, samples); at < (rank + 1) * share; ++at) {
-        append_rows<Batch>(pieces, front, front_each, (at - samples) % pool, 1);
-      }
+      append_rows<Batch>(pieces, batches, first, real);
+      append_filling<Batch>(pieces, {.fill_first = first + real - samples, .filling = share - real, .pool = pool},
+                            front);
       auto joined = tree::join_rows(batches.back(), pieces);
       if (!joined) return std::nullopt;
       round.batches.push_back(std::move(*joined));

@@ -3,7 +3,14 @@
 
 #include <fmt/format.h>
 
+#include "accelerate/base/log.hpp"
+
 namespace accelerate::data {
+namespace {
+
+double seconds(LoadClock::Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
 
 std::string LoadReport::text() const {
   if (batches == 0) return "no batch was taken yet";
@@ -14,8 +21,30 @@ std::string LoadReport::text() const {
       samples, batches, samples_per_second(), share, seconds, data_waited);
   if (!data_is_bottleneck()) return numbers + ": the step is the bottleneck, the data keep up";
   if (num_workers == 0) return numbers + ": the data are the bottleneck; num_workers = 1 reads beside the step";
+  if (one_reader)
+    return numbers + ": the data are the bottleneck, and are read by one thread; a cheaper read would help";
   return numbers +
          fmt::format(": the data are the bottleneck; more than {} workers, or a cheaper read, would help", num_workers);
+}
+
+void LoadClock::asked() {
+  asked_ = Clock::now();
+  report_->seconds = seconds(asked_ - began_);
+}
+
+void LoadClock::arrived(int64_t samples, std::optional<Clock::time_point> since) {
+  const auto now = Clock::now();
+  ++report_->batches;
+  report_->samples += samples;
+  report_->seconds = seconds(now - began_);
+  report_->waited_for_data += seconds(now - asked_);
+  if (since && *since < asked_) report_->data_waited += seconds(asked_ - *since);
+}
+
+void LoadClock::waited(Clock::duration duration) { report_->waited_for_data += seconds(duration); }
+
+void log_report(int64_t epoch, const LoadReport& report) {
+  base::log(base::LogLevel::info, {}, "loader: epoch {}: {}", epoch, report.text());
 }
 
 }  // namespace accelerate::data

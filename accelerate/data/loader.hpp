@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/loader_base.hpp"
 #include "accelerate/data/prefetch.hpp"
 #include "accelerate/data/source.hpp"
@@ -32,9 +33,9 @@ class LoaderOf : public LoaderBase {
   class Iterator;
 
   /// source   what is read; shared
-  /// Throws Error (usage) for a batch_size below 1.
+  /// Throws Error (usage) for a null pointer, a batch_size below 1, and options that exclude one another.
   LoaderOf(std::shared_ptr<const SourceOf<AnyBatch>> source, const LoaderOptions& options = {})
-      : LoaderBase(source->size(), options, source->seeded()), source_(std::move(source)) {}
+      : LoaderBase(checked(source).size(), options, checked(source).seeded()), source_(std::move(source)) {}
 
   /// Begins the next epoch's pass: of epoch() if none began yet, else of the one after it. A pass that was left early
   /// counts as its epoch.
@@ -42,7 +43,8 @@ class LoaderOf : public LoaderBase {
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
   /// Another loader with the same settings, in the same epoch: each of its passes begins `batches` batches of this rank
-  /// later, without reading them, and its size() is as much smaller. This one is not changed.
+  /// later, without reading them, and its size() is as much smaller; a state that is loaded into it and stands beyond
+  /// them is gone on from as it is. This one is not changed.
   /// Throws Error (usage) for a negative number.
   [[nodiscard]] LoaderOf skip_first_batches(int64_t batches) const {
     LoaderOf other = *this;
@@ -55,6 +57,11 @@ class LoaderOf : public LoaderBase {
   [[nodiscard]] const std::shared_ptr<const SourceOf<AnyBatch>>& source() const { return source_; }
 
  private:
+  static const SourceOf<AnyBatch>& checked(const std::shared_ptr<const SourceOf<AnyBatch>>& source) {
+    check_source("loader", source != nullptr);
+    return *source;
+  }
+
   std::shared_ptr<const SourceOf<AnyBatch>> source_;
   std::shared_ptr<LoaderWorkers> workers_ = std::make_shared<LoaderWorkers>();
 };
@@ -114,14 +121,20 @@ class LoaderOf<AnyBatch>::Iterator {
     std::exception_ptr gave_up;  // a batch did not come: the pass cannot go on
 
     explicit State(const LoaderOf& of)
-        : source(of.source_), timeout(of.options().timeout), pass(of.core_), workers(of.workers_) {
-      const auto& options = of.options();
-      const int64_t count = source->thread_safe() ? options.num_workers : std::min<int64_t>(options.num_workers, 1);
-      if (count > 0) {
-        prefetch.emplace(source, pass.context(), pass.indices(), pass.size(), count * options.prefetch_factor);
+        : source(of.source_),
+          timeout(of.options().timeout),
+          pass(of.core_, {.num_workers = workers_of(of), .one_reader = !source->thread_safe()}),
+          workers(of.workers_) {
+      if (const int64_t count = workers_of(of); count > 0) {
+        prefetch.emplace([source = source, context = pass.context(), indices = pass.indices()](
+                             int64_t number) { return source->read_in_pass(indices(number), context); },
+                         pass.size(), read_ahead_of(count, of.options().prefetch_factor, pass.size()));
         pool = workers->serve(prefetch->queue(), count);
       }
       advance();
+    }
+    static int64_t workers_of(const LoaderOf& of) {
+      return of.source_->thread_safe() ? of.options().num_workers : std::min<int64_t>(of.options().num_workers, 1);
     }
     void advance() {
       batch.reset();  // its memory serves the next one

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "accelerate/base/log.hpp"
 #include "accelerate/data/loader_core.hpp"
 
 namespace accelerate::data {
@@ -16,9 +15,8 @@ struct LoaderBase::Pass::Steps {
   int64_t number;  // of the pass
   ReadContext context;
   state::BatchInfo info;
-  std::shared_ptr<LoadReport> report;
-  Clock::time_point began = Clock::now();
-  Clock::time_point asked = began;
+  LoadClock clock;
+  int64_t samples = 0;  // of the batch that was asked for
 
   [[nodiscard]] int64_t batch() const { return first + info.index; }
   [[nodiscard]] int64_t last_batch() const { return batches->size() - 1; }
@@ -28,19 +26,11 @@ struct LoaderBase::Pass::Steps {
   }
   void end() const {
     const bool first_time = loader->epochs.end(context.epoch);
-    if (loader->options.log_report && first_time) {
-      base::log(base::LogLevel::info, {}, "loader: epoch {}: {}", context.epoch, report->text());
-    }
+    if (loader->options.log_report && first_time) log_report(context.epoch, *clock.report());
   }
 };
 
-namespace {
-
-double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-}  // namespace
-
-LoaderBase::Pass::Pass(std::shared_ptr<Core> loader) {
+LoaderBase::Pass::Pass(std::shared_ptr<Core> loader, const LoadReport& workers) {
   auto pass = loader->begin_epoch();
   const int64_t remainder = pass.batches.remainder();
   const ReadContext context{
@@ -51,9 +41,8 @@ LoaderBase::Pass::Pass(std::shared_ptr<Core> loader) {
                                          .number = pass.number,
                                          .context = context,
                                          .info = {.remainder = remainder, .strided = loader->strided()},
-                                         .report = std::make_shared<LoadReport>()});
-  steps_->report->num_workers = loader->options.num_workers;
-  loader->report = steps_->report;
+                                         .clock = LoadClock(workers)});
+  loader->report = steps_->clock.report();
 }
 
 LoaderBase::Pass::~Pass() = default;
@@ -73,31 +62,24 @@ std::function<at::Tensor(int64_t)> LoaderBase::Pass::indices() const {
 at::Tensor LoaderBase::Pass::advance() {
   if (ended()) return {};
   auto& info = steps_->info;
-  auto& report = *steps_->report;
   ++info.index;
   info.last = steps_->batch() == steps_->last_batch();
-  steps_->asked = Clock::now();
-  report.seconds = seconds(steps_->asked - steps_->began);
+  steps_->clock.asked();
   if (ended()) {
     steps_->end();
     return {};
   }
   auto indices = steps_->batches->batch(steps_->batch());
-  report.samples += indices.size(0);
-  ++report.batches;
-  steps_->tell();
+  steps_->samples = indices.size(0);
   return indices;
 }
 
 void LoaderBase::Pass::arrived(std::optional<Clock::time_point> since) {
-  auto& report = *steps_->report;
-  const auto now = Clock::now();
-  report.seconds = seconds(now - steps_->began);
-  report.waited_for_data += seconds(now - steps_->asked);
-  if (since && *since < steps_->asked) report.data_waited += seconds(steps_->asked - *since);
+  steps_->tell();
+  steps_->clock.arrived(steps_->samples, since);
 }
 
-void LoaderBase::Pass::waited(Clock::duration duration) { steps_->report->waited_for_data += seconds(duration); }
+void LoaderBase::Pass::waited(Clock::duration duration) { steps_->clock.waited(duration); }
 
 at::Tensor LoaderBase::Pass::next_indices() const {
   const int64_t next = steps_->batch() + 1;
@@ -111,6 +93,7 @@ std::shared_ptr<LoaderBase::Core> LoaderBase::skipping(int64_t batches) const {
   check_skipped(batches);
   auto other = std::make_shared<Core>(*core_);
   other->skipped += batches;
+  if (other->resumed) other->skipped_of_rest += batches;
   other->report = std::make_shared<LoadReport>();
   return other;
 }
@@ -133,7 +116,7 @@ LoadReport LoaderBase::report() const { return *core_->report; }
 
 void LoaderBase::set_epoch(int64_t epoch) {
   core_->epochs.set(epoch);
-  core_->resumed.reset();
+  core_->forget_position();
 }
 
 }  // namespace accelerate::data

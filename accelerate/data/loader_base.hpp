@@ -55,7 +55,7 @@ class LoaderBase {
   /// Throws Error (usage) for a rank outside the world, a batch_size that split_batches cannot split.
   void shard(const Share& share, const Place& place = {});
 
-  /// Batches of this rank in a pass, the true count.
+  /// Batches of this rank in a whole pass, the true count; a resumed one has those that are left.
   [[nodiscard]] int64_t size() const;
   /// N, samples of the source; a sampler may visit more or less of them.
   [[nodiscard]] int64_t sample_count() const;
@@ -71,9 +71,9 @@ class LoaderBase {
   /// The next begin() is of this epoch. Throws Error (usage) for a negative one.
   void set_epoch(int64_t epoch);
 
-  /// Where the latest pass stands: the batch that its user holds counts as consumed. A pass that was left early stays
-  /// where it was left; one that ended is the beginning of the next epoch. The same on every rank that holds its batch
-  /// of the same number. Fixes the seed.
+  /// Where the latest pass stands: the batch that its user holds counts as consumed, one that could not be read does
+  /// not. A pass that was left early stays where it was left; one that ended is the beginning of the next epoch. The
+  /// same on every rank that holds its batch of the same number. Fixes the seed.
   [[nodiscard]] state::LoaderState state() const;
   /// The next begin() goes on from there: with the same share the batches that would have followed; with another world
   /// size or batch size the samples of the epoch's order that come after, shared out anew, each exactly once but for
@@ -114,17 +114,18 @@ class LoaderBase {
 /// One pass as lists of indices; reads nothing.
 class LoaderBase::Pass {
  public:
-  /// Begins the next epoch's. Throws Error (usage) for samples that are not there.
-  explicit Pass(std::shared_ptr<Core> loader);
+  /// Begins the next epoch's. workers   says who reads
+  /// Throws Error (usage) for samples that are not there.
+  Pass(std::shared_ptr<Core> loader, const LoadReport& workers);
   ~Pass();
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
-  using Clock = std::chrono::steady_clock;
+  using Clock = LoadClock::Clock;
 
   /// Goes to the next batch. returns   its samples, [B] int64; undefined at the end
   at::Tensor advance();
-  /// That batch is there. since   it has been; unset: it was read while the loop waited
+  /// That batch is there, and is consumed. since   it has been; unset: it was read while the loop waited
   void arrived(std::optional<Clock::time_point> since = {});
   /// The loop stood still for so long to have a later one.
   void waited(Clock::duration duration);

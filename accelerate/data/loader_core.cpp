@@ -26,14 +26,7 @@ void check_options(const LoaderOptions& options) {
                "one out",
                one, other);
   };
-  if (options.batch_size < 1)
-    base::fail(ErrorKind::usage, {}, "loader", "batch_size is {}, must be at least 1", options.batch_size);
-  if (options.num_workers < 0)
-    base::fail(ErrorKind::usage, {}, "loader", "num_workers is {}, must be at least 0", options.num_workers);
-  if (options.prefetch_factor < 1)
-    base::fail(ErrorKind::usage, {}, "loader", "prefetch_factor is {}, must be at least 1", options.prefetch_factor);
-  if (options.timeout.count() < 0)
-    base::fail(ErrorKind::usage, {}, "loader", "timeout is {} ms, must be at least 0", options.timeout.count());
+  check_common_options(options);
   if (options.shuffle && options.sampler) refuse("shuffle", "a sampler");
   if (!options.batch_sampler) return;
   if (options.batch_size != 1) refuse("batch_size", "a batch_sampler");
@@ -146,15 +139,29 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
   int64_t first = skipped;
   if (resumed) {
     check_same_length(*resumed, made.samples());
-    first += made.batches_for(resumed->consumed);
+    first = first_of_rest(made);
     if (anew) say_shared_out_anew(*resumed, made, share.world_size);
-    resumed.reset();
+    forget_position();
   }
   epochs.begin();
   origin = from;
   consumed = made.consumed(first);
   samples_of_pass = made.samples();
   return {std::move(made), first, ++pass};
+}
+
+int64_t LoaderBase::Core::first_of_rest(const EpochBatches& rest) {
+  int64_t first = rest.batches_for(resumed->consumed);
+  if (const int64_t of_epoch = skipped - skipped_of_rest; of_epoch > 0) {  // what was seen of it is not skipped again
+    const int64_t position = batches().consumed(of_epoch);
+    first = std::max(first, position < rest.samples() ? rest.batches_for(position) : rest.size());
+  }
+  return first + skipped_of_rest;
+}
+
+void LoaderBase::Core::forget_position() {
+  resumed.reset();
+  skipped_of_rest = 0;
 }
 
 state::LoaderState LoaderBase::Core::here() {
@@ -180,7 +187,7 @@ void LoaderBase::Core::load_state(const state::LoaderState& from) {
   if (sampler) check_same_length(from, sampler->size());
   if (from.seed) options.seed = from.seed;
   epochs.set(from.epoch);
-  resumed.reset();
+  forget_position();
   if (from.consumed > 0) resumed = from;
 }
 

@@ -40,14 +40,17 @@ struct LoaderBase::Core {
 
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
+  /// The next pass is a whole one.
+  void forget_position();
 
   int64_t samples;
   LoaderOptions options;
   bool seeded;         // what the source reads depends on the seed
   SamplerPtr sampler;  // null: a batch sampler makes the batches
   Share share{};
-  int64_t skipped = 0;  // batches that every pass leaves out
-  bool pinned = false;  // batches go to an accelerator
+  int64_t skipped = 0;          // batches that every pass leaves out
+  int64_t skipped_of_rest = 0;  // those that the resumed one leaves out of what is left
+  bool pinned = false;          // batches go to an accelerator
   EpochCount epochs{};
 
   // Of the pass that began last; see state::LoaderState.
@@ -62,6 +65,8 @@ struct LoaderBase::Core {
   [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
   [[nodiscard]] ShardOptions shard_options(const Share& whose) const;
   [[nodiscard]] at::Tensor order();
+  /// Number of a resumed pass's first batch.
+  [[nodiscard]] int64_t first_of_rest(const EpochBatches& rest);
   /// How things stand, without a position.
   [[nodiscard]] state::LoaderState here();
 };

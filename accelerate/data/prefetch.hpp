@@ -2,7 +2,9 @@
 // A pass whose batches are read ahead by workers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/data/source.hpp"
 #include "accelerate/data/workers.hpp"
 
 namespace accelerate::data {
@@ -18,16 +19,15 @@ namespace accelerate::data {
 template <typename AnyBatch>
 class Prefetch {
  public:
-  /// indices   of the pass's batch of that number; called on the workers
+  /// read      gives the pass's batch of that number; called on the workers, each number once
+  /// batches   of the pass
   /// ahead     batches that may be read and not yet taken
-  Prefetch(SourcePtr<AnyBatch> source, const ReadContext& context, std::function<at::Tensor(int64_t)> indices,
-           int64_t batches, int64_t ahead)
+  Prefetch(std::function<AnyBatch(int64_t number)> read, int64_t batches, int64_t ahead)
       : slots_(std::make_shared<Slots>(static_cast<size_t>(ahead))) {
-    const auto read = [slots = slots_, source = std::move(source), context, indices = std::move(indices)](
-                          int64_t number, size_t slot) {
-      (*slots)[slot].emplace(source->read_in_pass(indices(number), context));
-    };
-    queue_ = std::make_shared<ReadQueue>(batches, ahead, read);
+    queue_ = std::make_shared<ReadQueue>(batches, ahead,
+                                         [slots = slots_, read = std::move(read)](int64_t number, size_t slot) {
+                                           (*slots)[slot].emplace(read(number));
+                                         });
   }
   ~Prefetch() { queue_->cancel(); }
   Prefetch(const Prefetch&) = delete;
@@ -54,6 +54,13 @@ class Prefetch {
   std::shared_ptr<Slots> slots_;
   std::shared_ptr<ReadQueue> queue_;
 };
+
+/// Batches that `workers` threads may read ahead in a pass of `batches`: `each` times as many, and no more than there
+/// are.
+[[nodiscard]] inline int64_t read_ahead_of(int64_t workers, int64_t each, int64_t batches) {
+  const int64_t all = std::max<int64_t>(batches, 1);
+  return each > all / workers ? all : workers * each;
+}
 
 /// The workers of a loader: one pool for one pass after another. A pass that begins while another one is under way has
 /// a pool of its own.

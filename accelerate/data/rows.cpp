@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/rows.hpp"
 
-#include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "accelerate/data/workers.hpp"
+#include "accelerate/data/parts.hpp"
 
 namespace accelerate::data::detail {
 namespace {
@@ -16,8 +15,6 @@ namespace {
 // Rows lie scattered: without this each begins with a miss of the cache. 8 KB of rows ahead measured best.
 constexpr int64_t kAheadBytes = 8192;
 constexpr int64_t kMostAhead = 64;
-// Of one thread.
-constexpr int64_t kLeastBytes = 1 << 19;
 
 void prefetch(const char* row, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
@@ -52,25 +49,6 @@ void copy_rows_of(int64_t bytes, const char* from, const int64_t* number, int64_
   }
 }
 
-/// Calls copy(first, count) for parts of the rows on LibTorch's threads. (at::parallel_for is a template, which without
-/// OpenMP in our own flags runs on one thread; the iterator's loop is within the library.)
-template <typename Copy>
-void on_threads(const at::Tensor& numbers, int64_t grain, const Copy& copy) {
-  const auto* const begin = numbers.const_data_ptr<int64_t>();
-  auto iterator = at::TensorIteratorConfig()
-                      .set_check_mem_overlap(false)
-                      .check_all_same_dtype(false)
-                      .resize_outputs(false)
-                      .add_output(numbers)  // as what is iterated over; nothing is written
-                      .build();
-  const auto part = [&](char** data, const int64_t* strides, int64_t count, int64_t runs) {
-    for (int64_t run = 0; run < runs; ++run) {
-      copy(reinterpret_cast<const int64_t*>(data[0] + run * strides[1]) - begin, count);
-    }
-  };
-  iterator.for_each(part, grain);
-}
-
 void gather(const at::Tensor& tensor, const at::Tensor& numbers, const at::Tensor& into) {
   const int64_t count = numbers.size(0);
   if (into.numel() == 0) return;
@@ -81,10 +59,7 @@ void gather(const at::Tensor& tensor, const at::Tensor& numbers, const at::Tenso
   const auto copy = [=](int64_t first, int64_t rows) {
     copy_rows_of(bytes, from, number + first, rows, to + first * bytes);
   };
-  const int64_t grain = std::max<int64_t>(kLeastBytes / bytes, 1);
-  const bool beside_others = get_worker_info().has_value();  // who share the cores already
-  if (count <= grain || beside_others) return copy(0, count);
-  on_threads(numbers, grain, copy);
+  in_parts(numbers, kBytesOfPart / bytes, copy);
 }
 
 bool is_plain(const at::Tensor& tensor) {

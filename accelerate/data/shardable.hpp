@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/state/batch_info.hpp"
@@ -68,6 +69,12 @@ concept Streaming = requires {
 template <typename Loader>
 concept Counted = requires(const Loader& loader) {
   { loader.size() } -> std::integral;
+};
+
+/// The same where that may be unknown.
+template <typename Loader>
+concept MaybeCounted = requires(const Loader& loader) {
+  { loader.size() } -> std::same_as<std::optional<int64_t>>;
 };
 
 /// It knows how many samples all ranks together take per step, as it is shared out.

@@ -56,7 +56,7 @@ class BatchSplitter {
     const auto range = rows_.part();
     if (!range) return std::nullopt;
     const tree::RowPiece<Batch> own{&batch, range->first - rows_.begin(), range->real};
-    auto part = tree::join_rows(batch, row_pieces<Batch>(*range, own, {&*front_, 1}, range->pool));
+    auto part = tree::join_rows(batch, row_pieces<Batch>(*range, own, {&*front_, 1}));
     if (!part) rows_.fail_as_other();
     return part;
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/stream_core.hpp"
 
+#include <algorithm>
+
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/core_parts.hpp"
 
@@ -9,12 +11,21 @@ namespace {
 
 constexpr int64_t kUnknown = -1;  // number of samples in a state
 
+void say_shared_out_anew(const state::LoaderState& before, const ShardOptions& now) {
+  base::log(base::LogLevel::info, {},
+            "loader: epoch {} of a stream goes on after {} samples, seen in batches of {} on {} ranks; what follows "
+            "is shared out anew, in batches of {} to {} ranks",
+            before.epoch, before.consumed, before.batch_size, before.world_size, now.batch_size, now.world_size);
+}
+
 }  // namespace
 
 StreamCore::StreamCore(const StreamOptions& asked, std::optional<int64_t> known, bool random)
     : options(asked), samples(known), seeded(random) {
-  if (options.batch_size < 1)
-    base::fail(ErrorKind::usage, {}, "loader", "batch_size is {}, must be at least 1", options.batch_size);
+  check_common_options(options);
+  if (options.num_workers > 1)
+    base::fail(ErrorKind::usage, {}, "loader", "num_workers is {}, must be 0 or 1: a stream is read by one thread",
+               options.num_workers);
 }
 
 void StreamCore::take(const Share& asked, const Place& place) {
@@ -51,39 +62,38 @@ void StreamCore::load_state(const state::LoaderState& from) {
   }
   epochs.set(from.epoch);
   if (from.seed) options.seed = from.seed;
-  resumed_.reset();
+  forget_position();
   if (from.consumed > 0) resumed_ = from;
 }
 
-StreamCore::Beginning StreamCore::begin_pass() {
+StreamCore::Beginning StreamCore::next_pass() {
   epochs.next();
   Beginning pass{.context = {.seed = seeded ? seed() : 0, .epoch = epochs.epoch()},
                  .shard = shard_options(),
                  .origin = 0,
                  .consumed = 0,
-                 .number = ++pass_};
+                 .number = pass_ + 1};
   pass.shard.batch_size = ShardPlan(0, pass.shard).batch_size();
   pass.shard.split_batches = false;
+  const int64_t round = pass.shard.world_size * pass.shard.batch_size;
   if (resumed_) {
-    const int64_t since = resumed_->consumed - resumed_->origin;
-    const bool anew = !resumed_->shared_out_as(here()) || since % (pass.shard.world_size * pass.shard.batch_size) != 0;
+    const bool anew = !resumed_->shared_out_as(here()) || (resumed_->consumed - resumed_->origin) % round != 0;
     pass.origin = anew ? resumed_->consumed : resumed_->origin;
     pass.consumed = resumed_->consumed - pass.origin;
-    if (anew) {
-      base::log(
-          base::LogLevel::info, {},
-          "loader: epoch {} of a stream goes on after {} samples, seen in batches of {} on {} ranks; what follows "
-          "is shared out anew, in batches of {} to {} ranks",
-          resumed_->epoch, resumed_->consumed, resumed_->batch_size, resumed_->world_size, pass.shard.batch_size,
-          share.world_size);
-    }
-    resumed_.reset();
+    if (anew) say_shared_out_anew(*resumed_, pass.shard);
   }
+  const int64_t of_epoch = skipped_ - skipped_of_rest_;  // what was seen of it is not skipped again
+  pass.consumed = std::max(pass.consumed, of_epoch * round - pass.origin) + skipped_of_rest_ * round;
+  return pass;
+}
+
+void StreamCore::begin(const Beginning& pass) {
+  forget_position();
   epochs.begin();
+  pass_ = pass.number;
   origin_ = pass.origin;
   consumed_ = pass.origin + pass.consumed;
   complete_ = false;
-  return pass;
 }
 
 void StreamCore::tell(int64_t number, int64_t consumed, bool complete) {
@@ -92,9 +102,24 @@ void StreamCore::tell(int64_t number, int64_t consumed, bool complete) {
   complete_ = complete;
 }
 
+void StreamCore::end_pass(const Beginning& pass) {
+  if (epochs.end(pass.context.epoch) && options.log_report) log_report(pass.context.epoch, *report);
+}
+
 void StreamCore::set_epoch(int64_t epoch) {
   epochs.set(epoch);
+  forget_position();
+}
+
+void StreamCore::skip(int64_t batches) {
+  report = std::make_shared<LoadReport>();
+  skipped_ += batches;
+  if (resumed_) skipped_of_rest_ += batches;
+}
+
+void StreamCore::forget_position() {
   resumed_.reset();
+  skipped_of_rest_ = 0;
 }
 
 }  // namespace accelerate::data

@@ -2,12 +2,15 @@
 // What the handles of a stream's loader share, whatever its samples are.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/epoch_count.hpp"
+#include "accelerate/data/load_report.hpp"
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/data/source.hpp"
@@ -25,12 +28,18 @@ struct StreamOptions {
   std::optional<uint64_t> seed{};
   /// As LoaderOptions' is.
   std::optional<bool> pin_memory{};
+  /// 1: a thread reads and collates ahead of the loop. A stream is read by one: more are refused.
+  int64_t num_workers = 0;
+  /// As LoaderOptions'.
+  int64_t prefetch_factor = 2;
+  std::chrono::milliseconds timeout{0};
+  bool log_report = false;
 };
 
 class StreamCore {
  public:
   /// samples   of a pass; unset: not known
-  /// Throws Error (usage) for a batch_size below 1.
+  /// Throws Error (usage) for a batch_size below 1, and more than one worker.
   StreamCore(const StreamOptions& options, std::optional<int64_t> samples, bool seeded);
 
   void take(const Share& share, const Place& place);
@@ -45,11 +54,18 @@ class StreamCore {
     int64_t consumed;    // of the others, those that are only read
     int64_t number;
   };
-  [[nodiscard]] Beginning begin_pass();
+  /// The next epoch's pass, or the rest of a resumed one; it has begun once begin() is called, for one that cannot
+  /// begin is none.
+  [[nodiscard]] Beginning next_pass();
+  void begin(const Beginning& pass);
   /// That pass has handed out everything up to there; complete: there is no more.
   void tell(int64_t number, int64_t consumed, bool complete);
   void set_epoch(int64_t epoch);
-  void end_pass(const Beginning& pass) { epochs.end(pass.context.epoch); }
+  void end_pass(const Beginning& pass);
+
+  /// Passes leave out so many batches of this rank's more; a resumed one of what is left.
+  void skip(int64_t batches);
+  [[nodiscard]] int64_t skipped() const { return skipped_; }
 
   [[nodiscard]] ShardOptions shard_options() const { return shard_options_of(options, share); }
 
@@ -58,10 +74,14 @@ class StreamCore {
   bool seeded;
   Share share{};
   EpochCount epochs{};
+  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of the pass that began last
 
  private:
   [[nodiscard]] state::LoaderState here();
+  void forget_position();
 
+  int64_t skipped_ = 0;
+  int64_t skipped_of_rest_ = 0;
   int64_t pass_ = 0;  // the latest
   int64_t origin_ = 0;
   int64_t consumed_ = 0;

@@ -2,121 +2,26 @@
 // The loader of a stream: batches of what comes, each rank its part of every window of world_size batches.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "accelerate/data/collate.hpp"
+#include "accelerate/data/derived_source.hpp"
+#include "accelerate/data/load_report.hpp"
+#include "accelerate/data/prefetch.hpp"
 #include "accelerate/data/stream.hpp"
 #include "accelerate/data/stream_core.hpp"
+#include "accelerate/data/stream_pass.hpp"
 
 namespace accelerate::data {
-
-/// One pass of one rank. Every rank reads the whole stream and keeps its samples; what is handed out was read one
-/// window ahead, so that the end is known with the last batch.
-template <typename AnySample>
-class StreamPass {
- public:
-  StreamPass(const StreamOf<AnySample>& stream, const StreamCore::Beginning& beginning)
-      : reader_(stream.begin(beginning.context)),
-        shard_(beginning.shard),
-        round_(shard_.world_size * shard_.batch_size),
-        read_(beginning.origin),
-        origin_(beginning.origin) {
-    for (int64_t i = 0; i < beginning.origin && reader_(); ++i) continue;
-    for (int64_t left = beginning.consumed; left > 0 && !ended_; left -= round_) (void)read_window();
-    handed_out_ = read_;
-    ahead_ = read_window();
-  }
-
-  /// This rank's samples of the next window; none at the end.
-  std::optional<std::vector<AnySample>> next() {
-    if (!has_batch(ahead_)) {
-      info_.last = false;
-      if (failure_) std::rethrow_exception(failure_);
-      return std::nullopt;
-    }
-    Window window = std::exchange(ahead_, {});
-    handed_out_ += window.samples;
-    const bool whole = window.samples == round_;
-    if (whole) ahead_ = read_window();
-    ++info_.index;
-    info_.last = !has_batch(ahead_) && !failure_;
-    if (info_.last) info_.remainder = plan().remainder();
-    if (!whole) fill(window.mine);
-    return std::move(window.mine);
-  }
-
-  [[nodiscard]] const state::BatchInfo& info() const { return info_; }
-  /// Samples from the stream's beginning on that all ranks have been given.
-  [[nodiscard]] int64_t handed_out() const { return handed_out_; }
-  /// No rank gets anything more.
-  [[nodiscard]] bool complete() const {
-    return !failure_ && (ahead_.samples == 0 || (shard_.drop_last && ahead_.samples < round_));
-  }
-
- private:
-  struct Window {
-    std::vector<AnySample> mine{};
-    int64_t samples = 0;
-  };
-
-  [[nodiscard]] ShardPlan plan() const { return {read_ - origin_, shard_}; }
-
-  [[nodiscard]] bool has_batch(const Window& window) const {
-    if (window.samples == round_) return true;
-    if (window.samples == 0 || shard_.drop_last) return false;
-    return shard_.even_batches || shard_.rank * shard_.batch_size < window.samples;
-  }
-
-  Window read_window() {
-    Window window;
-    if (ended_) return window;
-    const bool first = read_ == origin_;
-    const int64_t begin = shard_.rank * shard_.batch_size;
-    try {
-      for (; window.samples < round_; ++window.samples) {
-        auto sample = reader_();
-        if (!sample) break;
-        if (first && shard_.even_batches) front_.push_back(*sample);
-        const bool is_mine = begin <= window.samples && window.samples < begin + shard_.batch_size;
-        if (is_mine) window.mine.push_back(std::move(*sample));
-      }
-    } catch (...) {
-      failure_ = std::current_exception();
-      ended_ = true;
-      return {};
-    }
-    ended_ = window.samples < round_;
-    read_ += window.samples;
-    return window;
-  }
-
-  /// The tail's samples of this rank, as many as in any other batch: the rest comes from the stream's front.
-  void fill(std::vector<AnySample>& mine) {
-    const ShardPlan whole = plan();
-    const BatchRange range = whole.batch(whole.size() - 1);
-    for (int64_t i = 0; i < range.filling; ++i) {
-      mine.push_back(front_[static_cast<size_t>((range.fill_first + i) % range.pool)]);
-    }
-  }
-
-  typename StreamOf<AnySample>::Reader reader_;
-  ShardOptions shard_;
-  int64_t round_;  // samples of a window
-  int64_t read_;
-  int64_t origin_;
-  int64_t handed_out_ = 0;
-  bool ended_ = false;
-  std::exception_ptr failure_;
-  std::vector<AnySample> front_;
-  Window ahead_;
-  state::BatchInfo info_{};
-};
 
 /// A handle: copies refer to the same loader. prepare() has rank 0 read for all, unless dispatch_batches is off: then
 /// every rank reads all and keeps its part.
@@ -128,11 +33,11 @@ class StreamLoader {
   class Iterator;
 
   /// collate   makes a batch of a vector of samples
-  /// Throws Error (usage) for a batch_size below 1.
+  /// Throws Error (usage) for a null pointer, and for a batch_size below 1.
   explicit StreamLoader(StreamPtr<AnySample> stream, const StreamOptions& options = {}, Collate collate = {})
       : stream_(std::move(stream)),
         collate_(std::move(collate)),
-        core_(std::make_shared<StreamCore>(options, stream_->size(), stream_->seeded())) {}
+        core_(std::make_shared<StreamCore>(options, checked().size(), checked().seeded())) {}
 
   /// Begins the next epoch's pass; a pass that was left early counts as its epoch.
   [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(*this)); }
@@ -144,7 +49,7 @@ class StreamLoader {
   /// Batches of this rank in a pass, where the stream's length is known.
   [[nodiscard]] std::optional<int64_t> size() const {
     if (!core_->samples) return std::nullopt;
-    return ShardPlan(*core_->samples, core_->shard_options()).size();
+    return std::max<int64_t>(ShardPlan(*core_->samples, core_->shard_options()).size() - core_->skipped(), 0);
   }
   /// Samples of a pass, where that is known.
   [[nodiscard]] std::optional<int64_t> sample_count() const { return core_->samples; }
@@ -162,13 +67,34 @@ class StreamLoader {
   /// As of LoaderBase; what was consumed is read again and dropped.
   [[nodiscard]] state::LoaderState state() const { return core_->state(); }
   void load_state(const state::LoaderState& state) { core_->load_state(state); }
+  /// Another loader with the same settings, as of LoaderOf; what comes before is read and dropped.
+  /// Throws Error (usage) for a negative number.
+  [[nodiscard]] StreamLoader skip_first_batches(int64_t batches) const {
+    check_skipped(batches);
+    StreamLoader other = *this;
+    other.core_ = std::make_shared<StreamCore>(*core_);
+    other.core_->skip(batches);
+    other.workers_ = std::make_shared<LoaderWorkers>();
+    return other;
+  }
+
+  /// Who waited for whom in the latest pass.
+  [[nodiscard]] LoadReport report() const { return *core_->report; }
 
   bool operator==(const StreamLoader& other) const { return core_ == other.core_; }
 
  private:
+  [[nodiscard]] const StreamOf<AnySample>& checked() const {
+    check_source("loader", stream_ != nullptr);
+    return *stream_;
+  }
+
+  static constexpr int64_t kMostAhead = 4096;  // batches, whatever prefetch_factor says: nobody knows how many come
+
   StreamPtr<AnySample> stream_;
   Collate collate_;
   std::shared_ptr<StreamCore> core_;
+  std::shared_ptr<LoaderWorkers> workers_ = std::make_shared<LoaderWorkers>();
 };
 
 template <typename StreamPointer>
@@ -205,54 +131,89 @@ class StreamLoader<AnySample, Collate>::Iterator {
 
  private:
   friend class StreamLoader;
-  /// Where a pass stands with one of its batches.
-  struct Given {
-    std::exception_ptr failure{};  // it did not come
-    state::BatchInfo info{};
-    int64_t handed_out = 0;
-    bool complete = false;
-  };
   struct State {
+    using Given = StreamBatch<BatchType>;
+    using Clock = LoadClock::Clock;
+
     StreamLoader loader;
     StreamCore::Beginning beginning;
-    StreamPass<AnySample> pass;
+    std::shared_ptr<CollatedStream<AnySample, Collate, BatchType>> stream;
+    LoadClock clock;
+    std::shared_ptr<WorkerPool> pool;
+    std::optional<Prefetch<Given>> prefetch;
+    int64_t number = 0;          // of the batch that comes next
     std::optional<Given> ahead;  // was collated before it was asked for
-    std::optional<BatchType> next;
+    std::optional<Clock::time_point> since;
     Given given;
     std::optional<BatchType> batch;
+    std::exception_ptr gave_up;  // a batch did not come: the pass cannot go on
 
     explicit State(const StreamLoader& from)
-        : loader(from), beginning(loader.core_->begin_pass()), pass(*loader.stream_, beginning) {
+        : loader(from),
+          beginning(loader.core_->next_pass()),
+          stream(std::make_shared<CollatedStream<AnySample, Collate, BatchType>>(*loader.stream_, beginning,
+                                                                                 loader.collate_)),
+          clock(LoadReport{.num_workers = loader.options().num_workers, .one_reader = true}) {
+      loader.core_->begin(beginning);
+      loader.core_->report = clock.report();
+      if (const int64_t workers = loader.options().num_workers; workers > 0) {
+        constexpr int64_t kNobodyKnows = std::numeric_limits<int64_t>::max();
+        prefetch.emplace([stream = stream](int64_t) { return stream->next(); }, kNobodyKnows,
+                         std::min(loader.options().prefetch_factor, kMostAhead));
+        pool = loader.workers_->serve(prefetch->queue(), workers);
+      }
       advance();
     }
     void advance() {
       batch.reset();
-      if (!ahead) collate_next();
+      if (gave_up) std::rethrow_exception(gave_up);
+      clock.asked();
+      if (!ahead) come(/*at_once=*/false);
       given = *std::exchange(ahead, std::nullopt);
       if (given.failure) std::rethrow_exception(given.failure);
-      if (!next) {
+      if (!given.batch) {
         loader.core_->end_pass(beginning);
         return;
       }
-      batch.emplace(std::move(*next));
-      next.reset();
+      batch = std::exchange(given.batch, std::nullopt);
       loader.core_->tell(beginning.number, given.handed_out, given.complete);
+      clock.arrived(given.samples, since);
     }
     BatchType* read_ahead() {
-      if (!ahead && !given.info.last) collate_next();
-      return next ? &*next : nullptr;
-    }
-    void collate_next() {
-      Given coming;
-      try {
-        if (const auto samples = pass.next()) next.emplace(loader.collate_(*samples));
-      } catch (...) {
-        coming.failure = std::current_exception();
+      if (!ahead && !given.info.last && !gave_up) {
+        const auto began = Clock::now();
+        come(/*at_once=*/true);
+        if (ahead && !prefetch) {
+          since = Clock::now();
+          clock.waited(*since - began);
+        }
       }
-      coming.info = pass.info();
-      coming.handed_out = pass.handed_out();
-      coming.complete = pass.complete();
-      ahead = coming;
+      return ahead && ahead->batch ? &*ahead->batch : nullptr;
+    }
+    /// at_once   not if it is still on its way
+    void come(bool at_once) {
+      since.reset();
+      if (!prefetch) {
+        ahead.emplace(stream->next());
+        return;
+      }
+      std::optional<Clock::duration> longest;
+      if (loader.options().timeout.count() > 0) longest = loader.options().timeout;
+      if (at_once) longest = Clock::duration::zero();
+      auto taken = prefetch->take(number, longest);
+      if (taken) {
+        ++number;
+        since = taken->since;
+        ahead.emplace(std::move(taken->batch));
+      } else if (!at_once) {
+        give_up();
+      }
+    }
+    [[noreturn]] void give_up() {
+      gave_up = slow_stream(number, prefetch->queue()->reader_of(number), loader.options().timeout);
+      pool->give_up();
+      loader.workers_->give_up();
+      std::rethrow_exception(gave_up);
     }
   };
   explicit Iterator(std::shared_ptr<State> state) : state_(std::move(state)) {}

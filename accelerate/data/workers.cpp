@@ -169,22 +169,36 @@ void LoaderWorkers::give_up() {
   pool_.reset();
 }
 
-std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const ReadQueue::Reader& reader,
-                             std::chrono::milliseconds timeout) try {
+namespace {
+
+/// what   the batch, as the error names it
+std::exception_ptr slow(std::string_view what, std::string_view remedy, const ReadQueue::Reader& reader,
+                        std::chrono::milliseconds timeout) try {
   const double limit = std::chrono::duration<double>(timeout).count();
   const double since = std::chrono::duration<double>(ReadQueue::Clock::now() - reader.since).count();
   if (reader.worker < 0) {
     base::fail(ErrorKind::data, {}, "loader",
-               "batch {} (samples {}) was not begun within {:g} s (timeout): the workers still read batches of "
-               "a pass that was left early",
-               batch, listed(indices), limit);
+               "{} was not begun within {:g} s (timeout): the workers still read batches of a pass that was left early",
+               what, limit);
   }
   base::fail(ErrorKind::data, {}, "loader",
-             "batch {} (samples {}) is not there after {:g} s (timeout); worker {} has been reading it for {:.1f} s. "
-             "Look at these samples, or give a longer timeout",
-             batch, listed(indices), limit, reader.worker, since);
+             "{} is not there after {:g} s (timeout); worker {} has been reading it for {:.1f} s. {}", what, limit,
+             reader.worker, since, remedy);
 } catch (const Error&) {
   return std::current_exception();
+}
+
+}  // namespace
+
+std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const ReadQueue::Reader& reader,
+                             std::chrono::milliseconds timeout) {
+  return slow(fmt::format("batch {} (samples {})", batch, listed(indices)),
+              "Look at these samples, or give a longer timeout", reader, timeout);
+}
+
+std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader, std::chrono::milliseconds timeout) {
+  return slow(fmt::format("batch {} of a stream", batch), "Look at where it comes from, or give a longer timeout",
+              reader, timeout);
 }
 
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure) {

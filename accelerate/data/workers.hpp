@@ -100,6 +100,9 @@ class WorkerPool {
 /// Error (data): a worker has been reading a batch for longer than the loader's timeout.
 [[nodiscard]] std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const ReadQueue::Reader& reader,
                                            std::chrono::milliseconds timeout);
+/// The same of a stream, whose samples have no numbers.
+[[nodiscard]] std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader,
+                                             std::chrono::milliseconds timeout);
 /// A line that names the samples, for what a source throws says nothing of them.
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure);
 

@@ -205,7 +205,12 @@ class PreparedLoader {
   /// Batches of this rank in a pass, where the loader knows its own. With split_batches and even_batches off this rank
   /// may have none of a loader's short last batch, which the loader does not tell: it is counted.
   [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
-    return std::max<int64_t>(whole_size() - options_.skipped, 0);
+    return size_of(static_cast<int64_t>(loader_->size()));
+  }
+  /// The same of a stream; unset where its length is not known.
+  [[nodiscard]] std::optional<int64_t> size() const requires data::MaybeCounted<Loader> {
+    const std::optional<int64_t> batches = loader_->size();
+    return batches ? std::optional(size_of(*batches)) : std::nullopt;
   }
   /// Where the innermost loop over it stands; {-1, false, -1} outside.
   [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
@@ -264,8 +269,11 @@ class PreparedLoader {
   }
 
  private:
-  [[nodiscard]] int64_t whole_size() const {
-    const auto batches = static_cast<int64_t>(loader_->size());
+  /// batches   that the loader says it has
+  [[nodiscard]] int64_t size_of(int64_t batches) const {
+    return std::max<int64_t>(whole_size(batches) - options_.skipped, 0);
+  }
+  [[nodiscard]] int64_t whole_size(int64_t batches) const {
     if (dispatches()) return data::rounds_of(batches, dispatch_options(*loader_, options_, shared_->group));
     if (data::Shardable<Loader> || options_.split_batches) return batches;
     return data::deal_count(

@@ -1,28 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/batch_memory.hpp"
 
+#include <filesystem>
+#include <fstream>
+#include <mutex>
 #include <set>
 #include <thread>
 
+#include "accelerate/data/parts.hpp"
+#include "accelerate/data/sources/mnist.hpp"
+#include "accelerate/data/sources/tokens.hpp"
+#include "accelerate/data/transforms/to_float.hpp"
+#include "accelerate/data/transforms/transform.hpp"
 #include "tests/data/support.hpp"
+#include "tests/temporary_folder.hpp"
 
 using accelerate::data::BatchMemory;
 using accelerate::data::LoaderOptions;
 using sources::index;
 using sources::list;
 using sources::Numbers;
+using testing::TemporaryFolder;
 
 namespace {
 
 /// Addresses of all batches of an epoch.
-std::set<const void*> places(const LoaderOptions& options) {
-  auto loader = accelerate::data::from_tensors(torch::arange(4000).view({1000, 4}), torch::arange(1000), options);
+std::set<const void*> places(accelerate::data::Loader loader) {
   std::set<const void*> seen;
   for (auto& batch : loader) {
     seen.insert(batch.data.const_data_ptr());
     seen.insert(batch.target.const_data_ptr());
   }
   return seen;
+}
+std::set<const void*> places(const LoaderOptions& options) {
+  return places(accelerate::data::from_tensors(torch::arange(4000).view({1000, 4}), torch::arange(1000), options));
 }
 
 }  // namespace
@@ -107,4 +119,64 @@ TEST_CASE("several threads take at a time, and none is given what another one ho
   }
   for (auto& thread : threads) thread.join();
   CHECK(wrong == 0);
+}
+
+TEST_CASE("digits, blocks of tokens and bytes made floats go into memory that is used again") {
+  namespace fs = std::filesystem;
+  const LoaderOptions options{.batch_size = 100, .shuffle = true, .drop_last = true};
+  CHECK(places(accelerate::data::mnist(fs::path(TEST_SOURCE_DIR "/examples/data/mnist"), options)).size() == 2);
+  const TemporaryFolder folder;
+  std::ofstream(folder.path / "x.bin") << std::string(4000, 'x');
+  CHECK(places(accelerate::data::text_blocks({.path = folder.path / "x.bin", .block_size = 3}, {.batch_size = 50}))
+            .size() == 2);
+  const auto bytes = accelerate::data::memory_source(torch::zeros({1000, 5}, torch::kByte), torch::arange(1000));
+  CHECK(places({accelerate::data::transform(bytes, accelerate::data::ToFloat()), options}).size() == 2);
+}
+
+TEST_CASE("large batches of digits and tokens are made by several threads, each sample as one makes it") {
+  const auto before = at::get_num_threads();
+  at::set_num_threads(3);
+  const auto check = [](const accelerate::data::Loader& loader, int64_t samples) {
+    const auto numbers = torch::randint(loader.sample_count(), {samples}, torch::kLong);
+    const auto all = loader.source()->read(numbers);
+    for (const int64_t i : {int64_t{0}, samples / 2, samples - 1}) {
+      const auto one = loader.source()->read(numbers.slice(0, i, i + 1));
+      CHECK(all.data[i].equal(one.data[0]));
+      CHECK(all.target[i].equal(one.target[0]));
+    }
+  };
+  check(accelerate::data::mnist(std::filesystem::path(TEST_SOURCE_DIR "/examples/data/mnist"), {}), 3000);
+  const TemporaryFolder folder;
+  std::ofstream file(folder.path / "x.bin");
+  for (int i = 0; i < 20000; ++i) file << static_cast<char>(i % 251) << static_cast<char>(i % 7);
+  file.close();
+  const auto text =
+      accelerate::data::text_blocks({.path = folder.path / "x.bin", .block_size = 500, .vocabulary = 6400});
+  check(text, 2000);
+  at::set_num_threads(before);
+}
+
+TEST_CASE("parts go to as many threads as LibTorch has, a loader's worker and few samples to one") {
+  const auto before = at::get_num_threads();
+  at::set_num_threads(2);
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::vector<int> calls(1000, 0);
+  const auto numbers = torch::arange(1000);
+  const auto part = [&](int64_t first, int64_t count) {
+    const std::lock_guard lock(mutex);
+    threads.insert(std::this_thread::get_id());
+    for (int64_t i = first; i < first + count; ++i) ++calls[static_cast<size_t>(i)];
+  };
+  accelerate::data::in_parts(numbers, 100, part);
+  CHECK(threads.size() == 2);
+  CHECK(calls == std::vector<int>(1000, 1));
+  threads.clear();
+  accelerate::data::in_parts(numbers, 1000, part);
+  CHECK(threads == std::set{std::this_thread::get_id()});
+  const auto failing = [](int64_t first, int64_t) {
+    if (first > 0) throw std::runtime_error("a part");
+  };
+  CHECK_THROWS_WITH(accelerate::data::in_parts(numbers, 1, failing), "a part");
+  at::set_num_threads(before);
 }

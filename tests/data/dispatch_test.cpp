@@ -102,6 +102,28 @@ TEST_CASE("batches that differ go whole, and the first round's fill the last") {
   CHECK(got.samples == Numbers{-1, -1});
 }
 
+TEST_CASE("what fills the end is not what the reading rank made of its first batch") {
+  BatchDispatcher<at::Tensor> dispatcher({.world_size = 2});
+  const auto batches = batches_of(9, 4);
+  CHECK_FALSE(dispatcher.feed(batches[0]));
+  CHECK_FALSE(dispatcher.feed(batches[1]));
+  auto first = dispatcher.feed(batches[2]);
+  REQUIRE(first);
+  first->batches[0].add_(100);
+  const auto last = dispatcher.finish();
+  REQUIRE(last);
+  CHECK(list(last->batches[0]) == Numbers{8});
+  CHECK(list(last->batches[1]) == Numbers{0});
+}
+
+TEST_CASE("the last round is filled from first batches of any size, empty ones too") {
+  std::vector<at::Tensor> batches{torch::empty({0}, torch::kLong), torch::arange(0, 1), torch::arange(1, 3),
+                                  torch::arange(3, 8), torch::arange(8, 9)};
+  const auto got = rounds_of_batches(batches, {.world_size = 4});
+  CHECK(got.ranks == std::vector<Batches>{{{}, {8}}, {{0}, {0}}, {{1, 2}, {1}}, {{3, 4, 5, 6, 7}, {2}}});
+  CHECK(got.samples == Numbers{8, 1});
+}
+
 TEST_CASE("what cannot be split is refused, with its number and rows") {
   CHECK_THROWS_WITH((void)rounds_of_batches(batches_of(9, 3), {.world_size = 2, .split_batches = true}),
                     "loader: split_batches: batch 0 has 3 rows, must be a round multiple of the 2 ranks, all of them "

@@ -373,6 +373,7 @@ TEST_CASE("data of any dtype and shape is gathered by the batch") {
 
 TEST_CASE("wrong loaders are refused, with both values in the message") {
   CHECK_THROWS_WITH(numbers(4, {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
+  CHECK_THROWS_WITH(Loader(std::shared_ptr<const accelerate::data::Source>()), "loader: the source is a null pointer");
   CHECK_THROWS_WITH(numbers(4, {}).set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
   const accelerate::Place here{.rank = 2, .world_size = 2, .host = "a"};
   auto three = numbers(4, {.batch_size = 3});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <atomic>
 #include <map>
 #include <random>
 
@@ -266,6 +267,66 @@ TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips,
   CHECK(pass(none).empty());
   CHECK_THROWS_WITH((void)loader.skip_first_batches(-1),
                     "skip_first_batches: -1 batches are to be skipped, must be at least 0");
+}
+
+TEST_CASE("a loader that skips batches goes on where its state stands, and a resumed one skips what is left") {
+  for (const int64_t world : {1, 2, 3}) {
+    const auto loader_of = [&](int64_t ranks) {
+      auto loader = positions(24, {.batch_size = 2, .shuffle = true, .seed = 4});
+      loader.shard({.rank = 0, .world_size = ranks});
+      return loader;
+    };
+    auto plain = loader_of(world);
+    const auto all = pass(plain);
+    const auto after = [&](int64_t batches) { return Batches(all.begin() + batches, all.end()); };
+    auto skipping = loader_of(world).skip_first_batches(2);
+    CHECK(pass(skipping, 1) == Batches{all[2]});
+    const auto state = skipping.state();
+    CHECK(state.consumed == 3 * 2 * world);
+
+    auto again = loader_of(world).skip_first_batches(2);
+    again.load_state(state);
+    CHECK(pass(again) == after(3));
+    CHECK(pass(again).size() == all.size() - 2);  // the next epoch is skipped into
+    auto early = loader_of(world).skip_first_batches(2);
+    plain.set_epoch(0);
+    (void)pass(plain, 1);
+    early.load_state(plain.state());
+    CHECK(pass(early) == after(2));
+    auto resumed = loader_of(world);
+    resumed.load_state(state);
+    auto later = resumed.skip_first_batches(1);
+    CHECK(pass(later) == after(4));
+    CHECK(pass(resumed) == after(3));
+    auto beyond = loader_of(world).skip_first_batches(50);
+    beyond.load_state(state);
+    CHECK(pass(beyond).empty());
+  }
+  // Two batches of four ranks are 16 samples, of which 6 were seen: what is left is shared out anew, in steps of 8.
+  auto one = positions(24, {.batch_size = 2}).skip_first_batches(2);
+  (void)pass(one, 1);
+  auto four = positions(24, {.batch_size = 2}).skip_first_batches(2);
+  four.shard({.rank = 0, .world_size = 4});
+  four.load_state(one.state());
+  CHECK(pass(four) == Batches{{14, 15}, {22, 23}});
+}
+
+TEST_CASE("a batch that could not be read is not consumed: its samples are not lost to whoever saves then") {
+  struct Flaky final : SourceOf<at::Tensor> {
+    [[nodiscard]] int64_t size() const override { return 8; }
+    [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {
+      if (indices[0].item<int64_t>() == 4 && !failed.exchange(true)) throw std::runtime_error("disk");
+      return indices.clone();
+    }
+    mutable std::atomic<bool> failed = false;
+  };
+  for (const int64_t workers : {0, 2}) {
+    PositionLoader loader(std::make_shared<Flaky>(), {.batch_size = 2, .num_workers = workers});
+    CHECK_THROWS_WITH((void)pass(loader), "disk");
+    CHECK(loader.state().consumed == 4);
+    loader.load_state(through_json(loader.state()));
+    CHECK(pass(loader) == Batches{{4, 5}, {6, 7}});
+  }
 }
 
 TEST_CASE("a state that cannot be is refused, with the numbers") {

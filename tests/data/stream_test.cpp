@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <chrono>
+#include <future>
+#include <mutex>
 #include <random>
+#include <set>
+#include <thread>
 
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/loader_state.hpp"
@@ -163,8 +168,141 @@ TEST_CASE("samples of any kind are collated, by default or by a function") {
   CHECK(pass(counted) == Batches{{2}, {1}});
 }
 
+TEST_CASE("skip_first_batches reads and drops, keeps the filling, and goes on where a state stands") {
+  for (const int64_t world : {1, 2, 3}) {
+    const auto loader_of = [&] {
+      StreamLoader loader(counting_stream(22, 22), {.batch_size = 2});
+      loader.shard({.rank = world - 1, .world_size = world});
+      return loader;
+    };
+    auto plain = loader_of();
+    const auto all = pass(plain);
+    auto skipping = loader_of().skip_first_batches(1).skip_first_batches(1);
+    CHECK(skipping.size() == static_cast<int64_t>(all.size()) - 2);
+    CHECK(skipping.begin().info().index == 0);
+    skipping.set_epoch(0);
+    CHECK(pass(skipping, 1) == Batches{all[2]});
+    auto again = loader_of().skip_first_batches(2);
+    again.load_state(skipping.state());
+    CHECK(pass(again) == Batches(all.begin() + 3, all.end()));
+    CHECK(pass(again).size() == all.size() - 2);
+    auto resumed = loader_of();
+    resumed.load_state(skipping.state());
+    auto later = resumed.skip_first_batches(1);
+    CHECK(pass(later) == Batches(all.begin() + 4, all.end()));
+    auto none = loader_of().skip_first_batches(99);
+    CHECK(none.size() == 0);
+    CHECK(pass(none).empty());
+    CHECK(none.epoch() == 1);
+    CHECK(pass(plain) == all);
+  }
+  CHECK_THROWS_WITH((void)StreamLoader(counting_stream(3)).skip_first_batches(-1),
+                    "skip_first_batches: -1 batches are to be skipped, must be at least 0");
+}
+
+TEST_CASE("a pass that cannot begin is none: the position to resume is kept for the next try") {
+  int64_t tries = 0;
+  const auto stream = make_stream([&] {
+    if (++tries == 2) throw std::runtime_error("no such host");
+    return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
+      return next < 8 ? std::optional(next++) : std::nullopt;
+    };
+  });
+  StreamLoader loader(stream, {.batch_size = 2});
+  (void)pass(loader, 2);
+  loader.load_state(loader.state());
+  CHECK_THROWS_WITH((void)loader.begin(), "no such host");
+  CHECK(loader.state().consumed == 4);
+  CHECK(pass(loader) == Batches{{4, 5}, {6, 7}});
+}
+
+TEST_CASE("what fills the end is not what a user made of the stream's first samples") {
+  const auto stream = make_stream([] {
+    return [next = int64_t{0}]() mutable -> std::optional<at::Tensor> {
+      return next < 5 ? std::optional(torch::full({1}, next++)) : std::nullopt;
+    };
+  });
+  StreamLoader loader(stream, StreamOptions{.batch_size = 2},
+                      [](const std::vector<at::Tensor>& samples) { return samples; });  // no copy
+  loader.shard({.rank = 0, .world_size = 2});
+  std::vector<Numbers> seen;
+  for (auto& samples : loader) {
+    for (auto& sample : samples) seen.push_back(list(sample.add_(100)));
+  }
+  CHECK(seen == std::vector<Numbers>{{100}, {101}, {104}, {100}});
+}
+
+TEST_CASE("with a worker a stream's batches are those without, epoch after epoch, its errors too") {
+  for (const int64_t world : {1, 2}) {
+    const auto loader_of = [&](int64_t workers, int64_t bad = -1) {
+      StreamLoader loader(counting_stream(11, {}, bad), {.batch_size = 2, .num_workers = workers});
+      loader.shard({.rank = world - 1, .world_size = world});
+      return loader;
+    };
+    auto with = loader_of(1);
+    auto without = loader_of(0);
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      auto expected = without.begin();
+      int64_t batches = 0;
+      for (auto position = with.begin(); position != with.end(); ++position, ++expected, ++batches) {
+        CHECK(list(*position) == list(*expected));
+        CHECK(position.info() == expected.info());
+        CHECK(with.state() == without.state());  // and not where the worker has read to
+      }
+      CHECK(expected == without.end());
+      CHECK(with.report().batches == batches);
+    }
+    (void)pass(with, 2);  // left early
+    const auto all = pass(without);
+    auto resumed = loader_of(1);
+    resumed.load_state(with.state());
+    CHECK(pass(resumed) == Batches(all.begin() + 2, all.end()));
+    CHECK(pass(with) == all);
+    auto failing = loader_of(1, 9);
+    CHECK_THROWS_WITH((void)pass(failing), "the line is dead");
+    CHECK(failing.state().consumed == 8);
+  }
+}
+
+TEST_CASE("the worker of a stream is one thread for all passes; a read that hangs is named after the timeout") {
+  struct Watch {  // outlives the thread that hangs
+    std::mutex mutex;
+    std::set<std::thread::id> readers;
+    std::promise<void> opened;
+    std::shared_future<void> open{opened.get_future()};
+    int64_t passes = 0;
+  };
+  const auto watch = std::make_shared<Watch>();
+  const auto stream = make_stream([watch] {
+    return [watch, hangs = ++watch->passes == 3, next = int64_t{0}]() mutable -> std::optional<int64_t> {
+      if (next == 6 && hangs) watch->open.wait();
+      const std::lock_guard lock(watch->mutex);
+      if (next >= 4) watch->readers.insert(std::this_thread::get_id());  // before that the loop reads, to begin
+      return next < 8 ? std::optional(next++) : std::nullopt;
+    };
+  });
+  StreamLoader loader(stream, {.batch_size = 2, .num_workers = 1, .timeout = std::chrono::seconds(1)});
+  (void)pass(loader);
+  (void)pass(loader);
+  CHECK(watch->readers.size() == 1);
+  CHECK_FALSE(watch->readers.contains(std::this_thread::get_id()));
+  CHECK_THROWS_WITH((void)pass(loader),
+                    doctest::Contains("loader: batch 2 of a stream is not there after 1 s (timeout); worker 0 has been "
+                                      "reading it for "));
+  watch->opened.set_value();
+  CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
+  CHECK(loader.report().samples == 8);
+  CHECK(loader.report().num_workers == 1);
+  CHECK(loader.report().one_reader);
+}
+
 TEST_CASE("wrong loaders of streams are refused, with the values") {
   CHECK_THROWS_WITH(StreamLoader(counting_stream(1), {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
+  CHECK_THROWS_WITH(StreamLoader(StreamPtr<int64_t>()), "loader: the source is a null pointer");
+  CHECK_THROWS_WITH(StreamLoader(counting_stream(1), {.num_workers = 2}),
+                    "loader: num_workers is 2, must be 0 or 1: a stream is read by one thread");
+  CHECK_THROWS_WITH(StreamLoader(counting_stream(1), {.prefetch_factor = 0}),
+                    "loader: prefetch_factor is 0, must be at least 1");
   StreamLoader loader(counting_stream(9, 9), {.batch_size = 3});
   CHECK_THROWS_WITH(loader.shard({.world_size = 2, .split_batches = true}),
                     "shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; 4 would be one");

@@ -230,6 +230,13 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   CHECK(ahead.report().seconds >= 0.12);
   CHECK(ahead.report().data_waited >= 0.03);
 
+  CHECK(ahead.report().num_workers == 1);
+  auto unsafe = watched(
+      4, {.num_workers = 3, .prefetch_factor = INT64_MAX}, [](int64_t) {}, /*safe=*/false);
+  CHECK(pass(unsafe) == Batches{{0}, {1}, {2}, {3}});
+  CHECK(unsafe.report().num_workers == 1);  // so many read
+  CHECK(unsafe.report().one_reader);
+
   LoadReport report{.batches = 10, .samples = 640, .seconds = 2, .waited_for_data = 0.5, .data_waited = 0.25};
   const std::string numbers =
       "640 samples in 10 batches, 320 samples/s; the step waited 25.0 % of 2.000 s for data, batches waited 0.250 s "
@@ -238,6 +245,9 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   CHECK(report.text() == numbers + "the data are the bottleneck; num_workers = 1 reads beside the step");
   report.num_workers = 2;
   CHECK(report.text() == numbers + "the data are the bottleneck; more than 2 workers, or a cheaper read, would help");
+  report.one_reader = true;
+  CHECK(report.text() ==
+        numbers + "the data are the bottleneck, and are read by one thread; a cheaper read would help");
   report.waited_for_data = 0.02;
   CHECK(
       report.text() ==

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/stream.hpp"
 
 namespace accelerate::data {
@@ -72,10 +73,11 @@ class ShuffleBuffer final : public StreamOf<AnySample> {
 /// The stream in a random order, as far as a buffer of `size` samples reaches: each that comes out is any of those that
 /// lie in it. The order follows from the loader's seed and the epoch, so an interrupted pass is found again.
 ///
-/// Throws Error (usage) for a size below 1.
+/// Throws Error (usage) for a size below 1, and for a null pointer.
 template <typename AnySample>
 [[nodiscard]] StreamPtr<AnySample> shuffle_buffer(std::shared_ptr<const StreamOf<AnySample>> stream, int64_t size) {
   if (size < 1) base::fail(ErrorKind::usage, {}, "shuffle_buffer", "size is {}, must be at least 1", size);
+  check_source("shuffle_buffer", stream != nullptr);
   return std::make_shared<detail::ShuffleBuffer<AnySample>>(std::move(stream), size);
 }
 

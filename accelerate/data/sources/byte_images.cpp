@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/sources/byte_images.hpp"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/index_select.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
+
+#include "accelerate/data/parts.hpp"
+#include "accelerate/data/rows.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -45,24 +45,29 @@ ByteImages::ByteImages(at::Tensor images, at::Tensor labels, std::span<const flo
     for (size_t i = 0; i < 256; ++i) values_[c][i] = (static_cast<float>(i) / 255.0F - mean[c]) / deviation[c];
 }
 
-Batch ByteImages::read(const at::Tensor& indices) const {
-  const int64_t count = indices.size(0);
-  auto data =
-      at::empty({count, images_.size(1), images_.size(2), images_.size(3)}, at::TensorOptions().dtype(at::kFloat));
-  float* to = data.data_ptr<float>();
-  const int64_t* index = indices.const_data_ptr<int64_t>();
+void ByteImages::look_up_images(const int64_t* number, int64_t count, float* to) const {
   const uint8_t* const images = images_.const_data_ptr<uint8_t>();
   const int64_t bytes = images_.stride(0);
   for (int64_t i = 0; i < count; ++i) {
-    if (i + 1 < count) prefetch(images + index[i + 1] * bytes, bytes);
-    const uint8_t* from = images + index[i] * bytes;
+    if (i + 1 < count) prefetch(images + number[i + 1] * bytes, bytes);
+    const uint8_t* from = images + number[i] * bytes;
     for (const Values& value : values_) {
       look_up(from, plane_, value, to);
       from += plane_;
       to += plane_;
     }
   }
-  return {.data = std::move(data), .target = labels_.index_select(0, indices)};
+}
+
+Batch ByteImages::read_in_pass(const at::Tensor& indices, const ReadContext& context) const {
+  const int64_t floats = images_.stride(0);  // of an image
+  auto data =
+      memory_.take({indices.size(0), images_.size(1), images_.size(2), images_.size(3)}, at::kFloat, context.pinned);
+  auto* const to = data.data_ptr<float>();
+  const auto* const number = indices.const_data_ptr<int64_t>();
+  in_parts(indices, kBytesOfPart / (4 * floats),
+           [&](int64_t first, int64_t count) { look_up_images(number + first, count, to + first * floats); });
+  return {.data = std::move(data), .target = detail::select(labels_, {indices, memory_, context.pinned})};
 }
 
 }  // namespace accelerate::data

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "accelerate/data/batch_memory.hpp"
 #include "accelerate/data/source.hpp"
 
 namespace accelerate::data {
@@ -18,20 +19,25 @@ class ByteImages final : public Source {
   /// images            [N, C, H, W] uint8
   /// labels            [N] int64
   /// mean, deviation   of each channel: batches are (pixel / 255 - mean) / deviation, bit-equal to torchvision's
-  /// ToTensor
-  ///                   and Normalize
+  ///                   ToTensor and Normalize
   ByteImages(at::Tensor images, at::Tensor labels, std::span<const float> mean, std::span<const float> deviation);
 
   [[nodiscard]] int64_t size() const override { return labels_.size(0); }
-  [[nodiscard]] Batch read(const at::Tensor& indices) const override;
+  /// Into memory that nobody holds any more; a large batch by several threads.
+  [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
+  [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 
  private:
+  /// Images number[0] .. number[count-1], one after another.
+  void look_up_images(const int64_t* number, int64_t count, float* to) const;
+
   using Values = std::array<float, 256>;
 
   at::Tensor images_;
   at::Tensor labels_;
   int64_t plane_;               // H * W
   std::vector<Values> values_;  // of every byte, for each channel
+  mutable BatchMemory memory_;
 };
 
 }  // namespace accelerate::data

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/sources/image_folder.hpp"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/upsample_bilinear2d.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/parts.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/image.hpp"
 
@@ -111,8 +111,9 @@ void ImageFolderSource::leave_out_broken() {
       problems[first] = problem_of(samples_[first].path);
     }
   }
-  at::parallel_for(static_cast<int64_t>(first), size(), 1, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+  const auto others = at::empty({size() - static_cast<int64_t>(first)}, at::TensorOptions().dtype(at::kByte));
+  in_parts(others, /*grain=*/1, [&](int64_t begin, int64_t count) {
+    for (auto i = first + static_cast<size_t>(begin); count > 0; ++i, --count)
       problems[i] = problem_of(samples_[i].path);
   });
   std::vector<Sample> whole;

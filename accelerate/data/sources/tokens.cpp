@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/sources/tokens.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
+#include <array>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/parts.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/npy.hpp"
 
@@ -47,10 +47,10 @@ TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stri
 
 int64_t TokenBlocks::dropped_tokens() const { return tokens() - ((blocks_ - 1) * stride_ + file_.block_size + 1); }
 
-Batch TokenBlocks::read(const at::Tensor& indices) const {
+Batch TokenBlocks::read_in_pass(const at::Tensor& indices, const ReadContext& context) const {
   const std::array<int64_t, 2> shape{indices.size(0), file_.block_size};
-  Batch batch{.data = at::empty(shape, at::TensorOptions().dtype(at::kLong)),
-              .target = at::empty(shape, at::TensorOptions().dtype(at::kLong))};
+  Batch batch{.data = memory_.take(shape, at::kLong, context.pinned),
+              .target = memory_.take(shape, at::kLong, context.pinned)};
   auto* const data = batch.data.data_ptr<int64_t>();
   auto* const target = batch.target.data_ptr<int64_t>();
   switch (tokens_.scalar_type()) {
@@ -73,18 +73,23 @@ Batch TokenBlocks::read(const at::Tensor& indices) const {
 template <typename Token>
 void TokenBlocks::copy(const at::Tensor& indices, int64_t* data, int64_t* target) const {
   const int64_t length = file_.block_size;
-  const auto* const tokens = static_cast<const Token*>(tokens_.const_data_ptr());
-  const auto limit = static_cast<uint64_t>(file_.vocabulary.value_or(0));
   const auto* const block = indices.const_data_ptr<int64_t>();
-  for (int64_t b = 0; b < indices.size(0); ++b, data += length, target += length) {
-    const Token* const from = tokens + block[b] * stride_;
-    std::copy(from, from + length, data);
-    std::copy(from + 1, from + length + 1, target);
-    if (limit == 0) continue;
-    bool outside = static_cast<uint64_t>(*data) >= limit;  // a negative one is large
-    for (int64_t i = 0; i < length; ++i) outside |= static_cast<uint64_t>(target[i]) >= limit;
-    if (outside) refuse(block[b]);
-  }
+  in_parts(indices, kBytesOfPart / (16 * length), [&](int64_t first, int64_t count) {
+    for (int64_t b = first; b < first + count; ++b) copy_block<Token>(block[b], data + b * length, target + b * length);
+  });
+}
+
+template <typename Token>
+void TokenBlocks::copy_block(int64_t block, int64_t* data, int64_t* target) const {
+  const int64_t length = file_.block_size;
+  const Token* const from = static_cast<const Token*>(tokens_.const_data_ptr()) + block * stride_;
+  std::copy(from, from + length, data);
+  std::copy(from + 1, from + length + 1, target);
+  const auto limit = static_cast<uint64_t>(file_.vocabulary.value_or(0));
+  if (limit == 0) return;
+  bool outside = static_cast<uint64_t>(*data) >= limit;  // a negative one is large
+  for (int64_t i = 0; i < length; ++i) outside |= static_cast<uint64_t>(target[i]) >= limit;
+  if (outside) refuse(block);
 }
 
 void TokenBlocks::refuse(int64_t block) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "accelerate/data/batch_memory.hpp"
 #include "accelerate/data/loader.hpp"
 
 namespace accelerate::data {
@@ -34,8 +35,10 @@ class TokenBlocks final : public Source {
 
   /// Blocks.
   [[nodiscard]] int64_t size() const override { return blocks_; }
-  /// data [B, T] and target [B, T] int64: target is the token after each token of data
-  [[nodiscard]] Batch read(const at::Tensor& indices) const override;
+  /// data [B, T] and target [B, T] int64: target is the token after each token of data. Into memory that nobody holds
+  /// any more; a large batch by several threads.
+  [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
+  [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 
   [[nodiscard]] int64_t tokens() const { return tokens_.size(0); }
   /// At the end, too few for another block.
@@ -44,12 +47,15 @@ class TokenBlocks final : public Source {
  private:
   template <typename Token>
   void copy(const at::Tensor& indices, int64_t* data, int64_t* target) const;
+  template <typename Token>
+  void copy_block(int64_t block, int64_t* data, int64_t* target) const;
   [[noreturn]] void refuse(int64_t block) const;
 
   TokenFile file_;
   int64_t stride_;
   at::Tensor tokens_;  // [tokens] in the file
   int64_t blocks_;
+  mutable BatchMemory memory_;
 };
 
 /// A loader over TokenBlocks: text_blocks({.path = "train.bin", .block_size = 1024}, {.batch_size = 8}). The log says

@@ -3,14 +3,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
+#include "accelerate/data/batch_memory.hpp"
+
 namespace accelerate::data {
 
 /// Bytes as float32 in [0, 1], bit-equal to torchvision.transforms.ToTensor: byte / 255. What is of floating point
 /// stays.
-struct ToFloat {
-  /// images   of any shape
+class ToFloat {
+ public:
+  /// images    of any shape
+  /// returns   on the CPU in memory that nobody holds any more
   /// Throws Error (data) for another dtype.
   at::Tensor operator()(const at::Tensor& images) const;
+
+ private:
+  std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();  // copies share it
 };
 
 }  // namespace accelerate::data

@@ -2,8 +2,6 @@
 // What the tests of sources share: a folder of files, and the text of an error.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,45 +11,20 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
+#include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
 namespace test_files {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own that goes away. Not with remove_all: libtorch.so 2.11 exports one that calls a null pointer.
-struct Folder {
-  fs::path path;
-  Folder() {
-    static int made = 0;
-    path = fs::temp_directory_path() / ("accelerate-test-" + std::to_string(getpid()) + "-" + std::to_string(made++));
-    fs::create_directories(path);
-  }
-  ~Folder() { clear(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] std::string file(const std::string& name) const { return (path / name).string(); }
-
- private:
-  static void clear(const fs::path& folder) {
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-      if (entry.is_directory() && !entry.is_symlink()) {
-        clear(entry.path());
-      } else {
-        fs::remove(entry.path(), ignored);
-      }
-    }
-    fs::remove(folder, ignored);
-  }
+struct Folder : testing::TemporaryFolder {
+  [[nodiscard]] std::string file(const std::string& name) const { return *this / name; }
 };
 
 inline void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
-inline std::string read(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+inline std::string read(const fs::path& path) { return testing::text_of(path); }
 
 /// What a call that must throw an Error of that kind says.
 inline std::string message(const std::function<void()>& call, accelerate::ErrorKind kind) {

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// One pass over a stream: one rank's part of every window of world_size batches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/deal.hpp"
+#include "accelerate/data/shard.hpp"
+#include "accelerate/data/stream.hpp"
+#include "accelerate/data/stream_core.hpp"
+#include "accelerate/state/batch_info.hpp"
+
+namespace accelerate::data {
+
+/// One pass of one rank. Every rank reads the whole stream and keeps its samples; what is handed out was read one
+/// window ahead, so that the end is known with the last batch.
+template <typename AnySample>
+class StreamPass {
+ public:
+  StreamPass(const StreamOf<AnySample>& stream, const StreamCore::Beginning& beginning)
+      : reader_(stream.begin(beginning.context)),
+        shard_(beginning.shard),
+        round_(shard_.world_size * shard_.batch_size),
+        read_(beginning.origin),
+        origin_(beginning.origin) {
+    for (int64_t i = 0; i < beginning.origin && reader_(); ++i) continue;
+    for (int64_t left = beginning.consumed; left > 0 && !ended_; left -= round_) (void)read_window();
+    handed_out_ = read_;
+    ahead_ = read_window();
+  }
+
+  /// This rank's samples of the next window; none at the end.
+  std::optional<std::vector<AnySample>> next() {
+    if (!has_batch(ahead_)) {
+      info_.last = false;
+      if (failure_) std::rethrow_exception(failure_);
+      return std::nullopt;
+    }
+    Window window = std::exchange(ahead_, {});
+    handed_out_ += window.samples;
+    const bool whole = window.samples == round_;
+    if (whole) ahead_ = read_window();
+    ++info_.index;
+    info_.last = !has_batch(ahead_) && !failure_;
+    if (info_.last) info_.remainder = plan().remainder();
+    if (!whole) fill(window.mine);
+    return std::move(window.mine);
+  }
+
+  [[nodiscard]] const state::BatchInfo& info() const { return info_; }
+  /// Samples from the stream's beginning on that all ranks have been given.
+  [[nodiscard]] int64_t handed_out() const { return handed_out_; }
+  /// No rank gets anything more.
+  [[nodiscard]] bool complete() const {
+    return !failure_ && (ahead_.samples == 0 || (shard_.drop_last && ahead_.samples < round_));
+  }
+
+ private:
+  struct Window {
+    std::vector<AnySample> mine{};
+    int64_t samples = 0;
+  };
+
+  [[nodiscard]] ShardPlan plan() const { return {read_ - origin_, shard_}; }
+
+  [[nodiscard]] bool has_batch(const Window& window) const {
+    if (window.samples == round_) return true;
+    if (window.samples == 0 || shard_.drop_last) return false;
+    return shard_.even_batches || shard_.rank * shard_.batch_size < window.samples;
+  }
+
+  Window read_window() {
+    Window window;
+    if (ended_) return window;
+    const bool first = read_ == origin_;
+    const int64_t begin = shard_.rank * shard_.batch_size;
+    try {
+      for (; window.samples < round_; ++window.samples) {
+        auto sample = reader_();
+        if (!sample) break;
+        if (first && shard_.even_batches) front_.push_back(copy_of(*sample));
+        const bool is_mine = begin <= window.samples && window.samples < begin + shard_.batch_size;
+        if (is_mine) window.mine.push_back(std::move(*sample));
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+      ended_ = true;
+      return {};
+    }
+    ended_ = window.samples < round_;
+    read_ += window.samples;
+    return window;
+  }
+
+  /// The tail's samples of this rank, as many as in any other batch: the rest comes from the stream's front.
+  void fill(std::vector<AnySample>& mine) {
+    const ShardPlan whole = plan();
+    const BatchRange range = whole.batch(whole.size() - 1);
+    for (int64_t i = 0; i < range.filling; ++i) {
+      mine.push_back(front_[static_cast<size_t>((range.fill_first + i) % range.pool)]);
+    }
+  }
+
+  typename StreamOf<AnySample>::Reader reader_;
+  ShardOptions shard_;
+  int64_t round_;  // samples of a window
+  int64_t read_;
+  int64_t origin_;
+  int64_t handed_out_ = 0;
+  bool ended_ = false;
+  std::exception_ptr failure_;
+  std::vector<AnySample> front_;
+  Window ahead_;
+  state::BatchInfo info_{};
+};
+
+/// A batch of a pass, and where the pass stands with it.
+template <typename AnyBatch>
+struct StreamBatch {
+  std::optional<AnyBatch> batch{};  // none: the end, or failure
+  std::exception_ptr failure{};     // it did not come
+  state::BatchInfo info{};
+  int64_t samples = 0;
+  int64_t handed_out = 0;
+  bool complete = false;
+};
+
+/// A pass whose samples are collated, by one thread.
+template <typename AnySample, typename Collate, typename AnyBatch>
+class CollatedStream {
+ public:
+  CollatedStream(const StreamOf<AnySample>& stream, const StreamCore::Beginning& beginning, const Collate& collate)
+      : pass_(stream, beginning), collate_(collate) {}
+
+  StreamBatch<AnyBatch> next() {
+    StreamBatch<AnyBatch> coming;
+    try {
+      if (const auto samples = pass_.next()) {
+        coming.samples = static_cast<int64_t>(samples->size());
+        coming.batch.emplace(collate_(*samples));
+      }
+    } catch (...) {
+      coming.failure = std::current_exception();
+    }
+    coming.info = pass_.info();
+    coming.handed_out = pass_.handed_out();
+    coming.complete = pass_.complete();
+    return coming;
+  }
+
+ private:
+  StreamPass<AnySample> pass_;
+  Collate collate_;
+};
+
+}  // namespace accelerate::data
