@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of two hosts that share no disk (each has a /tmp of its own): checkpoint_test.py [Gloo.test_own_disks | Mpi.test_own_disks]"""
+import unittest
+
+import ways
+from hosts import Hosts
+
+PROGRAM = [ways.BIN / "own_disks", "/tmp/own/project"]
+
+
+class Checkpoints(unittest.TestCase):
+    def check(self, way):
+        with Hosts(2, **ways.SERVICES.get(way, {})) as hosts:
+            job = way(hosts, PROGRAM, OMP_NUM_THREADS=1)
+            codes = job.codes(120)
+            self.assertEqual(codes, [0] * len(codes), job.text())
+            for host in hosts:
+                self.assertEqual(host.left_behind(), [], host.name)
+
+
+class Gloo(Checkpoints):
+    def test_own_disks(self):
+        self.check(ways.launcher_by_hand)
+
+
+class Mpi(Checkpoints):
+    def test_own_disks(self):
+        self.check(ways.mpirun)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints on machines that share no disk: each has all that its ranks need. Of two checkpoints of which one is torn
+// on one machine alone the other one is loaded everywhere.
+//
+//   own_disks FOLDER   on a disk of each machine's own; gone at the end. Ends with 0 where all is right.
+#include <accelerate/accelerate.hpp>
+#include <fstream>
+#include <set>
+
+#include "accelerate/base/remove_tree.hpp"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+int failures = 0;
+
+void expect(const accelerate::Accelerator& accelerator, bool holds, const std::string& what) {
+  if (holds) return;
+  ++failures;
+  fmt::print(stderr, "own_disks: rank {}: {}\n", accelerator.process_index(), what);
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+void run(const fs::path& project) {
+  accelerate::Accelerator accelerator({.cpu = true, .project = {.project_dir = project, .save_on_each_node = true}});
+  const int64_t rank = accelerator.process_index();
+  torch::nn::Linear net(3, 2);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 0.1));
+  const auto step = [&] {
+    optimizer.zero_grad();
+    accelerator.backward(model(torch::ones({1, 3})).square().sum());
+    optimizer.step();
+  };
+  step();
+  accelerator.save_state();
+  torch::manual_seed(static_cast<uint64_t>(rank) + 5);
+  const auto weights = net->weight.detach().clone();
+  step();
+  accelerator.save_state({}, {.async = true});
+  accelerator.wait_for_checkpoint();
+  // One machine has one folder, with the random states of its own ranks alone.
+  const auto names = names_in(project / "checkpoints" / "checkpoint_1");
+  for (const char* name : {"manifest.json", "model.safetensors", "optimizer.bin"}) {
+    expect(accelerator, names.contains(name), fmt::format("{} is missing", name));
+  }
+  expect(accelerator, names.contains(fmt::format("random_states_{}.pkl", rank)), "its random states are missing");
+  expect(accelerator, names.size() == 3 + static_cast<size_t>(accelerator.num_processes()) / 2,
+         fmt::format("there are {} files", names.size()));
+  accelerator.wait_for_everyone();
+  if (accelerator.is_last_process()) {
+    std::ofstream(project / "checkpoints" / "checkpoint_1" / "model.safetensors", std::ios::app) << "x";
+  }
+  accelerator.wait_for_everyone();
+  const auto loaded = accelerator.load_state();
+  expect(accelerator, loaded.path == project / "checkpoints" / "checkpoint_0", "loaded " + loaded.path.string());
+  expect(accelerator,
+         loaded.passed_over.size() == 1 && loaded.passed_over[0].starts_with("checkpoint_1: model.safetensors has "),
+         fmt::format("passed over {}", loaded.passed_over.size()));
+  expect(accelerator, net->weight.equal(weights), "the weights are others");
+  std::string told;
+  try {
+    accelerator.load_state(project / "checkpoints" / "checkpoint_1");
+  } catch (const accelerate::Error& error) {
+    told = error.what();
+  }
+  expect(accelerator, told.find("checkpoint_1 is not whole: model.safetensors has ") != std::string::npos, told);
+  accelerator.wait_for_everyone();
+  if (accelerator.is_local_main_process()) accelerate::base::remove_tree(project);
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  try {
+    run(argv[1]);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "own_disks: {}\n", error.what());
+    return 1;
+  }
+  return failures == 0 ? 0 : 1;
+}
