@@ -32,11 +32,11 @@ int train(const Options& options) {
   auto [model, optimizer, loader] = accelerator.prepare(net, adamw, digits);
 
   int64_t step = 0, epoch = 0;
-  if (options.resume && std::filesystem::exists(options.project_dir + "/checkpoints")) {
-    const auto loaded = accelerator.load_state();
+  if (options.resume) {
+    const auto loaded = accelerator.load_state({}, {.if_any = true});
     step = loaded.step;
     epoch = loaded.epoch;
-    accelerator.print("goes on after step {}, from {}\n", step, loaded.path.string());
+    if (!loaded.path.empty()) accelerator.print("goes on after step {}, from {}\n", step, loaded.path.string());
   }
   for (; epoch < options.epochs; ++epoch) {
     for (auto& [images, labels] : loader) {

@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
@@ -23,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view mark_of_making = ".saving-";
+constexpr std::string_view mark_of_making = ".saving-", mark_of_old = "-old";
 constexpr std::string_view checkpoint_prefix = "checkpoint_";
 
 [[noreturn]] void fail(std::string_view operation, const fs::path& path, std::string_view what) {
@@ -44,11 +46,68 @@ std::optional<int64_t> number_of(const std::string& name) {
   return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
+// A file, because network file systems lock nothing else. Not held where there is none, or somebody else holds it.
+base::FileDescriptor hold(const fs::path& folder, int flags) {
+  base::FileDescriptor lock(::open((folder / lock_name).c_str(), O_RDWR | O_CLOEXEC | flags, 0666));
+  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) lock.reset();
+  return lock;
+}
+
+// One at a time looks round and makes: a folder that was made and is not held yet looks like a leftover. Whoever holds
+// the parent for something else is not waited for.
+base::FileDescriptor turn_in(const fs::path& parent) {
+  auto turn = open_folder(parent);
+  for (int tries = 0; turn && ::flock(turn.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && tries < 200;
+       ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return turn;
+}
+
+bool is_in_making(const fs::path& path) { return path.filename().string().find(mark_of_making) != std::string::npos; }
+
 // Where nothing is held: what was left by a process that is gone.
 bool is_leftover(const fs::path& path) {
-  if (path.filename().string().find(mark_of_making) == std::string::npos) return false;
-  const auto folder = open_folder(path);
-  return folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0;
+  std::error_code error;
+  return is_in_making(path) && (hold(path, 0) || !fs::exists(path / lock_name, error));
+}
+
+// Two names exchanged are never both gone. Where the file system cannot do that (NFS), the old one steps aside first.
+void exchange(const fs::path& made, const fs::path& place, std::string_view operation) {
+  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, place.c_str(), RENAME_EXCHANGE) == 0) return;
+  const auto refuse = [&] { fail(operation, made, fmt::format("cannot be renamed to {}", place.string())); };
+  if (errno != EINVAL && errno != ENOSYS) refuse();
+  const fs::path aside = made.string() + std::string(mark_of_old);
+  if (::rename(place.c_str(), aside.c_str()) != 0) refuse();
+  if (::rename(made.c_str(), place.c_str()) != 0) {
+    const int cause = errno;
+    ::rename(aside.c_str(), place.c_str());
+    errno = cause;
+    refuse();
+  }
+  if (::rename(aside.c_str(), made.c_str()) != 0) base::remove_tree(aside);
+}
+
+// A process that was killed while the old one stood aside left both whole: the new one, else the old one, comes into
+// the empty place. Nobody holds them.
+void finish_interrupted(const fs::path& parent, const std::string& name) {
+  std::error_code error;
+  if (fs::exists(parent / name, error)) return;
+  std::vector<fs::path> whole;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    const std::string left = entry.path().filename().string();
+    const bool of_it = left.starts_with(name + std::string(mark_of_making)) && is_leftover(entry.path());
+    if (of_it && left.ends_with(mark_of_old)) whole.push_back(entry.path());
+  }
+  for (const fs::path& old : whole) {
+    const std::string path = old.string();
+    const fs::path made = path.substr(0, path.size() - mark_of_old.size());
+    if (fs::exists(made, error) && !is_leftover(made)) return;  // it goes on
+    const fs::path& better = what_is_wrong(made, false) ? old : made;
+    if (::rename(better.c_str(), (parent / name).c_str()) != 0) continue;
+    ::unlink((parent / name / lock_name).c_str());
+    return;
+  }
 }
 
 }  // namespace
@@ -74,6 +133,8 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   check_replaceable(place_, operation_);
   std::error_code error;
   fs::create_directories(parent, error);
+  const auto turn = turn_in(parent);
+  finish_interrupted(parent, place_.filename().string());
   const std::string mine = place_.filename().string() + std::string(mark_of_making);
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     if (!entry.path().filename().string().starts_with(mine)) continue;
@@ -93,8 +154,8 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
         ::umask(mask);
         return mask;
       }());
-  lock_ = open_folder(path_);
-  if (!lock_ || ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) fail(operation_, path_, "cannot be held");
+  lock_ = hold(path_, O_CREAT);
+  if (!lock_) fail(operation_, path_, "cannot be held");
 }
 
 NewFolder::~NewFolder() {
@@ -106,13 +167,16 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
   sink.write(write_manifest(manifest));
   sink.finish(durable);
   if (durable) bring_to_disk(path_, operation_);
-  // Two names exchanged are never both gone; then the old one is removed under its new name.
+  // The old one is removed under its new name.
   const bool replaces = fs::exists(place_);
-  if (replaces) check_replaceable(place_, operation_);
-  const int done = replaces ? ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE)
-                            : ::rename(path_.c_str(), place_.c_str());
-  if (done != 0) fail(operation_, path_, fmt::format("cannot be renamed to {}", place_.string()));
+  if (replaces) {
+    check_replaceable(place_, operation_);
+    exchange(path_, place_, operation_);
+  } else if (::rename(path_.c_str(), place_.c_str()) != 0) {
+    fail(operation_, path_, fmt::format("cannot be renamed to {}", place_.string()));
+  }
   const fs::path old = std::exchange(path_, {});
+  ::unlink((place_ / lock_name).c_str());
   if (durable) bring_to_disk(parent_of(place_), operation_);
   if (replaces) base::remove_tree(old);
 }
@@ -158,6 +222,8 @@ std::optional<std::string> what_is_wrong(const fs::path& folder, bool verify) {
     return error.what();
   }
 }
+
+void recover(const fs::path& place) { finish_interrupted(parent_of(place), place.filename().string()); }
 
 std::vector<fs::path> numbered_checkpoints(const fs::path& parent) {
   std::vector<std::pair<int64_t, fs::path>> numbered;

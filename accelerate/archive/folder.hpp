@@ -44,6 +44,13 @@ class NewFolder {
 /// Throws Error (usage) where there is something at that place that is no checkpoint's folder: it would be lost.
 void check_replaceable(const std::filesystem::path& place, std::string_view operation);
 
+/// In a folder in the making, held by the process that makes it.
+inline constexpr std::string_view lock_name = ".lock";
+
+/// Puts a whole checkpoint back into its place where a process was killed while the new one took the old one's: on file
+/// systems that cannot exchange two names at once.
+void recover(const std::filesystem::path& place);
+
 /// Takes a checkpoint away, so that nobody ever sees a part of it.
 void remove_checkpoint(const std::filesystem::path& folder);
 

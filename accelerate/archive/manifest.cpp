@@ -2,76 +2,46 @@
 #include "accelerate/archive/manifest.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "accelerate/archive/checksum.hpp"
+#include "accelerate/archive/members.hpp"
 
 namespace accelerate::archive {
 namespace {
 
 using nlohmann::json;
 
-// Members of an object, with errors that say which.
-class Members {
- public:
-  Members(const json& object, std::string where, const Origin& origin)
-      : object_(object), where_(std::move(where)), origin_(origin) {
-    if (!object.is_object()) origin.broken("{} is {}, expected an object", where_, object.type_name());
-  }
+constexpr int most_manifest_depth = 20;  // a manifest is 4 deep
 
-  [[nodiscard]] std::string text(const char* key) const {
-    const json& value = member(key);
-    if (!value.is_string()) wrong(key, value, "a text");
-    return value.get<std::string>();
+PickleValue value_of(const json& from, const Origin& origin, int depth = 0) {
+  if (depth > most_manifest_depth) origin.broken("the manifest is nested more than {} deep", most_manifest_depth);
+  if (from.is_boolean()) return from.get<bool>();
+  if (from.is_string()) return from.get<std::string>();
+  if (from.is_number_float()) return from.get<double>();
+  if (from.is_number_unsigned() && from.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+    return PickleBigInteger{};
   }
-  [[nodiscard]] int64_t integer(const char* key) const {
-    const json& value = member(key);
-    // JSON has integers of 64 bits with and without a sign; here all are at least 0 and fit into both.
-    if (!value.is_number_integer() || value.get<int64_t>() < 0) wrong(key, value, "an integer from 0");
-    return value.get<int64_t>();
+  if (from.is_number_integer()) return from.get<int64_t>();
+  if (from.is_array()) {
+    PickleList list;
+    for (const json& item : from) list.items->push_back(value_of(item, origin, depth + 1));
+    return list;
   }
-  [[nodiscard]] uint64_t natural(const char* key) const { return static_cast<uint64_t>(integer(key)); }
-  [[nodiscard]] const json& array(const char* key) const {
-    const json& value = member(key);
-    if (!value.is_array()) wrong(key, value, "an array");
-    return value;
-  }
-  [[nodiscard]] std::vector<uint64_t> naturals(const char* key) const {
-    std::vector<uint64_t> numbers;
-    for (const json& item : array(key)) {
-      if (!item.is_number_integer() || item.get<int64_t>() < 0) wrong(key, member(key), "integers from 0");
-      numbers.push_back(item.get<uint64_t>());
-    }
-    return numbers;
-  }
-  template <typename Each>
-  void each(const char* key, const Each& read) const {
-    size_t i = 0;
-    for (const json& item : array(key)) read(Members(item, fmt::format("{}{}[{}]", prefix(), key, i++), origin_));
-  }
-  [[nodiscard]] std::string name_of_file(const std::string& name) const {
-    if (!is_file_name(name)) {
-      origin_.broken("{} names the file {}, expected a name without folders", where_, in_quotes(name));
-    }
-    return name;
-  }
+  if (!from.is_object()) return PickleNone{};
+  PickleDict dict;
+  for (const auto& [key, item] : from.items()) dict.entries->emplace_back(key, value_of(item, origin, depth + 1));
+  return dict;
+}
 
- private:
-  [[nodiscard]] std::string prefix() const { return where_ == "the manifest" ? "" : where_ + "."; }
-  [[nodiscard]] const json& member(const char* key) const {
-    const auto found = object_.find(key);
-    if (found == object_.end()) origin_.broken("{} lacks '{}'", where_, key);
-    return *found;
+std::string name_of_file(const std::string& name, const Members& of, const Origin& origin) {
+  if (!is_file_name(name)) {
+    origin.broken("{} names the file {}, expected a name without folders", of.where(), in_quotes(name));
   }
-  [[noreturn]] void wrong(const char* key, const json& value, std::string_view expected) const {
-    origin_.broken("{}{} is {}, expected {}", prefix(), key, value.dump(), expected);
-  }
-
-  const json& object_;
-  std::string where_;
-  const Origin& origin_;
-};
+  return name;
+}
 
 json parse_manifest(std::string_view text, const Origin& origin) {
   try {
@@ -145,24 +115,28 @@ std::string write_manifest(const Manifest& manifest) {
 }
 
 Manifest read_manifest(std::string_view text, const Origin& origin) {
-  const json whole = parse_manifest(text, origin);
+  const PickleValue whole = value_of(parse_manifest(text, origin), origin);
   const Members all(whole, "the manifest", origin);
-  Manifest manifest{.version = all.integer("version")};
+  Manifest manifest{.version = static_cast<int64_t>(all.natural("version"))};
   if (manifest.version > Manifest::current_version) {
     origin.broken("the manifest is of version {}, versions up to {} are read; use a newer version of this library",
                   manifest.version, Manifest::current_version);
   }
   manifest.library = all.text("library");
-  manifest.world_size = all.integer("world_size");
-  manifest.step = all.integer("step");
-  manifest.epoch = all.integer("epoch");
+  manifest.world_size = static_cast<int64_t>(all.natural("world_size"));
+  manifest.step = static_cast<int64_t>(all.natural("step"));
+  manifest.epoch = static_cast<int64_t>(all.natural("epoch"));
   all.each("files", [&](const Members& file) {
-    manifest.files.push_back({file.name_of_file(file.text("name")), file.natural("bytes"), file.text("checksum")});
+    manifest.files.push_back(
+        {name_of_file(file.text("name"), file, origin), file.natural("bytes"), file.text("checksum")});
   });
   all.each("parts", [&](const Members& part) {
-    ManifestPart& last = manifest.parts.emplace_back(ManifestPart{part.text("kind"), part.integer("index")});
-    for (const json& name : part.array("files")) {
-      last.files.push_back(part.name_of_file(name.is_string() ? name.get<std::string>() : name.dump()));
+    ManifestPart& last =
+        manifest.parts.emplace_back(ManifestPart{part.text("kind"), static_cast<int64_t>(part.natural("index"))});
+    for (const PickleValue& name : part.items("files")) {
+      const auto* file = name.as<std::string>();
+      if (file == nullptr) part.wrong("files", name, "names");
+      last.files.push_back(name_of_file(*file, part, origin));
     }
   });
   all.each("ranges", [&](const Members& range) {

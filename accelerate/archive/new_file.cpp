@@ -17,7 +17,7 @@ namespace {
 
 // Held by the process that writes it: what nobody holds was left by one that is gone.
 base::FileDescriptor held(const std::filesystem::path& path) {
-  base::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));  // network file systems lock no other
   if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) file.reset();
   return file;
 }

@@ -40,31 +40,16 @@ constexpr std::string_view untyped_storage = "torch.storage.UntypedStorage";
 
 const AllowedGlobals& allowed_in_torch_files() {
   static const AllowedGlobals names = [] {
-    AllowedGlobals all{"collections.OrderedDict",
-                       "torch._utils._rebuild_tensor_v2",
-                       "torch._utils._rebuild_tensor_v3",
-                       "torch._utils._rebuild_parameter",
-                       "torch.Size",
-                       "torch.device",
-                       "torch.float32",
-                       "torch.float64",
-                       "torch.float16",
-                       "torch.bfloat16",
-                       "torch.int64",
-                       "torch.int32",
-                       "torch.int16",
-                       "torch.int8",
-                       "torch.uint8",
-                       "torch.bool",
-                       "torch.complex64",
-                       "torch.complex128",
-                       "collections.defaultdict",
-                       "builtins.dict",
-                       "numpy._core.multiarray._reconstruct",
-                       "numpy.core.multiarray._reconstruct",
-                       "numpy.ndarray",
-                       "numpy.dtype",
-                       "_codecs.encode"};
+    AllowedGlobals all{"collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3",
+                       "torch._utils._rebuild_parameter", "torch.Size", "torch.device", "torch.float32",
+                       "torch.float64", "torch.float16", "torch.bfloat16", "torch.int64", "torch.int32", "torch.int16",
+                       "torch.int8", "torch.uint8", "torch.bool", "torch.complex64", "torch.complex128",
+                       "collections.defaultdict", "builtins.dict", "numpy._core.multiarray._reconstruct",
+                       "numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype", "_codecs.encode",
+                       // Of torch::save() and TorchScript: classes, and lists with the type of their items.
+                       "__torch__.*", "torch.jit._pickle.build_intlist", "torch.jit._pickle.build_doublelist",
+                       "torch.jit._pickle.build_boollist", "torch.jit._pickle.build_tensorlist",
+                       "torch.jit._pickle.restore_type_tag"};
     all.insert(std::string(untyped_storage));
     for (const TorchType& type : torch_types) all.insert(std::string(type.global));
     return all;
@@ -107,6 +92,9 @@ std::string text_of(const PickleValue& value) {
   }
   return std::string(value.kind());
 }
+
+// Of TorchScript, compressed: nobody runs it here.
+bool is_code(std::string_view member) { return member.find("/code/") != std::string_view::npos; }
 
 // The tensor behind a Parameter; else the value itself.
 const PickleValue& without_parameter(const PickleValue& value) {
@@ -171,7 +159,7 @@ class TorchLister {
 }  // namespace
 
 TorchArchive::TorchArchive(std::string_view file, Origin origin) : origin_(std::move(origin)) {
-  const std::vector<ZipMember> members = read_zip(file, origin_);
+  const std::vector<ZipMember> members = read_zip(file, origin_, is_code);
   const auto main = std::find_if(members.begin(), members.end(),
                                  [](const ZipMember& member) { return member.name.ends_with("/data.pkl"); });
   if (main == members.end()) origin_.broken("the ZIP file has no data.pkl; torch.save writes one");
@@ -190,6 +178,12 @@ TorchArchive::TorchArchive(std::string_view file, Origin origin) : origin_(std::
 
 bool TorchArchive::is_tensor(const PickleValue& value) {
   return arguments_of_tensor(value) != nullptr || arguments_of(value, "torch._utils._rebuild_parameter") != nullptr;
+}
+
+const PickleEntries* TorchArchive::members_of_module(const PickleValue& value) {
+  const auto* object = value.as<PickleObject>();
+  if (object == nullptr || !object->parts->global.str().starts_with("__torch__.")) return nullptr;
+  return entries_of(object->parts->state);
 }
 
 TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& path) const {

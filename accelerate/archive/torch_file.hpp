@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in a file of torch.save, without LibTorch: pytorch_model.bin, optimizer.bin, random_states_0.pkl.
+// What lies in a file of torch.save, without LibTorch: pytorch_model.bin, optimizer.bin, random_states_0.pkl; and of
+// torch::save(), which is TorchScript's.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,9 @@ class TorchArchive {
   [[nodiscard]] const Origin& origin() const { return origin_; }
   /// Whether the value is a tensor or a Parameter.
   [[nodiscard]] static bool is_tensor(const PickleValue& value);
+  /// The members of a module or an archive of LibTorch's, which are a dict: what torch::save() of C++ and TorchScript
+  /// write. Null for any other value.
+  [[nodiscard]] static const PickleEntries* members_of_module(const PickleValue& value);
   /// What that tensor is; none of its bytes is read.
   /// path   on which it was found, for errors
   /// Throws Error (data) where it is none, or does not fit into its storage.

@@ -175,8 +175,11 @@ class Machine {
     stack_.push_back(std::move(slot));
   }
 
+  [[nodiscard]] bool is_allowed(const std::string& name) const {
+    return allowed_.contains(name) || allowed_.contains(name.substr(0, name.find('.')) + ".*");
+  }
   void push_global(PickleGlobal global) {
-    if (!allowed_.contains(global.str())) {
+    if (!is_allowed(global.str())) {
       fail(
           "it names {}, which is not read: only numbers, texts, containers and tensors are; a program that is in a "
           "checkpoint is not run",

@@ -11,7 +11,8 @@
 
 namespace accelerate::archive {
 
-/// Which names a pickle may hold ("torch._utils._rebuild_tensor_v2"); any other is an error, before it is used.
+/// Which names a pickle may hold ("torch._utils._rebuild_tensor_v2"); any other is an error, before it is used. An
+/// entry "__torch__.*" allows all names of that module and of those within it.
 using AllowedGlobals = std::set<std::string, std::less<>>;
 
 /// Pickles of protocol 2 to 5, of torch.save, as PyTorch's weights_only=True takes them: numbers, texts, bytes, lists,

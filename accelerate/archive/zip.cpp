@@ -63,19 +63,14 @@ struct Directory {
 
 class Reader {
  public:
-  Reader(std::string_view file, const Origin& origin) : file_(file), origin_(origin) {}
+  Reader(std::string_view file, const Origin& origin, bool (*left_out)(std::string_view))
+      : file_(file), origin_(origin), left_out_(left_out) {}
 
   std::vector<ZipMember> members() {
     const Directory directory = find_directory();
     std::vector<ZipMember> members;
-    std::set<std::string> names;
     uint64_t at = directory.begin;
-    for (uint64_t i = 0; i < directory.entries; ++i) {
-      at = read_entry(at, members);
-      if (!names.insert(members.back().name).second) {
-        origin_.broken("the member {} comes twice", in_quotes(members.back().name));
-      }
-    }
+    for (uint64_t i = 0; i < directory.entries; ++i) at = read_entry(at, members);
     if (at != directory.begin + directory.size) {
       origin_.broken("the {} entries of the directory end at byte {}, expected {}", directory.entries, at,
                      directory.begin + directory.size);
@@ -145,7 +140,7 @@ class Reader {
   }
 
   // Returns where the next entry is.
-  uint64_t read_entry(uint64_t place, std::vector<ZipMember>& members) const {
+  uint64_t read_entry(uint64_t place, std::vector<ZipMember>& members) {
     Fields fields(at(place, directory_bytes, "an entry of the directory"));
     if (fields.next<uint32_t>() != directory_signature) {
       origin_.broken("the directory has something else than an entry at byte {}", place);
@@ -165,6 +160,9 @@ class Reader {
     member.name = at(place + directory_bytes, name_bytes, "a member's name");
     const auto extra = at(place + directory_bytes + name_bytes, extra_bytes, "a member's extra fields");
     take_zip64(extra, member, packed, header);
+    const uint64_t next = place + directory_bytes + name_bytes + extra_bytes + comment_bytes;
+    if (!names_.insert(member.name).second) origin_.broken("the member {} comes twice", in_quotes(member.name));
+    if (left_out_ != nullptr && left_out_(member.name)) return next;
     if ((flags & 1) != 0) origin_.broken("the member {} is encrypted", in_quotes(member.name));
     if (method != 0 || packed != member.size) {
       origin_.broken("the member {} is compressed; torch.save stores members as they are", in_quotes(member.name));
@@ -172,7 +170,7 @@ class Reader {
     member.begin = begin_of(header, member);
     static_cast<void>(at(member.begin, member.size, fmt::format("the member {}", in_quotes(member.name))));
     members.push_back(std::move(member));
-    return place + directory_bytes + name_bytes + extra_bytes + comment_bytes;
+    return next;
   }
 
   // What is too large for 32 bits stands there, in this order.
@@ -217,6 +215,8 @@ class Reader {
 
   std::string_view file_;
   const Origin& origin_;
+  bool (*left_out_)(std::string_view);
+  std::set<std::string> names_;
 };
 
 template <typename... Numbers>
@@ -235,7 +235,9 @@ constexpr uint16_t plain_version = 20, zip64_version = 45, no_time = 0, first_da
 
 }  // namespace
 
-std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin) { return Reader(file, origin).members(); }
+std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin, bool (*left_out)(std::string_view name)) {
+  return Reader(file, origin, left_out).members();
+}
 
 void check_member(std::string_view file, const ZipMember& member, const Origin& origin) {
   const uint32_t now = crc_of(bytes_of(file, member));

@@ -27,7 +27,9 @@ struct ZipMember {
 /// Throws Error (data) for what is no ZIP file, was cut, has members that are compressed, encrypted, lie outside of the
 /// file or over one another, or names that come twice; for files that torch.save wrote before version 1.6 with the
 /// remedy. Data is not read; check_member() does.
-[[nodiscard]] std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin);
+/// left_out   members of such names are passed over, compressed ones too: nobody reads them. Null: none
+[[nodiscard]] std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin,
+                                              bool (*left_out)(std::string_view name) = nullptr);
 
 /// A member's bytes.
 [[nodiscard]] inline std::string_view bytes_of(std::string_view file, const ZipMember& member) {

@@ -44,8 +44,4 @@ struct Content {
   std::optional<OpenWindow> window{};
 };
 
-/// Nothing in the result changes when training goes on: every tensor is copied to the CPU.
-/// buffers   of an earlier snapshot, used again where they fit
-[[nodiscard]] Content snapshot(const Content& content, Content buffers = {});
-
 }  // namespace accelerate::checkpoint

@@ -6,9 +6,11 @@
 #include <charconv>
 #include <utility>
 
-#include "accelerate/checkpoint/members.hpp"
+#include "accelerate/archive/members.hpp"
 
 namespace accelerate::checkpoint {
+
+using archive::Members;
 
 using archive::PickleEntries;
 using archive::PickleItems;
@@ -50,9 +52,9 @@ bool take_option(const PickleValue& value, const TorchFile& file, state::OptionV
     if (tensor.numel() != 1) return false;
     option = tensor.item<double>();
   } else {
-    const PickleItems* items = items_in(value);
+    const PickleItems* items = archive::items_in(value);
     if (items == nullptr || items->size() != 2) return false;
-    const auto first = number_in((*items)[0]), second = number_in((*items)[1]);
+    const auto first = archive::number_in((*items)[0]), second = archive::number_in((*items)[1]);
     if (!first || !second) return false;
     option = std::pair(*first, *second);
   }
@@ -86,7 +88,7 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of_parameter(const Pickl
     const auto* name = key.as<std::string>();
     if (name == nullptr) file.origin().broken("the state of parameter {} has {} as a name", number, key.kind());
     if (value.as<archive::PickleNone>() != nullptr) continue;  // SGD's momentum before the first step
-    const auto plain = number_in(value);                       // steps were plain numbers before PyTorch 1.12
+    const auto plain = archive::number_in(value);              // steps were plain numbers before PyTorch 1.12
     if (!plain && !TorchFile::is_tensor(value)) {
       file.origin().broken("'{}' of the state of parameter {} is {}, expected a tensor", *name, number, value.kind());
     }
@@ -148,7 +150,7 @@ state::OptimizerState optimizer_from(const TorchFile& file) {
     saved.tensors[found->second] = tensors_of_parameter(value, *number, file);
   }
   if (const PickleValue* own = archive::find(file.root(), "libtorch_archive")) {
-    if (const auto bytes = bytes_in(*own)) saved.own = *bytes;
+    if (const auto bytes = archive::bytes_in(*own)) saved.own = *bytes;
   }
   return saved;
 }

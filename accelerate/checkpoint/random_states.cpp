@@ -10,10 +10,13 @@
 #include <utility>
 
 #include "accelerate/archive/checksum.hpp"
-#include "accelerate/checkpoint/members.hpp"
+#include "accelerate/archive/members.hpp"
+#include "accelerate/checkpoint/torch_file.hpp"
 #include "accelerate/device/seed.hpp"
 
 namespace accelerate::checkpoint {
+
+using archive::Members;
 
 using archive::PickleItems;
 using archive::PickleValue;
@@ -58,15 +61,22 @@ PickleValue new_numpy_state(uint32_t seed) {
   return py_tuple({std::string("MT19937"), py_list(words_of(seed)), int64_t{624}, int64_t{0}, 0.0});
 }
 
-void set_state(c10::Device device, const at::Tensor& state, const Place& place) {
+void check_state(c10::Device device, const at::Tensor& state, const Place& place) {
   const at::Tensor now = device::rng_state(device);
-  if (state.scalar_type() != at::kByte || state.numel() != now.numel()) {
-    base::fail(ErrorKind::data, place, "load_state",
-               "the saved random state of {} is {} {}, expected {} Byte; it was saved for another kind of device or "
-               "version of LibTorch",
-               device.str(), shape_of(state), c10::toString(state.scalar_type()), shape_of(now));
+  if (state.scalar_type() == at::kByte && state.numel() == now.numel()) return;
+  base::fail(ErrorKind::data, place, "load_state",
+             "the saved random state of {} is {} {}, expected {} Byte; it was saved for another kind of device or "
+             "version of LibTorch",
+             device.str(), shape_of(state), c10::toString(state.scalar_type()), shape_of(now));
+}
+
+template <typename Each>
+void each_state(const RandomStates& states, c10::DeviceType accelerator, const Each& each) {
+  each(c10::Device(c10::kCPU), states.cpu);
+  const auto both = std::min<int64_t>(device_count(accelerator), static_cast<int64_t>(states.accelerators.size()));
+  for (int64_t i = 0; i < both; ++i) {
+    each(c10::Device(accelerator, static_cast<c10::DeviceIndex>(i)), states.accelerators[static_cast<size_t>(i)]);
   }
-  device::set_rng_state(device, state.reshape(now.sizes()).clone(), place);
 }
 
 }  // namespace
@@ -79,13 +89,16 @@ RandomStates random_states(c10::DeviceType accelerator) {
   return states;
 }
 
+void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place) {
+  each_state(states, accelerator,
+             [&](c10::Device device, const at::Tensor& state) { check_state(device, state, place); });
+}
+
 void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place) {
-  set_state(c10::Device(c10::kCPU), states.cpu, place);
-  const auto both = std::min<int64_t>(device_count(accelerator), static_cast<int64_t>(states.accelerators.size()));
-  for (int64_t i = 0; i < both; ++i) {
-    set_state(c10::Device(accelerator, static_cast<c10::DeviceIndex>(i)), states.accelerators[static_cast<size_t>(i)],
-              place);
-  }
+  check_random_states(states, accelerator, place);
+  each_state(states, accelerator, [&](c10::Device device, const at::Tensor& state) {
+    device::set_rng_state(device, state.flatten().clone(), place);
+  });
 }
 
 void branch_off(const RandomStates& of_rank_0, int64_t rank) {

@@ -11,9 +11,11 @@
 
 #include "accelerate/archive/pickle_value.hpp"
 #include "accelerate/base/error.hpp"
-#include "accelerate/checkpoint/torch_file.hpp"
 
 namespace accelerate::checkpoint {
+
+class TorchFile;
+class TorchFileWriter;
 
 struct RandomStates {
   int64_t step = 0;  ///< Accelerate's counter of calls of accumulate()
@@ -31,6 +33,9 @@ struct RandomStates {
 /// Sets them. Accelerators that are here more than in the file keep theirs.
 /// Throws Error (data) for a state of another size.
 void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
+
+/// Throws as set_random_states() does; nothing is changed.
+void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
 
 /// For a rank that the saved run did not have: draws of its own that follow from the saved ones of rank 0.
 void branch_off(const RandomStates& of_rank_0, int64_t rank);

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/checkpoint/read.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
-#include <map>
-#include <unordered_map>
+#include <charconv>
+#include <limits>
 #include <utility>
 
 #include "accelerate/archive/folder.hpp"
-#include "accelerate/checkpoint/members.hpp"
+#include "accelerate/archive/members.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
-#include "accelerate/checkpoint/safetensors_file.hpp"
+#include "accelerate/checkpoint/saved_ranges.hpp"
 #include "accelerate/checkpoint/weights.hpp"
 
 namespace accelerate::checkpoint {
+
+using archive::Members;
 
 using archive::Manifest;
 
@@ -28,82 +28,24 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Tensors of a file by their names, kept for all that are asked of it.
-class Files {
- public:
-  Files(fs::path folder, std::string_view operation) : folder_(std::move(folder)), operation_(operation) {}
+constexpr size_t most_of_a_kind = 10'000;  // models, loaders ...: a manifest that says more lies
 
-  const NamedTensors& of(const std::string& name) {
-    const auto [found, is_new] = files_.try_emplace(name);
-    if (is_new) found->second = SafetensorsFile(folder_ / name, operation_).tensors();
-    return found->second;
-  }
-  at::Tensor tensor(const std::string& name, const std::string& key) {
-    auto& by_key = keys_[name];
-    if (by_key.empty()) {
-      for (const auto& [one, tensor] : of(name)) by_key.emplace(one, tensor);
-    }
-    const auto found = by_key.find(key);
-    if (found == by_key.end()) {
-      base::fail(ErrorKind::data, {}, operation_, "{}: there is no tensor {}, which the manifest names",
-                 (folder_ / name).string(), archive::in_quotes(key));
-    }
-    return found->second;
-  }
-
- private:
-  fs::path folder_;
-  std::string operation_;
-  std::map<std::string, NamedTensors> files_;
-  std::map<std::string, std::unordered_map<std::string, at::Tensor>> keys_;
-};
-
-// Ranges of one tensor, put together.
-at::Tensor assemble(const std::vector<const archive::ManifestRange*>& ranges, Files& files,
-                    std::string_view operation) {
-  const auto& first = *ranges.front();
-  const std::vector<int64_t> sizes(first.sizes.begin(), first.sizes.end());
-  int64_t elements = 1;
-  for (const int64_t size : sizes) elements *= size;
-  const auto refuse = [&](const auto& range, std::string_view what) {
-    base::fail(ErrorKind::data, {}, operation, "elements {} to {} of {} {}", range.begin, range.end,
-               archive::in_quotes(range.tensor), what);
-  };
-  at::Tensor whole;
-  int64_t covered = 0;
-  for (const auto* range : ranges) {
-    const at::Tensor part = files.tensor(range->file, range->key);
-    const auto begin = static_cast<int64_t>(range->begin), end = static_cast<int64_t>(range->end);
-    if (end > elements || part.numel() != end - begin || range->sizes != first.sizes) {
-      refuse(*range, fmt::format("are {} elements in {}, of a tensor of {}", part.numel(), range->file, elements));
-    }
-    if (ranges.size() == 1 && end - begin == elements) return part.reshape(sizes);
-    if (!whole.defined()) whole = at::empty({elements}, part.options());
-    if (begin != covered) refuse(*range, fmt::format("do not follow on element {}", covered));
-    whole.slice(0, begin, end).copy_(part.reshape({-1}));
-    covered = end;
-  }
-  if (covered != elements) refuse(*ranges.back(), fmt::format("are the last, the tensor has {}", elements));
-  return whole.reshape(sizes);
+// "3.exp_avg" is the state "exp_avg" of parameter 3.
+std::optional<std::pair<int64_t, std::string>> parameter_in(std::string_view name) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const auto digits = static_cast<size_t>(end - name.data());
+  if (error != std::errc() || digits + 1 >= name.size() || name[digits] != '.') return std::nullopt;
+  return std::pair(number, std::string(name.substr(digits + 1)));
 }
 
-// All tensors under "model.0/", in the order of the manifest.
-NamedTensors by_ranges(const Manifest& manifest, const std::string& prefix, Files& files, std::string_view operation) {
-  std::vector<std::string> order;
-  std::unordered_map<std::string, std::vector<const archive::ManifestRange*>> ranges;
-  for (const auto& range : manifest.ranges) {
-    if (!range.tensor.starts_with(prefix)) continue;
-    auto& of_tensor = ranges[range.tensor];
-    if (of_tensor.empty()) order.push_back(range.tensor);
-    of_tensor.push_back(&range);
+void put(NamedTensors& tensors, const std::string& name, at::Tensor tensor) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& one) { return one.first == name; });
+  if (found != tensors.end()) {
+    found->second = std::move(tensor);
+  } else {
+    tensors.emplace_back(name, std::move(tensor));
   }
-  NamedTensors tensors;
-  for (const auto& name : order) {
-    auto& of_tensor = ranges[name];
-    std::sort(of_tensor.begin(), of_tensor.end(), [](const auto* a, const auto* b) { return a->begin < b->begin; });
-    tensors.emplace_back(name.substr(prefix.size()), assemble(of_tensor, files, operation));
-  }
-  return tensors;
 }
 
 class Reader {
@@ -118,11 +60,6 @@ class Reader {
     } else {
       of_accelerate();
     }
-    for (int64_t i = 0; is_there(folder_ / optimizer_file(i)); ++i) {
-      content().optimizers.push_back(optimizer_from(open(optimizer_file(i))));
-    }
-    if (is_there(folder_ / scaler_file)) content().scaler = scaler_from(open(scaler_file));
-    for (int64_t i = 0; is_there(folder_ / custom_file(i)); ++i) content().customs.push_back(custom(custom_file(i)));
     own_part();
     return std::move(read_);
   }
@@ -135,28 +72,51 @@ class Reader {
     const Manifest& manifest = *read_.manifest;
     content().step = manifest.step;
     content().epoch = manifest.epoch;
-    Files files(folder_, operation_);
+    SavedRanges ranges(folder_, manifest, operation_);
     for (const auto& part : manifest.parts) {
       if (part.kind == "model") {
-        auto& models = content().models;
-        const auto index = static_cast<size_t>(part.index);
-        if (index > manifest.parts.size()) refuse_index(part);
-        models.resize(std::max(models.size(), index + 1));
-        models[index] = by_ranges(manifest, fmt::format("model.{}/", index), files, operation_);
+        at_index(content().models, part) = tensors_in(ranges, fmt::format("model.{}/", part.index));
       } else if (part.kind == "master_weights") {
-        content().masters = by_ranges(manifest, "masters/", files, operation_);
+        content().masters = tensors_in(ranges, "masters/");
+      } else if (part.kind == "optimizer") {
+        at_index(content().optimizers, part) = optimizer(ranges, part.index);
       } else if (part.kind == "scheduler") {
         at_index(content().schedulers, part) = scheduler_from(open(scheduler_file(part.index)));
       } else if (part.kind == "loader") {
         at_index(content().loaders, part) = loader_from(open(loader_file(part.index)));
+      } else if (part.kind == "scaler") {
+        content().scaler = scaler_from(open(scaler_file));
+      } else if (part.kind == "custom") {
+        at_index(content().customs, part) = custom(custom_file(part.index));
       }
     }
   }
 
+  static NamedTensors tensors_in(SavedRanges& ranges, const std::string& prefix) {
+    NamedTensors tensors;
+    for (const auto& name : ranges.names(prefix)) tensors.emplace_back(name.substr(prefix.size()), ranges.whole(name));
+    return tensors;
+  }
+
+  // Groups and options are the file's, tensors are where the manifest says.
+  [[nodiscard]] state::OptimizerState optimizer(SavedRanges& ranges, int64_t index) const {
+    auto saved = optimizer_from(open(optimizer_file(index)));
+    const std::string prefix = fmt::format("optimizer.{}/", index);
+    for (const auto& name : ranges.names(prefix)) {
+      const auto of = parameter_in(std::string_view(name).substr(prefix.size()));
+      if (!of) {
+        base::fail(ErrorKind::data, {}, operation_, "{}: the manifest has {}, expected a parameter's number and a name",
+                   folder_.string(), archive::in_quotes(name));
+      }
+      put(saved.tensors[of->first], of->second, ranges.whole(name));
+    }
+    return saved;
+  }
+
   template <typename State>
-  std::optional<State>& at_index(std::vector<std::optional<State>>& list, const archive::ManifestPart& part) const {
+  State& at_index(std::vector<State>& list, const archive::ManifestPart& part) const {
     const auto index = static_cast<size_t>(part.index);
-    if (index > 1'000'000) refuse_index(part);
+    if (index >= most_of_a_kind) refuse_index(part);
     list.resize(std::max(list.size(), index + 1));
     return list[index];
   }
@@ -178,18 +138,33 @@ class Reader {
     for (int64_t i = 0; is_there(folder_ / scheduler_file(i)); ++i) {
       content().schedulers.emplace_back(scheduler_from(open(scheduler_file(i))));
     }
+    for (int64_t i = 0; is_there(folder_ / optimizer_file(i)); ++i) {
+      content().optimizers.push_back(optimizer_from(open(optimizer_file(i))));
+    }
+    if (is_there(folder_ / scaler_file)) content().scaler = scaler_from(open(scaler_file));
+    for (int64_t i = 0; is_there(folder_ / custom_file(i)); ++i) content().customs.push_back(custom(custom_file(i)));
   }
 
   CustomState custom(const std::string& name) const {
     const TorchFile file = open(name);
-    if (auto bytes = bytes_in(file.root())) return *bytes;
+    if (auto bytes = archive::bytes_in(file.root())) return *bytes;
     if (const auto* text = file.root().as<std::string>()) return *text;
     return file.tensors();
   }
 
+  // The first rank whose states are here: of several machines' folders each has those of its own ranks.
+  [[nodiscard]] int64_t first_rank() const {
+    int64_t first = std::numeric_limits<int64_t>::max();
+    if (!read_.manifest) return 0;
+    for (const auto& part : read_.manifest->parts) {
+      if (part.kind == "random_states") first = std::min(first, part.index);
+    }
+    return first;
+  }
+
   void own_part() {
     read_.has_own_part = is_there(folder_ / random_file(rank_));
-    const int64_t of = read_.has_own_part ? rank_ : 0;
+    const int64_t of = read_.has_own_part ? rank_ : first_rank();
     read_.has_random_states = is_there(folder_ / random_file(of));
     if (read_.has_random_states) {
       content().random = random_states_from(open(random_file(of)), accelerator_);

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/checkpoint/save.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <iterator>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/new_file.hpp"
+#include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/agree.hpp"
+#include "accelerate/checkpoint/snapshot.hpp"
 #include "accelerate/checkpoint/write.hpp"
 
 namespace accelerate::checkpoint {
@@ -47,6 +54,7 @@ struct Saver::Making {
   Part part;
   std::optional<int64_t> total_limit;
   bool durable = true;
+  base::FileDescriptor working;  // see work()
 
   [[nodiscard]] bool leads() const { return node.rank() == 0; }
 
@@ -60,8 +68,20 @@ struct Saver::Making {
     for (auto i = static_cast<size_t>(*total_limit); i < all.size(); ++i) archive::remove_checkpoint(all[i]);
   }
 
-  // Beside the training nobody talks: ranks leave their parts in the folder.
+  // Beside the training nobody talks: ranks leave their parts in the folder. Until it has done so a rank holds a file;
+  // the system lets go of it when the process ends, and the leader need not wait for what will never come.
   [[nodiscard]] fs::path done_file(int64_t rank) const { return folder / fmt::format(".part_{}", rank); }
+  [[nodiscard]] fs::path work_file(int64_t rank) const { return folder / fmt::format(".working_{}", rank); }
+  void work() {
+    const auto path = work_file(node.rank());
+    working.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (working && ::flock(working.get(), LOCK_EX | LOCK_NB) == 0) return;
+    fs::remove(path);  // a file system without locks: the timeout has to do
+  }
+  [[nodiscard]] bool is_gone(int64_t rank) const {
+    const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
+    return file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && !fs::exists(done_file(rank));
+  }
   void leave_part(const std::string& text) const {
     archive::NewFile file(done_file(node.rank()), called);
     file.sink().write(text);
@@ -72,6 +92,10 @@ struct Saver::Making {
     const auto deadline = std::chrono::steady_clock::now() + node.timeout();
     for (int64_t rank = 0; rank < node.size(); ++rank) {
       while (!fs::exists(done_file(rank))) {
+        if (is_gone(rank)) {
+          base::fail(ErrorKind::peer, node.place(), called,
+                     "rank {} of those that write to {} ended before it had written its part", rank, place.string());
+        }
         if (std::chrono::steady_clock::now() > deadline) {
           base::fail(ErrorKind::peer, node.place(), called,
                      "rank {} of those that write to {} has not written its part after {} s", rank, place.string(),
@@ -84,14 +108,17 @@ struct Saver::Making {
         base::fail(ErrorKind::io, node.place(), called, "another rank failed: {}", parts.back().substr(1));
       }
     }
-    for (int64_t rank = 0; rank < node.size(); ++rank) fs::remove(done_file(rank));
+    for (int64_t rank = 0; rank < node.size(); ++rank) {
+      fs::remove(done_file(rank));
+      fs::remove(work_file(rank));
+    }
     return parts;
   }
 };
 
 struct Saver::Background {
   std::unique_ptr<Making> making;
-  Content content;
+  Snapshot copy;
   std::exception_ptr failure;
   std::atomic<bool> done{false};
   std::jthread thread;
@@ -99,14 +126,20 @@ struct Saver::Background {
   void run() {
     failure = attempt([&] {
       Manifest mine;
-      const auto failed = attempt([&] { mine = write(making->folder, content, making->part, called); });
+      const auto failed = attempt([&] {
+        copy.arrive();
+        mine = write(making->folder, copy.content, making->part, called);
+      });
       if (failed) {
-        making->leave_part("!" + text_of(failed));
+        std::ignore = attempt([&] { making->leave_part("!" + text_of(failed)); });  // on a full disk there is no room
+        making->working.reset();
         std::rethrow_exception(failed);
       }
       making->leave_part(archive::write_manifest(mine));
+      making->working.reset();
       if (making->leads()) making->commit(making->take_parts());
     });
+    making->working.reset();
     // The leader alone removes the folder; the others may still be writing to it.
     done = true;
   }
@@ -144,6 +177,7 @@ void Saver::save(const Content& content, const SaveRequest& request) {
   }
   auto making = begin(request);
   agree(attempt([&] {
+          if (request.options.async) making->work();
           if (request.hook) request.hook(making->folder);
         }),
         "a hook");
@@ -166,7 +200,7 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
     }
     making->node = *node_;
   }
-  making->place = request.place;
+  making->place = fs::absolute(request.place);  // wherever the program goes meanwhile
   making->durable = request.options.durable;
   making->total_limit = request.total_limit;
   making->part = {.rank = group_.rank(),
@@ -177,7 +211,7 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
                   .accelerator = request.accelerator,
                   .durable = request.options.durable};
   const auto failure = attempt([&] {
-    if (making->leads()) making->held = std::make_unique<archive::NewFolder>(request.place, called);
+    if (making->leads()) making->held = std::make_unique<archive::NewFolder>(making->place, called);
   });
   agree(failure, "the folder");
   const std::string made = making->leads() ? making->held->path().string() : "";
@@ -187,7 +221,19 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
 
 void Saver::save_now(const Content& content, Making& making) {
   Manifest mine;
-  agree(attempt([&] { mine = write(making.folder, content, making.part, called); }), "writing");
+  agree(attempt([&] {
+          if (making.part.accelerator == c10::DeviceType::CPU) {
+            mine = write(making.folder, content, making.part, called);
+            return;
+          }
+          // One copy of all that is on the device, in the order of the current stream, of which other threads know
+          // nothing.
+          Snapshot copy = snapshot(content, std::move(buffers_));
+          copy.arrive();
+          mine = write(making.folder, copy.content, making.part, called);
+          buffers_ = std::move(copy.content);
+        }),
+        "writing");
   const std::string text = archive::write_manifest(mine);
   const auto parts = making.node.size() == 1 ? std::vector{text} : making.node.gather_bytes(text);
   agree(attempt([&] {
@@ -197,9 +243,10 @@ void Saver::save_now(const Content& content, Making& making) {
 }
 
 void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) {
-  background_ = std::make_unique<Background>();
-  background_->content = snapshot(content, std::move(buffers_));
-  background_->making = std::move(making);
+  auto begun = std::make_unique<Background>();
+  agree(attempt([&] { begun->copy = snapshot(content, std::move(buffers_)); }), "the copy");
+  begun->making = std::move(making);
+  background_ = std::move(begun);
   background_->thread = std::jthread([background = background_.get()] { background->run(); });
 }
 
@@ -208,7 +255,7 @@ void Saver::wait() {
   background_->thread.join();
   const auto failure = background_->failure;
   // The leader's folder is in its place; a failed one goes when all have ended.
-  buffers_ = std::move(background_->content);
+  buffers_ = std::move(background_->copy.content);
   const auto ended = std::move(background_);
   agree(failure, "beside the training");
 }

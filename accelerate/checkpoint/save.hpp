@@ -12,7 +12,6 @@
 #include <string_view>
 #include <thread>
 
-#include "accelerate/archive/folder.hpp"
 #include "accelerate/checkpoint/content.hpp"
 #include "accelerate/comm/group.hpp"
 

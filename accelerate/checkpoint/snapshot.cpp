@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "accelerate/checkpoint/snapshot.hpp"
+
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <ATen/ops/empty_like.h>
 
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
-
-#include "accelerate/checkpoint/content.hpp"
 
 namespace accelerate::checkpoint {
 namespace {
 
 class Copier {
  public:
-  explicit Copier(Content buffers) {
+  Copier(Content buffers, device::Download& download) : download_(download) {
     for (auto& model : buffers.models) collect(model);
     collect(buffers.masters);
     for (auto& optimizer : buffers.optimizers) {
@@ -25,9 +25,11 @@ class Copier {
     if (!tensor.defined() || tensor.layout() != c10::kStrided) return;
     const at::Tensor source = tensor.detach();
     at::Tensor copy = buffer_like(source);
-    // Pinned memory takes it while the host goes on; all of it is waited for at the end.
-    copy.copy_(source, /*non_blocking=*/!source.is_cpu());
-    if (!source.is_cpu()) device_ = source.device();
+    if (source.is_cpu()) {
+      copy.copy_(source);
+    } else {
+      download_.begin(copy, source);
+    }
     tensor = std::move(copy);
   }
   void copy(NamedTensors& tensors) {
@@ -48,14 +50,13 @@ class Copier {
       copies.try_emplace(source.const_data_ptr(), source, tensor);
     }
   }
-  void wait() const {
-    if (device_) c10::impl::VirtualGuardImpl(device_->type()).synchronizeDevice(device_->index());
-  }
 
  private:
+  // Tied tensors are one buffer.
   void collect(NamedTensors& tensors) {
     for (auto& [name, tensor] : tensors) {
-      if (tensor.defined() && tensor.is_cpu()) spare_.emplace(tensor.nbytes(), std::move(tensor));
+      if (!tensor.defined() || !tensor.is_cpu() || !collected_.insert(tensor.const_data_ptr()).second) continue;
+      spare_.emplace(tensor.nbytes(), std::move(tensor));
     }
   }
   // Memory of the snapshot before saves the system from giving out new pages.
@@ -68,19 +69,23 @@ class Copier {
       spare_.erase(it);
       return buffer;
     }
-    return at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(!source.is_cpu()));
+    // Laid out alike, so that it is one copy of memory.
+    return at::empty_like(source, source.options().device(at::kCPU).pinned_memory(!source.is_cpu()),
+                          at::MemoryFormat::Preserve);
   }
 
   std::unordered_multimap<size_t, at::Tensor> spare_;
-  std::optional<c10::Device> device_;
+  std::unordered_set<const void*> collected_;
+  device::Download& download_;
 };
 
 }  // namespace
 
-Content snapshot(const Content& content, Content buffers) {
+Snapshot snapshot(const Content& content, Content buffers) {
   const at::NoGradGuard no_grad;
-  Content copy = content;
-  Copier copier(std::move(buffers));
+  Snapshot taken{.content = content};
+  Content& copy = taken.content;
+  Copier copier(std::move(buffers), taken.download);
   for (auto& model : copy.models) copier.copy(model);
   copier.copy(copy.masters);
   for (auto& optimizer : copy.optimizers) {
@@ -90,8 +95,8 @@ Content snapshot(const Content& content, Content buffers) {
     if (auto* tensors = std::get_if<NamedTensors>(&custom)) copier.copy(*tensors);
   }
   if (copy.window) copier.copy(copy.window->gradients);
-  copier.wait();
-  return copy;
+  taken.download.finish();
+  return taken;
 }
 
 }  // namespace accelerate::checkpoint

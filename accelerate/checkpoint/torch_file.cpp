@@ -116,7 +116,25 @@ at::Tensor TorchFile::tensor(const PickleValue& value, const std::string& path) 
   return storage(found).as_strided(sizes, strides, offset);
 }
 
+void TorchFile::add_module(const PickleEntries& members, const std::string& prefix, NamedTensors& list) const {
+  for (const auto& [key, value] : members) {
+    const auto* name = key.as<std::string>();
+    if (name == nullptr) origin().broken("a tensor's name is {}, expected a text", key.kind());
+    const std::string path = prefix + *name;
+    if (is_tensor(value)) {
+      list.emplace_back(path, tensor(value, path));
+    } else if (const auto* inner = archive::TorchArchive::members_of_module(value)) {
+      add_module(*inner, path + ".", list);
+    }
+  }
+}
+
 NamedTensors TorchFile::tensors() const {
+  NamedTensors of_module;
+  if (const auto* members = archive::TorchArchive::members_of_module(root())) {
+    add_module(*members, "", of_module);
+    return of_module;
+  }
   const PickleEntries* entries = archive::entries_of(root());
   if (entries == nullptr) origin().broken("it holds {}, expected a dict of tensors", root().kind());
   NamedTensors list;
@@ -126,6 +144,26 @@ NamedTensors TorchFile::tensors() const {
     list.emplace_back(*name, tensor(value, *name));
   }
   return list;
+}
+
+NamedTensors TorchFile::tensors_by_path() const {
+  NamedTensors list;
+  if (const PickleEntries* entries = archive::entries_of(root())) add_by_path(*entries, "", list);
+  return list;
+}
+
+void TorchFile::add_by_path(const PickleEntries& entries, const std::string& prefix, NamedTensors& list) const {
+  for (const auto& [key, value] : entries) {
+    const auto* text = key.as<std::string>();
+    const auto* number = key.as<int64_t>();
+    if (text == nullptr && number == nullptr) continue;
+    const std::string path = prefix + (text != nullptr ? *text : std::to_string(*number));
+    if (is_tensor(value)) {
+      list.emplace_back(path, tensor(value, path));
+    } else if (const PickleEntries* inner = archive::entries_of(value)) {
+      add_by_path(*inner, path + ".", list);
+    }
+  }
 }
 
 }  // namespace accelerate::checkpoint

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of torch.save: values and tensors in a zip, without Python.
+// Files of torch.save, and of torch::save: values and tensors in a zip, without Python.
 #pragma once
 
 #include <cstdint>
@@ -50,11 +50,16 @@ class TorchFile {
   /// path   on which it was found, for errors
   /// Throws Error (data) where it is none, does not fit into its storage, or has a dtype that LibTorch lacks.
   [[nodiscard]] at::Tensor tensor(const archive::PickleValue& value, const std::string& path) const;
-  /// The tensors of a dict of them, by their names, in its order (a state_dict()).
-  /// Throws Error (data) where it is something else.
+  /// The tensors of a dict of them, by their names, in its order (a state_dict()); of a module that LibTorch's
+  /// torch::save() wrote, or TorchScript, those of its submodules too: "first.weight". Throws Error (data) where it is
+  /// something else.
   [[nodiscard]] NamedTensors tensors() const;
+  /// All tensors in dicts within dicts, by the keys on the way to them: "state.0.exp_avg".
+  [[nodiscard]] NamedTensors tensors_by_path() const;
 
  private:
+  void add_by_path(const archive::PickleEntries& entries, const std::string& prefix, NamedTensors& list) const;
+  void add_module(const archive::PickleEntries& members, const std::string& prefix, NamedTensors& list) const;
   [[nodiscard]] at::Tensor storage(const archive::TorchTensor& of) const;
 
   std::shared_ptr<archive::MappedFile> file_;

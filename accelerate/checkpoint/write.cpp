@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "accelerate/archive/checksum.hpp"
+#include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/in_parallel.hpp"
@@ -165,7 +166,7 @@ Manifest write(const std::filesystem::path& folder, const Content& content, cons
   Manifest manifest;
   manifest.files.resize(jobs.size());
   base::in_parallel(jobs.size(),  // the largest files come first in the list
-              [&](size_t i) { manifest.files[i] = carry_out(folder, jobs[i], part.durable, operation); });
+                    [&](size_t i) { manifest.files[i] = carry_out(folder, jobs[i], part.durable, operation); });
   for (Job& job : jobs) {
     manifest.parts.push_back({job.kind, job.index, {job.name}});
     std::move(job.ranges.begin(), job.ranges.end(), std::back_inserter(manifest.ranges));
@@ -178,7 +179,7 @@ void add_strangers(const std::filesystem::path& folder, Manifest& manifest, std:
   for (const auto& file : manifest.files) known.insert(file.name);
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (known.contains(name)) continue;
+    if (known.contains(name) || name == archive::lock_name) continue;
     if (!entry.is_regular_file()) {
       base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which takes files only",
                  entry.path().string());

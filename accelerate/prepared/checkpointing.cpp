@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/checkpointing.hpp"
 
-#include <nlohmann/json.hpp>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
 #include <system_error>
 
 #include "accelerate/archive/folder.hpp"
@@ -49,13 +52,13 @@ void check_whole(const fs::path& folder, bool verify) {
   base::fail(ErrorKind::data, {}, "load_state", "{} is not whole: {}{}", folder.string(), *wrong, remedy);
 }
 
-std::string to_text(const LoadedState& state) {
-  return nlohmann::json{{"path", state.path.string()}, {"passed_over", state.passed_over}}.dump();
-}
-
-LoadedState from_text(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  return {.path = json["path"].get<std::string>(), .passed_over = json["passed_over"].get<std::vector<std::string>>()};
+// Of all that is wrong what the first rank says.
+std::string what_is_wrong_anywhere(const comm::Group& group, const std::string& here) {
+  if (group.size() == 1) return here;
+  for (std::string& one : group.all_gather_bytes(here)) {
+    if (!one.empty()) return std::move(one);
+  }
+  return {};
 }
 
 }  // namespace
@@ -111,44 +114,95 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   return place;
 }
 
-LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& options) const {
+// Of those who read the same disk one looks: rank 0, or the first rank of each machine.
+bool Checkpointing::looks() const {
+  const comm::Group& group = shared_->group;
+  if (group.size() == 1) return true;
+  if (!project_.save_on_each_node) return group.rank() == 0;
+  const auto hosts = group.all_gather_bytes(base::host_name());
+  return std::find(hosts.begin(), hosts.end(), base::host_name()) - hosts.begin() == group.rank();
+}
+
+LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& options, bool looks) const {
+  const comm::Group& group = shared_->group;
+  std::string all;
+  together(group, "load_state", [&] {
+    if (group.rank() != 0) return;
+    for (const fs::path& folder : archive::numbered_checkpoints(parent)) all += folder.filename().string() + "\n";
+  });
+  if (group.size() > 1) all = group.broadcast_bytes(all);
   LoadedState chosen;
-  std::error_code error;
+  std::istringstream names(all);
+  for (std::string name; std::getline(names, name);) {
+    const auto wrong =
+        what_is_wrong_anywhere(group, looks ? archive::what_is_wrong(parent / name, options.verify).value_or("") : "");
+    if (wrong.empty()) {
+      chosen.path = parent / name;
+      break;
+    }
+    chosen.passed_over.push_back(fmt::format("{}: {}", name, wrong));
+  }
+  if (chosen.path.empty() && options.if_any && chosen.passed_over.empty()) return chosen;
+  if (chosen.path.empty()) {
+    base::fail(
+        ErrorKind::io, shared_->place, "load_state", "there is no whole checkpoint in {} ({})", parent.string(),
+        chosen.passed_over.empty() ? "no folder checkpoint_N" : fmt::format("{}", fmt::join(chosen.passed_over, "; ")));
+  }
+  if (group.rank() != 0) return chosen;
+  for (const std::string& passed : chosen.passed_over) {
+    base::log(base::LogLevel::warning, shared_->place, "load_state: passed over {}", passed);
+  }
+  return chosen;
+}
+
+LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& options) const {
+  const bool looks = this->looks();
+  fs::path parent = folder;
+  bool by_name = false;
   together(shared_->group, "load_state", [&] {
-    if (shared_->group.rank() != 0) return;
-    if (!folder.empty() && !fs::is_directory(folder, error)) {
+    if (folder.empty()) parent = checkpoints_folder("load_state");
+    if (!looks || folder.empty()) return;
+    const fs::path place = folder.has_filename() ? folder : folder.parent_path();
+    archive::recover(place);
+    std::error_code error;
+    if (!fs::is_directory(place, error) && !options.if_any) {
       base::fail(ErrorKind::io, shared_->place, "load_state", "{} is no folder", folder.string());
     }
-    if (!folder.empty() && is_checkpoint(folder)) {
-      check_whole(folder, options.verify);
-      chosen.path = folder;
-      return;
-    }
-    const fs::path parent = folder.empty() ? checkpoints_folder("load_state") : folder;
-    auto newest = archive::newest_whole(parent, "load_state", options.verify);
-    for (const std::string& passed : newest.passed_over) {
-      base::log(base::LogLevel::warning, shared_->place, "load_state: passed over {}", passed);
-    }
-    chosen = {.path = newest.folder, .passed_over = std::move(newest.passed_over)};
+    by_name = is_checkpoint(place);
+    if (by_name) check_whole(place, options.verify);
   });
-  return shared_->group.size() == 1 ? chosen : from_text(shared_->group.broadcast_bytes(to_text(chosen)));
+  if (shared_->group.size() > 1) {
+    by_name = shared_->group.broadcast_bytes(by_name ? "1" : "0") == "1";
+    parent = shared_->group.broadcast_bytes(parent.string());
+  }
+  if (by_name) return {.path = parent};
+  return newest(parent, options, looks);
 }
 
 LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions& options) {
   saver_.wait();
   LoadedState loaded = choose(folder, options);
-  checkpoint::Read read;
+  if (loaded.path.empty()) return loaded;
+  Fit fit;
   together(shared_->group, "load_state", [&] {
-    read = checkpoint::read(loaded.path, shared_->group.rank(), shared_->device.type(), "load_state");
-    check_content(*shared_, customs_, read, options);
+    auto read = checkpoint::read(loaded.path, shared_->group.rank(), shared_->device.type(), "load_state");
+    fit = fit_content(*shared_, customs_, std::move(read), options);
     for (const StateHook& hook : *load_hooks_) hook(loaded.path);
   });
-  together(shared_->group, "load_state", [&] { apply_content(*shared_, customs_, read); });
-  python_random_ = read.content.random.python;
-  numpy_random_ = read.content.random.numpy;
-  loaded.step = read.content.step;
-  loaded.epoch = read.content.epoch;
-  loaded.world_size = read.manifest ? read.manifest->world_size : 0;
+  Places places(*shared_);
+  try {
+    together(shared_->group, "load_state", [&] { places.load(fit.read.content); });
+  } catch (...) {
+    places.undo();
+    throw;
+  }
+  together(shared_->group, "load_state", [&] { apply_content(*shared_, customs_, fit); });
+  const checkpoint::Content& content = fit.read.content;
+  python_random_ = content.random.python;
+  numpy_random_ = content.random.numpy;
+  loaded.step = content.step;
+  loaded.epoch = content.epoch;
+  loaded.world_size = fit.read.manifest ? fit.read.manifest->world_size : 0;
   return loaded;
 }
 

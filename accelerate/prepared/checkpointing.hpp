@@ -31,6 +31,9 @@ struct LoadOptions {
   /// Models have exactly the tensors of the checkpoint. Off: what is on one side only stays as it is; shapes are equal
   /// all the same.
   bool strict = true;
+  /// Where there is no checkpoint yet nothing is loaded, and LoadedState::path is empty: for programs that are started
+  /// again and again. Checkpoints of which none is whole are an Error all the same.
+  bool if_any = false;
 };
 
 /// What load_state() found.
@@ -96,7 +99,10 @@ class Checkpointing {
   static HookHandle add(const Hooks& hooks, StateHook hook);
   [[nodiscard]] std::filesystem::path numbered_folder() const;
   [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
-  /// The folder to load, chosen by rank 0 for all.
+  [[nodiscard]] bool looks() const;
+  /// The highest numbered one that is whole for all who look. Collective.
+  [[nodiscard]] LoadedState newest(const std::filesystem::path& parent, const LoadOptions& options, bool looks) const;
+  /// The folder to load, the same on all ranks.
   [[nodiscard]] LoadedState choose(const std::filesystem::path& folder, const LoadOptions& options) const;
   void on_main(const std::function<void()>& write, std::string_view operation) const;
 

@@ -2,23 +2,52 @@
 // Private: the registry's objects as a checkpoint's content, and back.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "accelerate/checkpoint/read.hpp"
 #include "accelerate/prepared/checkpointing.hpp"
 #include "accelerate/prepared/custom_state.hpp"
 #include "accelerate/prepared/shared.hpp"
+#include "accelerate/prepared/weight_match.hpp"
 
 namespace accelerate::prepared {
 
 /// Waits for the device where states depend on flags of it. Tensors are not copied.
 [[nodiscard]] checkpoint::Content content_of(Shared& shared, const std::vector<CustomObject>& customs);
 
+/// "model.0/first.weight"
+[[nodiscard]] std::string name_in(const ModelCore& model, const std::string& name);
+
+/// What was read, and where it goes.
+struct Fit {
+  checkpoint::Read read{};
+  std::vector<WeightMatch> models{};  ///< by the models' index
+};
+
 /// Throws Error: usage where what is prepared is not what was saved, data where tensors differ in name or shape.
 /// Nothing is changed.
-void check_content(Shared& shared, const std::vector<CustomObject>& customs, const checkpoint::Read& read,
-                   const LoadOptions& options);
-/// Puts everything where its owner is. To be called when check_content() passed on all ranks.
-void apply_content(Shared& shared, const std::vector<CustomObject>& customs, const checkpoint::Read& read);
+[[nodiscard]] Fit fit_content(Shared& shared, const std::vector<CustomObject>& customs, checkpoint::Read read,
+                              const LoadOptions& options);
+
+/// Where loaders and schedules stand. They know themselves what they take, so they come first, and can be undone.
+class Places {
+ public:
+  /// Remembers where they stand now.
+  explicit Places(Shared& shared);
+  /// Throws what they throw.
+  void load(const checkpoint::Content& content);
+  void undo();
+
+ private:
+  Shared& shared_;
+  std::vector<std::optional<state::LoaderState>> loaders_{};
+  std::vector<std::optional<state::SchedulerState>> schedulers_{};
+};
+
+/// Puts everything else where its owner is, registered objects first. To be called when fit_content() and
+/// Places::load() passed on all ranks.
+void apply_content(Shared& shared, const std::vector<CustomObject>& customs, const Fit& fit);
 
 }  // namespace accelerate::prepared

@@ -151,6 +151,149 @@ TEST_CASE("an optimizer of another type is refused by the state that it does not
         }).ends_with("load_state: the state of parameter 0 has 'step', SGD keeps momentum_buffer"));
 }
 
+TEST_CASE("a schedule or data that do not take what was saved are refused, and nothing is changed") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  const auto samples = [](int64_t count) {
+    return accelerate::data::from_tensors(torch::ones({count, 2}), torch::arange(count), {.batch_size = 2});
+  };
+  {
+    Accelerator accelerator({.cpu = true});
+    auto [model, loader] = accelerator.prepare(linear(1), samples(8));
+    for ([[maybe_unused]] auto& batch : loader) {
+      accelerator.save_state(place);
+      break;
+    }
+  }
+  Accelerator accelerator({.cpu = true});
+  auto net = linear(2);
+  auto [model, loader] = accelerator.prepare(net, samples(10));
+  CHECK(refusal([&] { accelerator.load_state(place); }).find("the state is of an epoch of 8 samples") !=
+        std::string::npos);
+  CHECK(net->weight[0][0].item<double>() == 2);
+  CHECK(loader.state().consumed == 0);
+  int64_t batches = 0;
+  for ([[maybe_unused]] auto& batch : loader) ++batches;
+  CHECK(batches == 5);
+}
+
+TEST_CASE("float32 weights go through a job of bfloat16 weights with masters and come back to the last bit") {
+  const SharedFolder folder;
+  const double value = 1.0009765625;  // not a bfloat16
+  {
+    Accelerator accelerator({.cpu = true});
+    auto model = accelerator.prepare(linear(value));
+    accelerator.save_state(folder.path / "float");
+  }
+  {
+    Accelerator accelerator({.cpu = true, .precision_policy = accelerate::precision::pure_bf16()});
+    auto model = accelerator.prepare(linear(0));
+    accelerator.load_state(folder.path / "float");
+    CHECK((model->weight.scalar_type() == torch::kBFloat16));
+    CHECK(model->weight[0][0].item<double>() == 1);
+    accelerator.save_state(folder.path / "bfloat");
+  }
+  Accelerator accelerator({.cpu = true});
+  auto net = linear(0);
+  auto model = accelerator.prepare(net);
+  accelerator.load_state(folder.path / "bfloat");
+  CHECK(net->weight[0][0].item<double>() == value);
+}
+
+TEST_CASE("of tied weights a file of Python's has one: it is all of them") {
+  const SharedFolder folder;
+  struct Shares : torch::nn::Module {
+    Shares() {
+      register_module("first", first);
+      register_module("last", first);
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return first(first(x)); }
+    torch::nn::Linear first{2, 2};
+  };
+  Accelerator accelerator({.cpu = true});
+  auto model = accelerator.prepare(std::make_shared<Shares>());
+  const auto file = [&](const std::vector<std::string>& names) {
+    accelerate::prepared::TensorDict dict;
+    for (const auto& name : names) {
+      dict.insert(name, name.ends_with("bias") ? torch::full({2}, 4.0F) : torch::full({2, 2}, 3.0F));
+    }
+    accelerator.save(dict, folder.path / "one.safetensors");
+    return folder.path / "one.safetensors";
+  };
+  CHECK(accelerator.load_model(model, file({"last.weight", "last.bias"})) == accelerate::LoadedModel{});
+  CHECK(model->first->weight.equal(torch::full({2, 2}, 3.0F)));
+  CHECK(refusal([&] {
+          accelerator.load_model(model, file({"last.weight"}));
+        }).find("not saved: first.bias, last.bias") != std::string::npos);
+}
+
+TEST_CASE("an optimizer of another type is refused by its options, too, where it has no state yet") {
+  const SharedFolder folder;
+  auto net = linear(1);
+  const auto saved_by = [&](auto stock) {
+    Accelerator accelerator({.cpu = true});
+    auto handles = accelerator.prepare(net, stock);
+    accelerator.save_state(folder.path / "c");
+  };
+  const auto told = [&] {
+    Accelerator accelerator({.cpu = true});
+    auto handles = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 0.1));
+    return refusal([&] { accelerator.load_state(folder.path / "c"); });
+  };
+  saved_by(torch::optim::SGD(net->parameters(), 0.1));
+  CHECK(
+      told().ends_with("load_state: group 0 of the saved optimizer has no option betas, which Adam has; it is of "
+                       "another type"));
+  saved_by(torch::optim::AdamW(net->parameters(), 0.1));
+  CHECK(told().ends_with("option decoupled_weight_decay of group 0 is True, LibTorch's Adam knows only False"));
+  saved_by(torch::optim::Adam(net->parameters(), 0.1));
+  CHECK(told().empty());
+}
+
+TEST_CASE("a program that is started again and again loads what there is, if there is any; torn ones are said") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto net = linear(1);
+  auto model = accelerator.prepare(net);
+  CHECK(accelerator.load_state({}, {.if_any = true}).path.empty());
+  CHECK(accelerator.load_state(folder.path / "nowhere", {.if_any = true}).path.empty());
+  accelerator.save_state();
+  CHECK(accelerator.load_state({}, {.if_any = true}).path == folder.path / "checkpoints" / "checkpoint_0");
+  fs::remove(folder.path / "checkpoints" / "checkpoint_0" / "model.safetensors");
+  CHECK(refusal([&] {
+          accelerator.load_state({}, {.if_any = true});
+        }).ends_with("(checkpoint_0: model.safetensors is missing)"));
+}
+
+TEST_CASE("nothing prepared, and a manifest of a newer version, are said") {
+  const SharedFolder folder;
+  {
+    Accelerator accelerator(in(folder.path));
+    auto model = accelerator.prepare(linear(1));
+    accelerator.save_state();
+    accelerator.save_state();
+  }
+  Accelerator accelerator(in(folder.path));
+  CHECK(refusal([&] { accelerator.load_state(); })
+            .ends_with("the checkpoint has 1 models, 0 are prepared here; prepare what was prepared when it was saved, "
+                       "in that order"));
+  auto model = accelerator.prepare(linear(2));
+  const auto newer = folder.path / "checkpoints" / "checkpoint_1" / "manifest.json";
+  std::string text;
+  {
+    std::ifstream file(newer);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
+  std::ofstream(newer) << text;
+  const auto loaded = accelerator.load_state();
+  CHECK(loaded.path == folder.path / "checkpoints" / "checkpoint_0");
+  REQUIRE(loaded.passed_over.size() == 1);
+  CHECK(
+      loaded.passed_over[0].ends_with("the manifest is of version 2, versions up to 1 are read; use a newer version of "
+                                      "this library"));
+}
+
 TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tensors, shared ones") {
   const SharedFolder folder;
   auto net = linear(1);

@@ -60,15 +60,18 @@ TEST_CASE(
         told + "the manifest lists the file 'model.safetensors' twice");
   CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"m\"") ==
         told + "the manifest uses the file 'model.safetensors', which it does not list");
-  CHECK(refusal("\"bytes\": 1000", "\"bytes\": -1") == told + "files[0].bytes is -1, expected an integer from 0");
-  CHECK(refusal("\"bytes\": 1000", "\"bytes\": \"x\"") == told + "files[0].bytes is \"x\", expected an integer from 0");
+  CHECK(refusal("\"bytes\": 1000", "\"bytes\": -1") == told + "'bytes' of files[0] is -1, expected an integer from 0");
+  CHECK(refusal("\"bytes\": 1000", "\"bytes\": \"x\"") ==
+        told + "'bytes' of files[0] is a text, expected an integer from 0");
   CHECK(refusal("\"epoch\"", "\"epochs\"") == told + "the manifest lacks 'epoch'");
-  CHECK(refusal("\"kind\": \"model\"", "\"kind\": 3") == told + "parts[0].kind is 3, expected a text");
+  CHECK(refusal("\"kind\": \"model\"", "\"kind\": 3") == told + "'kind' of parts[0] is an integer, expected a text");
   CHECK(refusal("\"end\": 128", "\"end\": 128, \"begin\": 129") ==
         told + "the manifest has elements 129 to 128 of 'model.0/first.weight'");
   CHECK(refusal("{", "").starts_with(told + "the manifest is no JSON: "));
   CHECK_THROWS_WITH(static_cast<void>(read_manifest("[]", origin)),
-                    "load_state: manifest.json: the manifest is array, expected an object");
+                    "load_state: manifest.json: the manifest is a list, expected a dict");
+  CHECK(refusal("\"kind\": \"model\"", "\"kind\": " + std::string(50, '[') + std::string(50, ']')) ==
+        told + "the manifest is nested more than 20 deep");
 }
 
 TEST_CASE("a bit that flipped anywhere in a manifest is noticed, or changes nothing") {

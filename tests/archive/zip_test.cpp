@@ -106,6 +106,10 @@ TEST_CASE("directories that lie are refused: compressed, encrypted, outside, ove
   CHECK(refusal(changed(file, first + 8, uint16_t{1})) == "load: f: the member 'top/data.pkl' is encrypted");
   CHECK(refusal(changed(file, first + 10, uint16_t{8})) ==
         "load: f: the member 'top/data.pkl' is compressed; torch.save stores members as they are");
+  const auto is_first = [](std::string_view name) { return name == "top/data.pkl"; };
+  const auto others = read_zip(changed(file, first + 10, uint16_t{8}), origin, is_first);
+  REQUIRE(others.size() == 1);
+  CHECK(others[0].name == "top/data/0");
   CHECK(refusal(changed(file, second + 42, uint32_t{0})) ==
         "load: f: the directory and the header at byte 0 call a member differently");
   CHECK(refusal(changed(file, second + 42, uint32_t{7})) == "load: f: the member 'top/data/0' has no header at byte 7");

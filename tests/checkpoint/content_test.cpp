@@ -67,7 +67,7 @@ TEST_CASE("what is saved is read: every kind of part, tied weights, strange shap
   const auto content = small_content();
   save(folder.path / "c", content);
   check_same(load(folder.path / "c"), content);
-  CHECK_FALSE(checkpoint::verify(folder.path / "c"));
+  CHECK_FALSE(accelerate::archive::what_is_wrong(folder.path / "c", true));
   const auto tied = load(folder.path / "c").models[0];
   CHECK(tied[0].second.const_data_ptr() == tied[1].second.const_data_ptr());
 }
@@ -102,6 +102,90 @@ TEST_CASE("what is written beside the training is what was there when it was ask
   }
 }
 
+TEST_CASE("memory of a copy that is used again is no two tensors' at a time, tied ones in it or not") {
+  const SharedFolder folder;
+  auto content = small_content();
+  content.optimizers[0].tensors[1][1].second.fill_(5);  // as large as the tied weights
+  checkpoint::Saver saver({});
+  for (int i = 0; i < 2; ++i) {
+    saver.save(content, {.place = folder.path / "c", .options = {.async = true, .durable = false}});
+    saver.wait();
+    check_same(load(folder.path / "c"), content);
+  }
+}
+
+TEST_CASE("a program that goes to another folder while it saves does not take the checkpoint there") {
+  const SharedFolder folder;
+  const auto before = fs::current_path();
+  fs::current_path(folder.path);
+  checkpoint::Saver saver({});
+  saver.save(small_content(), {.place = "c", .options = {.async = true, .durable = false}});
+  fs::current_path(before);
+  saver.wait();
+  CHECK_FALSE(accelerate::archive::what_is_wrong(folder.path / "c", true));
+}
+
+TEST_CASE("of two jobs that save to one folder the second is told, and the first goes on") {
+  const SharedFolder folder;
+  checkpoint::Saver first({}), second({});
+  std::string told;
+  const auto of_second = [&](const fs::path& making) {
+    try {
+      second.save(small_content(2), {.place = folder.path / "c"});
+    } catch (const accelerate::Error& error) {
+      told = error.what();
+    }
+    CHECK(told == "save_state: " + (folder.path / "c").string() + " is being saved to by another process (" +
+                      making.string() + " is in the making)");
+  };
+  first.save(small_content(), {.place = folder.path / "c", .options = {.durable = false}, .hook = of_second});
+  check_same(load(folder.path / "c"), small_content());
+  CHECK_NOTHROW(second.save(small_content(), {.place = folder.path / "c", .options = {.durable = false}}));
+}
+
+TEST_CASE("a folder that vanishes while it is written is an Error, and the checkpoint before stays") {
+  const SharedFolder folder;
+  checkpoint::Saver saver({});
+  save(folder.path / "c", small_content());
+  for (const bool async : {false, true}) {
+    CHECK_THROWS_WITH(
+        [&] {
+          saver.save(small_content(2), {.place = folder.path / "c",
+                                        .options = {.async = async, .durable = false},
+                                        .hook = [](const fs::path& making) { accelerate::base::remove_tree(making); }});
+          saver.wait();
+        }(),
+        doctest::Contains("model.safetensors cannot be made: No such file or directory"));
+    check_same(load(folder.path / "c"), small_content());
+  }
+}
+
+TEST_CASE("a rank that ends before it has written its part is noticed at once and named, not after the timeout") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  std::vector<std::string> told(2);
+  accelerate::comm::run_threads(
+      2,
+      [&](const accelerate::comm::Group& group) {
+        checkpoint::Saver saver(group);
+        // Nothing can be said in its name, as by one that was killed.
+        const auto silence = [&](const fs::path& making) {
+          if (group.rank() == 1) fs::create_directory(making / ".part_1.saving");
+        };
+        saver.save(small_content(), {.place = place, .options = {.async = true}, .hook = silence});
+        try {
+          saver.wait();
+        } catch (const accelerate::Error& error) {
+          told[static_cast<size_t>(group.rank())] = error.what();
+        }
+      },
+      std::chrono::hours(1));
+  CHECK(told[0].ends_with("save_state: rank 1 of those that write to " + place.string() +
+                          " ended before it had written its part"));
+  CHECK(told[1].find("/.part_1.saving is in the making)") != std::string::npos);
+  CHECK(fs::is_empty(folder.path));
+}
+
 TEST_CASE("an error beside the training comes out of the next wait, once, and leaves nothing") {
   const SharedFolder folder;
   checkpoint::Saver saver({});
@@ -120,9 +204,9 @@ TEST_CASE("files of hooks belong to the checkpoint, folders do not") {
     saver.save(small_content(), {.place = folder.path / "c", .options = {.durable = false}, .hook = hook});
   };
   save_with([](const fs::path& making) { std::ofstream(making / "notes.txt") << "by a hook"; });
-  CHECK_FALSE(checkpoint::verify(folder.path / "c"));
+  CHECK_FALSE(accelerate::archive::what_is_wrong(folder.path / "c", true));
   std::ofstream(folder.path / "c" / "notes.txt") << "by A hook";
-  CHECK(checkpoint::verify(folder.path / "c")->starts_with("notes.txt has checksum "));
+  CHECK(accelerate::archive::what_is_wrong(folder.path / "c", true)->starts_with("notes.txt has checksum "));
   CHECK_THROWS_WITH(save_with([](const fs::path& making) { fs::create_directory(making / "sub"); }),
                     doctest::Contains("/sub in the checkpoint, which takes files only"));
   CHECK(fs::exists(folder.path / "c" / "notes.txt"));

@@ -32,6 +32,7 @@ def operations_wait(operation):
 
 
 UPLOAD = "accelerate/device/upload.cpp"
+DOWNLOAD = "accelerate/device/download.cpp"
 
 # What is taken out; the file; the code and what stands there instead; the test file that should notice.
 COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
@@ -154,6 +155,17 @@ MUTANTS = OF_OPERATIONS + [
      instead("!owed_.empty()", "false"), "loss_scaling"),
     ("the flag goes to the fused kernel on the device", "accelerate/prepared/optimizer.cpp",
      instead("!skip.is_cpu()", "false"), "loss_scaling"),
+    ("a download waits for what was done to its sources before", DOWNLOAD, out("ready.block(stream);"), "checkpoint"),
+    ("what is done to them next waits for the download", DOWNLOAD,
+     out("lane.copied.block(c10::impl::VirtualGuardImpl(lane.device.type()).getStream(lane.device));"), "checkpoint"),
+    ("a stream that did not make them is recorded", DOWNLOAD, out("source.record_stream(lane.stream);"), "checkpoint"),
+    ("the host waits for a download where it reads it", DOWNLOAD, ("lane.copied.synchronize();", "if (!MUTANT) lane.copied.synchronize();"),
+     "checkpoint"),
+    ("and nowhere else", DOWNLOAD, ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "checkpoint"),
+    ("what is saved at once is copied in the order of the current stream", "accelerate/checkpoint/save.cpp",
+     instead("making.part.accelerator == c10::DeviceType::CPU", "true"), "checkpoint"),
+    ("an optimizer's old state goes before the new one comes", "accelerate/optim/optimizer_load.cpp",
+     out("optimizer_.state().clear();"), "checkpoint"),
 ]
 
 

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/checkpoint/members.hpp"
+#include "accelerate/archive/members.hpp"
 
 #include <utility>
 
-namespace accelerate::checkpoint {
-
-using archive::PickleItems;
-using archive::PickleValue;
+namespace accelerate::archive {
 
 std::optional<double> number_in(const PickleValue& value) {
   if (const auto* number = value.as<double>()) return *number;
@@ -15,15 +12,15 @@ std::optional<double> number_in(const PickleValue& value) {
 }
 
 const PickleItems* items_in(const PickleValue& value) {
-  if (const auto* list = value.as<archive::PickleList>()) return list->items.get();
-  if (const auto* tuple = value.as<archive::PickleTuple>()) return tuple->items.get();
+  if (const auto* list = value.as<PickleList>()) return list->items.get();
+  if (const auto* tuple = value.as<PickleTuple>()) return tuple->items.get();
   return nullptr;
 }
 
 std::optional<std::string> bytes_in(const PickleValue& value) {
-  if (const auto* bytes = value.as<archive::PickleBytes>()) return bytes->bytes;
-  const auto* object = value.as<archive::PickleObject>();
-  if (object == nullptr || object->parts->global != archive::PickleGlobal{"_codecs", "encode"} ||
+  if (const auto* bytes = value.as<PickleBytes>()) return bytes->bytes;
+  const auto* object = value.as<PickleObject>();
+  if (object == nullptr || object->parts->global != PickleGlobal{"_codecs", "encode"} ||
       object->parts->arguments.empty()) {
     return std::nullopt;
   }
@@ -44,13 +41,13 @@ std::optional<std::string> bytes_in(const PickleValue& value) {
   return bytes;
 }
 
-Members::Members(const PickleValue& dict, std::string where, const archive::Origin& origin)
+Members::Members(const PickleValue& dict, std::string where, const Origin& origin)
     : dict_(dict), where_(std::move(where)), origin_(origin) {
-  if (archive::entries_of(dict) == nullptr) origin.broken("{} is {}, expected a dict", where_, dict.kind());
+  if (entries_of(dict) == nullptr) origin.broken("{} is {}, expected a dict", where_, dict.kind());
 }
 
 const PickleValue& Members::value(std::string_view key) const {
-  const PickleValue* found = archive::find(dict_, key);
+  const PickleValue* found = find(dict_, key);
   if (found == nullptr) origin_.broken("{} lacks '{}'", where_, key);
   return *found;
 }
@@ -59,6 +56,23 @@ int64_t Members::integer(std::string_view key) const {
   const auto* number = value(key).as<int64_t>();
   if (number == nullptr) wrong(key, value(key), "an integer");
   return *number;
+}
+
+uint64_t Members::natural(std::string_view key) const {
+  const auto* number = value(key).as<int64_t>();
+  if (number == nullptr) wrong(key, value(key), "an integer from 0");
+  if (*number < 0) origin_.broken("'{}' of {} is {}, expected an integer from 0", key, where_, *number);
+  return static_cast<uint64_t>(*number);
+}
+
+std::vector<uint64_t> Members::naturals(std::string_view key) const {
+  std::vector<uint64_t> list;
+  for (const PickleValue& item : items(key)) {
+    const auto* number = item.as<int64_t>();
+    if (number == nullptr || *number < 0) wrong(key, value(key), "a list of integers from 0");
+    list.push_back(static_cast<uint64_t>(*number));
+  }
+  return list;
 }
 
 double Members::number(std::string_view key) const {
@@ -101,4 +115,4 @@ void Members::wrong(std::string_view key, const PickleValue& value, std::string_
   origin_.broken("'{}' of {} is {}, expected {}", key, where_, value.kind(), expected);
 }
 
-}  // namespace accelerate::checkpoint
+}  // namespace accelerate::archive

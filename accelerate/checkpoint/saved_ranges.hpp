@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: tensors of a checkpoint by their names in its manifest, put together from the ranges that its files hold.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "accelerate/archive/manifest.hpp"
+#include "accelerate/base/error.hpp"
+#include "accelerate/checkpoint/tensors.hpp"
+
+namespace accelerate::checkpoint {
+
+class SavedRanges {
+ public:
+  /// manifest   outlives it
+  SavedRanges(std::filesystem::path folder, const archive::Manifest& manifest, std::string_view operation);
+
+  /// Those that begin so, in the order of the manifest: "model.0/".
+  [[nodiscard]] std::vector<std::string> names(std::string_view prefix) const;
+
+  /// The whole tensor in its shape. It lies in the mapped file where one range is all of it.
+  ///
+  /// Throws Error: io for a file that is missing, data for elements that no file holds, for ranges that are not what
+  /// their file has, and for a name that is not in the manifest.
+  [[nodiscard]] at::Tensor whole(const std::string& name);
+  /// Elements begin to end of it, in row-major order: what other ranges hold is not touched. Where ranges overlap the
+  /// first one counts.
+  [[nodiscard]] at::Tensor elements(const std::string& name, int64_t begin, int64_t end);
+
+ private:
+  using Range = archive::ManifestRange;
+
+  [[nodiscard]] const std::vector<const Range*>& ranges_of(const std::string& name) const;
+  /// The elements of a range, as its file has them.
+  [[nodiscard]] at::Tensor part(const Range& range);
+  [[nodiscard]] const std::unordered_map<std::string, at::Tensor>& file(const std::string& name);
+  [[nodiscard]] int64_t elements_of(const Range& range) const;
+  template <typename... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const;
+
+  std::filesystem::path folder_;
+  std::string operation_;
+  std::vector<std::string> order_;
+  std::unordered_map<std::string, std::vector<const Range*>> ranges_;  // by their first element
+  std::map<std::string, std::unordered_map<std::string, at::Tensor>> files_;
+};
+
+}  // namespace accelerate::checkpoint

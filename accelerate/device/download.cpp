@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/download.hpp"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace accelerate::device {
+
+Download::Lane::Lane(c10::Device on)
+    : device(on),
+      stream(c10::impl::VirtualGuardImpl(on.type()).getStreamFromGlobalPool(on)),
+      ready(on.type()),
+      copied(on.type()) {
+  ready.record(c10::impl::VirtualGuardImpl(on.type()).getStream(on));
+  ready.block(stream);
+}
+
+Download::Lane& Download::lane_of(c10::Device device) {
+  for (Lane& lane : lanes_) {
+    if (lane.device == device) return lane;
+  }
+  return lanes_.emplace_back(device);
+}
+
+void Download::begin(const at::Tensor& target, const at::Tensor& source) {
+  Lane& lane = lane_of(source.device());
+  const c10::StreamGuard guard(lane.stream);
+  target.copy_(source, /*non_blocking=*/true);
+  source.record_stream(lane.stream);  // its memory may be of a stream that is not the current one
+}
+
+void Download::finish() {
+  for (Lane& lane : lanes_) {
+    lane.copied.record(lane.stream);
+    lane.copied.block(c10::impl::VirtualGuardImpl(lane.device.type()).getStream(lane.device));
+  }
+}
+
+void Download::arrive() {
+  for (Lane& lane : lanes_) lane.copied.synchronize();
+}
+
+}  // namespace accelerate::device

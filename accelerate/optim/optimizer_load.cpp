@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty_like.h>
+#include <c10/util/StringUtil.h>
+#include <torch/serialize/input-archive.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <sstream>
+#include <tuple>
+#include <typeinfo>
+
+#include "accelerate/optim/optimizer_fields.hpp"
+#include "accelerate/optim/optimizer_state.hpp"
+
+namespace accelerate::optim {
+namespace {
+
+using state::OptimizerState;
+using state::OptionValue;
+
+std::optional<double> as_number(const OptionValue& value) {
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
+  return std::nullopt;
+}
+
+// Each takes a value where it is of the right type.
+bool assign(double& option, const OptionValue& value) {
+  const auto number = as_number(value);
+  if (number) option = *number;
+  return number.has_value();
+}
+bool assign(bool& option, const OptionValue& value) {
+  const auto* flag = std::get_if<bool>(&value);
+  if (flag != nullptr) option = *flag;
+  return flag != nullptr;
+}
+bool assign(std::tuple<double, double>& option, const OptionValue& value) {
+  const auto* pair = std::get_if<std::pair<double, double>>(&value);
+  if (pair != nullptr) option = *pair;
+  return pair != nullptr;
+}
+
+std::string shown(const OptionValue& value) {
+  struct Show {
+    std::string operator()(std::monostate) const { return "None"; }
+    std::string operator()(bool flag) const { return flag ? "True" : "False"; }
+    std::string operator()(const std::pair<double, double>& pair) const {
+      return fmt::format("({}, {})", pair.first, pair.second);
+    }
+    std::string operator()(int64_t number) const { return fmt::to_string(number); }
+    std::string operator()(double number) const { return fmt::to_string(number); }
+  };
+  return std::visit(Show{}, value);
+}
+
+std::string shape(const at::Tensor& tensor) { return fmt::format("[{}]", c10::Join(", ", tensor.sizes())); }
+
+class Loader {
+ public:
+  Loader(torch::optim::Optimizer& optimizer, const OptimizerState& saved, const StateDtype& dtype, const Place& place)
+      : optimizer_(optimizer), saved_(saved), dtype_(dtype), place_(place) {
+    check_groups();
+    for (auto& group : optimizer.param_groups()) {
+      parameters_.insert(parameters_.end(), group.params().begin(), group.params().end());
+    }
+  }
+
+  /// Throws where the saved state is not this optimizer's; nothing is changed.
+  template <typename Fields>
+  void check() {
+    if (!saved_.own.empty()) {
+      fail("the saved state was written by an optimizer of another type than {}", Fields::name);
+    }
+    looking_ = true;
+    each_state([&](int64_t number, const at::Tensor& parameter, const auto& tensors) {
+      std::ignore = new_state<Fields>(number, parameter, tensors);
+    });
+    looking_ = false;
+    for (size_t g = 0; g < saved_.groups.size(); ++g) std::ignore = new_options<Fields>(g);
+  }
+
+  template <typename Fields>
+  void load() {
+    check<Fields>();
+    for (size_t g = 0; g < saved_.groups.size(); ++g) {
+      optimizer_.param_groups()[g].set_options(new_options<Fields>(g));
+    }
+    optimizer_.state().clear();  // first: no device holds both
+    each_state([&](int64_t number, const at::Tensor& parameter, const auto& tensors) {
+      optimizer_.state()[parameter.unsafeGetTensorImpl()] = new_state<Fields>(number, parameter, tensors);
+    });
+  }
+
+  void check_by_itself() const {
+    if (!saved_.own.empty() || saved_.tensors.empty()) return;
+    fail("the saved state is of a stock optimizer, this one is a {}", c10::demangle(typeid(optimizer_).name()));
+  }
+  void load_by_itself() {
+    check_by_itself();
+    if (saved_.own.empty()) return load_rates();
+    std::istringstream bytes(saved_.own);
+    torch::serialize::InputArchive archive;
+    archive.load_from(bytes);
+    optimizer_.load(archive);
+  }
+
+ private:
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    base::fail(ErrorKind::data, place_, "load_state", format, std::forward<Args>(args)...);
+  }
+
+  void check_groups() const {
+    const auto& groups = optimizer_.param_groups();
+    if (saved_.groups.size() != groups.size()) {
+      fail("the saved optimizer has {} parameter groups, this one has {}", saved_.groups.size(), groups.size());
+    }
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (saved_.groups[g].parameters.size() != groups[g].params().size()) {
+        fail("parameter group {} of the saved optimizer has {} parameters, this one has {}", g,
+             saved_.groups[g].parameters.size(), groups[g].params().size());
+      }
+    }
+  }
+
+  template <typename Each>
+  void each_state(const Each& each) const {
+    for (const auto& [number, tensors] : saved_.tensors) {
+      if (tensors.empty()) continue;
+      if (number < 0 || number >= static_cast<int64_t>(parameters_.size())) {
+        fail("there is a state of parameter {}, the optimizer has {} parameters", number, parameters_.size());
+      }
+      each(number, parameters_[static_cast<size_t>(number)], tensors);
+    }
+  }
+
+  template <typename Fields>
+  std::unique_ptr<torch::optim::OptimizerOptions> new_options(size_t g) const {
+    auto options = optimizer_.param_groups()[g].options().clone();
+    const auto fixed = Fields::fixed();
+    for (const auto& [name, value] : saved_.groups[g].options) {
+      bool known = false;
+      Fields::options(static_cast<typename Fields::Options&>(*options), [&](const char* own, auto& option) {
+        if (name != own) return;
+        known = true;
+        if (!assign(option, value))
+          fail("option {} of group {} is {}, which {} does not take", name, g, shown(value), Fields::name);
+      });
+      if (known) continue;
+      for (const auto& [own, only] : fixed) {
+        if (name == own && std::holds_alternative<bool>(only) && value != only) {
+          fail("option {} of group {} is {}, LibTorch's {} knows only {}", name, g, shown(value), Fields::name,
+               shown(only));
+        }
+      }
+    }
+    check_complete<Fields>(*options, g);
+    return options;
+  }
+
+  // Another optimizer's options would leave this one's as they happen to be.
+  template <typename Fields>
+  void check_complete(torch::optim::OptimizerOptions& options, size_t g) const {
+    const auto& saved = saved_.groups[g].options;
+    Fields::options(static_cast<typename Fields::Options&>(options), [&](const char* own, auto&) {
+      if (std::any_of(saved.begin(), saved.end(), [&](const auto& option) { return option.first == own; })) return;
+      fail("group {} of the saved optimizer has no option {}, which {} has; it is of another type", g, own,
+           Fields::name);
+    });
+  }
+
+  template <typename Fields>
+  std::unique_ptr<typename Fields::State> new_state(
+      int64_t number, const at::Tensor& parameter,
+      const std::vector<std::pair<std::string, at::Tensor>>& tensors) const {
+    auto state = std::make_unique<typename Fields::State>();
+    for (const auto& [name, tensor] : tensors) {
+      bool known = false;
+      std::string all;
+      Fields::state(*state, [&](const char* own, auto& field) {
+        all += (all.empty() ? "" : ", ") + std::string(own);
+        if (name != own) return;
+        known = true;
+        take(number, own, parameter, tensor, field);
+      });
+      if (!known) fail("the state of parameter {} has '{}', {} keeps {}", number, name, Fields::name, all);
+    }
+    return state;
+  }
+
+  void take(int64_t number, const char* name, const at::Tensor& parameter, const at::Tensor& saved,
+            at::Tensor& field) const {
+    if (saved.sizes() != parameter.sizes()) {
+      fail("'{}' of parameter {} is {}, the parameter is {}", name, number, shape(saved), shape(parameter));
+    }
+    if (looking_) return;
+    // Laid out as the parameter is: kernels walk both alike.
+    field = at::empty_like(parameter.detach(), parameter.options().dtype(dtype_(parameter)).requires_grad(false));
+    field.copy_(saved);
+  }
+  void take(int64_t number, const char* name, const at::Tensor&, const at::Tensor& saved, int64_t& field) const {
+    if (saved.numel() != 1) fail("'{}' of parameter {} is {}, expected one number", name, number, shape(saved));
+    const double steps = saved.item<double>();
+    if (!(steps >= 0 && steps <= 9e15 && steps == std::floor(steps))) {
+      fail("'{}' of parameter {} is {}, expected a count", name, number, steps);
+    }
+    field = static_cast<int64_t>(steps);
+  }
+
+  void load_rates() const {
+    for (size_t g = 0; g < saved_.groups.size(); ++g) {
+      auto& group = optimizer_.param_groups()[g];
+      for (const auto& [name, value] : saved_.groups[g].options) {
+        const auto rate = as_number(value);
+        if (name == "lr" && rate && group.has_options()) group.options().set_lr(*rate);
+      }
+    }
+  }
+
+  torch::optim::Optimizer& optimizer_;
+  const OptimizerState& saved_;
+  StateDtype dtype_;
+  const Place& place_;
+  std::vector<at::Tensor> parameters_;
+  bool looking_ = false;  // tensors are compared, not copied
+};
+
+}  // namespace
+
+void load_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const StateDtype& dtype,
+                const Place& place) {
+  Loader loader(optimizer, state, dtype, place);
+  const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template load<Fields>(); });
+  if (!stock) loader.load_by_itself();
+}
+
+void check_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const Place& place) {
+  Loader loader(optimizer, state, {}, place);
+  const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template check<Fields>(); });
+  if (!stock) loader.check_by_itself();
+}
+
+}  // namespace accelerate::optim

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// The other way: what was read, compared with what is prepared, and put there.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <unordered_map>
+#include <utility>
+
+#include "accelerate/base/log.hpp"
+#include "accelerate/optim/optimizer_state.hpp"
+#include "accelerate/prepared/content.hpp"
+#include "accelerate/prepared/loader.hpp"
+#include "accelerate/prepared/loss_scaling.hpp"
+#include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/prepared/scheduler.hpp"
+
+namespace accelerate::prepared {
+
+using checkpoint::Content;
+
+namespace {
+
+optim::StateDtype state_dtype(const Shared& shared) {
+  return [&shared](const at::Tensor& parameter) {
+    return shared.masters.has(parameter) ? c10::ScalarType::Float : parameter.scalar_type();
+  };
+}
+
+template <typename Core>
+int64_t count(Shared& shared) {
+  return static_cast<int64_t>(shared.registry.list<Core>().size());
+}
+
+void check_counts(Shared& shared, const std::vector<CustomObject>& customs, const checkpoint::Read& read) {
+  const auto check = [&](std::string_view what, size_t saved, int64_t here) {
+    if (static_cast<int64_t>(saved) == here) return;
+    base::fail(ErrorKind::usage, shared.place, "load_state",
+               "the checkpoint has {} {}, {} {} here; prepare what was prepared when it was saved, in that order",
+               saved, what, here, what == "registered objects" ? "are registered" : "are prepared");
+  };
+  const Content& content = read.content;
+  check("models", content.models.size(), count<ModelCore>(shared));
+  check("optimizers", content.optimizers.size(), count<OptimizerCore>(shared));
+  check("registered objects", content.customs.size(), static_cast<int64_t>(customs.size()));
+  const auto at_most = [&](std::string_view what, size_t saved, int64_t here) {
+    if (static_cast<int64_t>(saved) > here) check(what, saved, here);
+  };
+  at_most("schedulers", content.schedulers.size(), count<SchedulerCore>(shared));
+  at_most("loaders", content.loaders.size(), count<LoaderCore>(shared));
+  if (content.scaler && !shared.scaling) {
+    base::log_once(base::LogLevel::warning, shared.place,
+                   "load_state: the checkpoint has a loss scale, and this job computes without one");
+  }
+}
+
+void check_window(const Shared& shared, const checkpoint::Read& read) {
+  if (!read.content.window) return;
+  const int64_t saved_by = read.manifest ? read.manifest->world_size : 0;
+  if (saved_by == shared.group.size()) {
+    if (read.has_own_part) return;
+    base::fail(ErrorKind::usage, shared.place, "load_state",
+               "the checkpoint was saved within an accumulation window, and this rank's gradients are not in its "
+               "folder; start the ranks on the machines where they were, or load one that was saved where "
+               "sync_gradients() is true");
+  }
+  base::fail(ErrorKind::usage, shared.place, "load_state",
+             "the checkpoint was saved by {} ranks within an accumulation window, whose gradients are each rank's own; "
+             "go on with {} ranks instead of {}, or load one that was saved where sync_gradients() is true",
+             saved_by, saved_by, shared.group.size());
+}
+
+void resume_window(Shared& shared, const Content& content) {
+  const checkpoint::OpenWindow none;
+  const auto& window = content.window ? *content.window : none;
+  shared.window.resume({.step = content.accumulated, .window = window.micro_batches},
+                       WindowCount(static_cast<LossUnit>(window.loss_unit), window.count, window.undivided));
+  for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.drop_gradients();
+  std::unordered_map<std::string_view, const at::Tensor*> gradients;
+  for (const auto& [name, tensor] : window.gradients) gradients.emplace(name, &tensor);
+  for (ModelCore& model : shared.registry.of<ModelCore>()) {
+    if (model.engine() != nullptr) model.engine()->zero_all();
+    for (const auto& [name, parameter] : model.parameters()) {
+      const auto found = gradients.find(name_in(model, name));
+      if (found == gradients.end() || found->second->sizes() != parameter.sizes()) continue;
+      at::Tensor gradient = at::empty_like(parameter.detach());
+      gradient.copy_(*found->second);
+      parameter.mutable_grad() = std::move(gradient);
+    }
+  }
+  if (shared.scaling && !gradients.empty()) shared.scaling->backward_done();
+}
+
+void load_schedulers(Shared& shared, const std::vector<std::optional<state::SchedulerState>>& all) {
+  for (SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
+    const auto index = static_cast<size_t>(scheduler.index());
+    if (index >= all.size() || !all[index]) continue;
+    auto saved = *all[index];
+    if (const auto now = scheduler.access.get()) {  // PyTorch's files lack some of it
+      if (saved.name.empty()) saved.name = now->name;
+      if (saved.base_lrs.empty()) saved.base_lrs = now->base_lrs;
+      if (saved.momenta.empty()) saved.momenta = now->momenta;
+    }
+    scheduler.access.set(saved);
+  }
+}
+
+void load_models(Shared& shared, const Fit& fit) {
+  const at::NoGradGuard no_grad;
+  std::unordered_map<std::string_view, const at::Tensor*> masters;
+  for (const auto& [name, master] : fit.read.content.masters) masters.emplace(name, &master);
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    for (const auto& pair : fit.models[static_cast<size_t>(model.index())].pairs) {
+      // The one with the most bits: a job with masters may go on as one without, and the other way.
+      const auto master = masters.find(name_in(model, pair.name));
+      const bool has_more = master != masters.end() && master->second->sizes() == pair.here.sizes();
+      const at::Tensor& saved = has_more ? *master->second : pair.saved;
+      if (shared.masters.has(pair.here)) {
+        shared.masters.set(pair.here, saved);
+      } else {
+        pair.here.copy_(saved);
+      }
+    }
+  }
+}
+
+void load_loaders(Shared& shared, const std::vector<std::optional<state::LoaderState>>& saved) {
+  for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) {
+    const auto index = static_cast<size_t>(loader.index());
+    if (index < saved.size() && saved[index]) loader.access.set(*saved[index]);
+  }
+}
+
+void load_random_states(const Shared& shared, const checkpoint::Read& read) {
+  if (!read.has_random_states) {
+    base::log(base::LogLevel::warning, shared.place, "load_state: the checkpoint has no random states");
+  } else if (read.has_own_part) {
+    checkpoint::set_random_states(read.content.random, shared.device.type(), shared.place);
+  } else {
+    checkpoint::branch_off(read.content.random, shared.group.rank());
+  }
+}
+
+}  // namespace
+
+Fit fit_content(Shared& shared, const std::vector<CustomObject>& customs, checkpoint::Read read,
+                const LoadOptions& options) {
+  Fit fit{.read = std::move(read)};
+  check_counts(shared, customs, fit.read);
+  check_window(shared, fit.read);
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    const auto& saved = fit.read.content.models[static_cast<size_t>(model.index())];
+    fit.models.push_back(match_weights(model, saved));
+    check_match(fit.models.back(), options.strict, shared.place, "load_state", model.name());
+  }
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    optim::check_state(optimizer.optimizer(), fit.read.content.optimizers[static_cast<size_t>(optimizer.index())],
+                       shared.place);
+  }
+  if (fit.read.has_random_states) {
+    checkpoint::check_random_states(fit.read.content.random, shared.device.type(), shared.place);
+  }
+  return fit;
+}
+
+Places::Places(Shared& shared) : shared_(shared) {
+  for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) loaders_.push_back(loader.access.get());
+  for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
+    schedulers_.push_back(scheduler.access.get());
+  }
+}
+
+void Places::load(const Content& content) {
+  load_loaders(shared_, content.loaders);
+  load_schedulers(shared_, content.schedulers);
+}
+
+void Places::undo() {
+  load_loaders(shared_, loaders_);
+  load_schedulers(shared_, schedulers_);
+}
+
+void apply_content(Shared& shared, const std::vector<CustomObject>& customs, const Fit& fit) {
+  const Content& content = fit.read.content;
+  for (size_t i = 0; i < customs.size(); ++i) customs[i].load(content.customs[i]);
+  load_models(shared, fit);
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    optim::load_state(optimizer.optimizer(), content.optimizers[static_cast<size_t>(optimizer.index())],
+                      state_dtype(shared), shared.place);
+  }
+  load_schedulers(shared, content.schedulers);  // once more: they set the options of optimizers
+  if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);
+  shared.steps = content.step;
+  resume_window(shared, content);
+  load_random_states(shared, fit.read);
+}
+
+}  // namespace accelerate::prepared

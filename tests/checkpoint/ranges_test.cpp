@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that lie in ranges, in one file or in several.
+#include "tests/testing.hpp"
+//
+#include <fstream>
+
+#include "accelerate/archive/folder.hpp"
+#include "accelerate/checkpoint/saved_ranges.hpp"
+#include "accelerate/checkpoint/torch_file.hpp"
+#include "accelerate/checkpoint/weights.hpp"
+#include "tests/checkpoint/folder.hpp"
+#include "tests/checkpoint/small_content.hpp"
+
+namespace checkpoint = accelerate::checkpoint;
+namespace fs = std::filesystem;
+using accelerate::archive::Manifest;
+using accelerate::archive::ManifestRange;
+using testing::SharedFolder;
+
+namespace {
+
+/// "w" of [3, 4], 0 to 11, in three ranges of three files; the second overlaps the third.
+struct Saved {
+  SharedFolder folder;
+  Manifest manifest{.library = "test"};
+  torch::Tensor w = torch::arange(12, torch::kFloat);
+
+  Saved() {
+    add("a.safetensors", 0, 3);
+    add("b.safetensors", 3, 9);
+    add("c.safetensors", 8, 12);
+  }
+  void add(const std::string& file, int64_t begin, int64_t end) {
+    checkpoint::save_file(folder.path / file, {{"part", w.slice(0, begin, end)}}, "save");
+    manifest.ranges.insert(
+        manifest.ranges.begin(),
+        ManifestRange{"model.0/w", {3, 4}, static_cast<uint64_t>(begin), static_cast<uint64_t>(end), file, "part"});
+  }
+  [[nodiscard]] checkpoint::SavedRanges ranges() const { return {folder.path, manifest, "load_state"}; }
+  [[nodiscard]] std::string told(int64_t begin, int64_t end) const {
+    try {
+      static_cast<void>(ranges().elements("model.0/w", begin, end));
+    } catch (const accelerate::Error& error) {
+      CHECK(error.kind() == accelerate::ErrorKind::data);
+      const std::string what = error.what(), prefix = "load_state: " + folder.path.string() + ": ";
+      CHECK(what.starts_with(prefix));
+      return what.substr(prefix.size());
+    }
+    return "";
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every part of a tensor is read from the ranges that it meets, and from no other file") {
+  const Saved saved;
+  for (int64_t begin = 0; begin <= 12; ++begin) {
+    for (int64_t end = begin; end <= 12; ++end) {
+      CAPTURE(begin);
+      CAPTURE(end);
+      CHECK(saved.ranges().elements("model.0/w", begin, end).equal(saved.w.slice(0, begin, end)));
+    }
+  }
+  CHECK(saved.ranges().whole("model.0/w").equal(saved.w.reshape({3, 4})));
+  CHECK(saved.ranges().names("model.0/") == std::vector<std::string>{"model.0/w"});
+  CHECK(saved.ranges().names("model.1/").empty());
+  fs::remove(saved.folder.path / "b.safetensors");
+  CHECK(saved.ranges().elements("model.0/w", 0, 3).equal(saved.w.slice(0, 0, 3)));
+  CHECK(saved.ranges().elements("model.0/w", 9, 12).equal(saved.w.slice(0, 9, 12)));
+  CHECK_THROWS_WITH(static_cast<void>(saved.ranges().elements("model.0/w", 0, 4)),
+                    doctest::Contains("b.safetensors cannot be opened: No such file or directory"));
+}
+
+TEST_CASE("what no range holds, and ranges that are not what their files have, are said") {
+  Saved saved;
+  CHECK(saved.told(0, 12).empty());
+  CHECK(saved.told(0, 13) == "elements 12 to 13 of 'model.0/w' are in no file");
+  std::erase_if(saved.manifest.ranges, [](const auto& range) { return range.file == "b.safetensors"; });
+  CHECK(saved.told(1, 12) == "elements 3 to 12 of 'model.0/w' are in no file");
+  CHECK(saved.told(8, 12).empty());
+  saved.manifest.ranges[0].end = 13;
+  CHECK(saved.told(8, 12) == "elements 8 to 13 of 'model.0/w' are 4 elements in c.safetensors, of a tensor of 12");
+  saved.manifest.ranges[0].sizes = {uint64_t{1} << 40, uint64_t{1} << 40};
+  CHECK_THROWS_WITH(static_cast<void>(saved.ranges()), doctest::Contains("'model.0/w' has two shapes"));
+  saved.manifest.ranges.resize(1);
+  CHECK(saved.told(8, 12) == "'model.0/w' has more elements than can be counted");
+}
+
+TEST_CASE("an optimizer's tensors are read from the ranges of the manifest, too") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  testing::save(place, testing::small_content());
+  auto manifest = accelerate::archive::manifest_of(place, "load_state");
+  const auto average = torch::arange(6, torch::kFloat);
+  checkpoint::save_file(place / "of_rank_0.safetensors", {{"x", average.slice(0, 0, 4)}}, "save");
+  checkpoint::save_file(place / "of_rank_1.safetensors", {{"x", average.slice(0, 4, 6)}}, "save");
+  std::erase_if(manifest.ranges, [](const auto& range) { return range.tensor == "optimizer.0/1.exp_avg"; });
+  manifest.files.push_back({"of_rank_0.safetensors", 0, ""});
+  manifest.files.push_back({"of_rank_1.safetensors", 0, ""});
+  manifest.ranges.push_back({"optimizer.0/1.exp_avg", {2, 3}, 4, 6, "of_rank_1.safetensors", "x"});
+  manifest.ranges.push_back({"optimizer.0/1.exp_avg", {2, 3}, 0, 4, "of_rank_0.safetensors", "x"});
+  const auto write = [&] { std::ofstream(place / "manifest.json") << write_manifest(manifest); };
+  write();
+  const auto optimizer = testing::load(place).optimizers[0];
+  REQUIRE(optimizer.tensors.at(1).size() == 2);
+  CHECK(optimizer.tensors.at(1)[0].second.item<float>() == 3);  // "step", in optimizer.bin
+  CHECK(optimizer.tensors.at(1)[1].second.equal(average.reshape({2, 3})));
+  for (auto& range : manifest.ranges) {
+    if (range.tensor == "optimizer.0/1.exp_avg") range.tensor = "optimizer.0/first.exp_avg";
+  }
+  write();
+  CHECK_THROWS_WITH(
+      static_cast<void>(testing::load(place)),
+      doctest::Contains("the manifest has 'optimizer.0/first.exp_avg', expected a parameter's number and a "
+                        "name"));
+}

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# small_disk.sh PROGRAM FOLDER: checkpoint_faults on a file system of one megabyte, and on one that cannot be written to. As root.
+set -euo pipefail
+program=$1 folder=$2
+[[ $EUID -eq 0 ]] || { echo "small_disk.sh: a file system of its own is mounted, which needs root"; exit 1; }
+mkdir -p "$folder"
+# In a mount namespace of its own: nothing is left when it ends.
+unshare --mount bash -euo pipefail -c '
+  mount -t tmpfs -o size=1m tmpfs "$1"
+  "$0" "$1" full
+  mount -o remount,ro "$1"
+  "$0" "$1" read-only' "$program" "$folder"
+rmdir "$folder"

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is saved of a device, while its streams go on.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "accelerate/base/remove_tree.hpp"
+#include "tests/stand_in/ranks.hpp"
+
+using accelerate::Accelerator;
+using stand_in::on_devices;
+using stand_in::same_as_on_cpu;
+using stand_in::Tensors;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder for checkpoints, the same for all ranks of a job, gone afterwards.
+struct Folder {
+  ~Folder() { accelerate::base::remove_tree(path); }
+  fs::path path = fs::temp_directory_path() / fmt::format("accelerate-stand-in-{}", ::getpid());
+};
+
+using Job = stand_in::Job<stand_in::SmallNet, torch::optim::AdamW>;
+
+/// Weights, buffers, moments.
+Tensors all_of(const Job& job) {
+  Tensors all = stand_in::state_of(job.net);
+  for (const auto& parameter : job.net->parameters()) {
+    const auto found = job.stock.state().find(parameter.unsafeGetTensorImpl());
+    if (found == job.stock.state().end()) continue;
+    const auto& state = static_cast<const torch::optim::AdamWParamState&>(*found->second);
+    all.push_back(state.exp_avg());
+    all.push_back(state.exp_avg_sq());
+  }
+  return all;
+}
+
+void train(Accelerator& accelerator, Job& job) {
+  auto& [model, optimizer, loader] = job.prepared;
+  for (auto& [images, labels] : loader) {
+    stand_in::backward_on(accelerator, model, optimizer, images, labels);
+    optimizer.step();
+  }
+}
+
+/// Saves in the middle of a training, which goes on, and loads: what comes back is what was there.
+auto saved_and_loaded(const fs::path& place, const accelerate::SaveOptions& options, bool on_a_side_stream) {
+  return [=](Accelerator& accelerator) -> Tensors {
+    std::optional<stand_in::OnASideStream> side;
+    if (on_a_side_stream) side.emplace(accelerator.device());
+    Job job(accelerator, torch::optim::AdamWOptions(0.01));
+    Tensors kept;
+    for (int i = 0; i < 2; ++i) {  // the second one finds the buffers of the first
+      train(accelerator, job);
+      accelerator.save_state(place, options);
+      kept.clear();
+      for (const auto& tensor : all_of(job)) kept.push_back(tensor.detach().clone());
+      train(accelerator, job);
+    }
+    accelerator.wait_for_checkpoint();
+    accelerator.load_state(place);
+    const Tensors loaded = stand_in::to_cpu(all_of(job)), expected = stand_in::to_cpu(kept);
+    REQUIRE(loaded.size() == expected.size());
+    // Buffers of other ranks are their own.
+    for (size_t i = 0; accelerator.is_main_process() && i < loaded.size(); ++i) {
+      CAPTURE(i);
+      CHECK(at::equal(loaded[i], expected[i]));
+    }
+    return loaded;
+  };
+}
+
+/// Gives out what it makes for the occasion.
+struct Fleeting {
+  at::Device device;
+  at::Tensor seen{};
+  [[nodiscard]] accelerate::prepared::TensorDict state_dict() const {
+    accelerate::prepared::TensorDict dict;
+    const stand_in::OnASideStream side(device);  // its memory is of a stream that nobody else waits for
+    dict.insert("x", torch::full({1000}, 3.0F, device) * 2);
+    return dict;
+  }
+  void load_state_dict(const accelerate::prepared::TensorDict& dict) { seen = dict["x"]; }
+};
+
+}  // namespace
+
+TEST_CASE("what is saved beside the training is what was there when it was asked for, on every stream") {
+  const Folder folder;
+  for (const bool side : {false, true}) {
+    CAPTURE(side);
+    same_as_on_cpu(saved_and_loaded(folder.path / "c", {.async = true, .durable = false}, side));
+  }
+}
+
+TEST_CASE("so is what is saved at once: threads that write know nothing of the current stream") {
+  const Folder folder;
+  for (const bool side : {false, true}) {
+    CAPTURE(side);
+    same_as_on_cpu(saved_and_loaded(folder.path / "c", {.durable = false}, side), {}, {1});
+  }
+}
+
+TEST_CASE("a save beside the training waits for the device nowhere, and copies on a stream of its own") {
+  const Folder folder;
+  on_devices(1, [&](Accelerator& accelerator) {
+    Job job(accelerator, torch::optim::AdamWOptions(0.01));
+    train(accelerator, job);
+    accelerator.save_state(folder.path / "c", {.async = true});
+    accelerator.wait_for_checkpoint();
+    const auto pinned = stand_in::pinned_allocations();
+    auto& [model, optimizer, loader] = job.prepared;
+    auto [images, labels] = stand_in::small_data(3);
+    stand_in::backward_on(accelerator, model, optimizer, images.to(accelerator.device()),
+                          labels.to(accelerator.device()));
+    optimizer.step();
+    const auto waits = stand_in::host_waits(0);
+    stand_in::start_trace();
+    accelerator.save_state(folder.path / "c", {.async = true});
+    const auto trace = stand_in::take_trace();
+    CHECK(stand_in::host_waits(0) == waits);
+    CHECK(stand_in::pinned_allocations() == pinned);
+    CHECK(trace.size() >= all_of(job).size());
+    for (const auto& launch : trace) CHECK(launch.side);
+    accelerator.wait_for_checkpoint();
+  });
+}
+
+TEST_CASE("tensors that are made to be saved, and die, are saved as they were") {
+  const Folder folder;
+  stand_in::at_every_pace([&] {
+    on_devices(1, [&](Accelerator& accelerator) {
+      Fleeting object{accelerator.device()};
+      accelerator.register_for_checkpointing(object);
+      accelerator.save_state(folder.path / "c", {.async = true, .durable = false});
+      const stand_in::OnASideStream side(accelerator.device());
+      const auto other = torch::full({1000}, -1.0F, accelerator.device());
+      accelerator.wait_for_checkpoint();
+      accelerator.load_state(folder.path / "c");
+      CHECK(at::equal(object.seen.cpu(), torch::full({1000}, 6.0F)));
+      CHECK(at::equal(other.cpu(), torch::full({1000}, -1.0F)));
+    });
+  });
+}
+
+TEST_CASE("loading doubles nothing on the device") {
+  const Folder folder;
+  on_devices(1, [&](Accelerator& accelerator) {
+    torch::nn::Linear net(1000, 100);
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 0.01));
+    accelerator.backward(model(torch::ones({1, 1000}, accelerator.device())).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+    accelerator.save_state(folder.path / "c", {.durable = false});
+    at::accelerator::synchronizeDevice(0);
+    const auto [free, all] = at::accelerator::getMemoryInfo(0);
+    stand_in::set_limit(0, all - free + 100'000);  // a moment of the weights is 400'000 bytes
+    CHECK_NOTHROW(accelerator.load_state(folder.path / "c"));
+    stand_in::set_limit(0, all);
+  });
+}
