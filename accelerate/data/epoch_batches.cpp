@@ -11,15 +11,6 @@
 namespace accelerate::data {
 namespace {
 
-/// The batches that come after the first `origin` samples.
-IndexBatches rest(const IndexBatches& batches, int64_t origin) {
-  auto first = batches.begin();
-  for (int64_t before = 0; first != batches.end() && before < origin; ++first) {
-    before += static_cast<int64_t>(first->size());
-  }
-  return {first, batches.end()};
-}
-
 at::Tensor joined(const IndexBatches& batches) {
   size_t samples = 0;
   for (const auto& batch : batches) samples += batch.size();
@@ -37,6 +28,31 @@ bool equal_but_last(const IndexBatches& batches) {
          std::all_of(batches.begin(), batches.end() - 1, [&](const auto& batch) { return batch.size() == each; });
 }
 
+/// The same samples in batches of `each`.
+IndexBatches cut_anew(const IndexBatches& batches, size_t each) {
+  IndexBatches cut;
+  for (const auto& batch : batches) {
+    for (const int64_t sample : batch) {
+      if (cut.empty() || cut.back().size() == each) cut.emplace_back();
+      cut.back().push_back(sample);
+    }
+  }
+  return cut;
+}
+
+/// What comes after the first `origin` samples, which may end within a batch: of batches of one size in such batches.
+IndexBatches after(const IndexBatches& batches, int64_t origin) {
+  IndexBatches left;
+  int64_t before = 0;
+  for (const auto& batch : batches) {
+    const auto size = static_cast<int64_t>(batch.size());
+    const int64_t seen = std::clamp<int64_t>(origin - before, 0, size);
+    if (before >= origin || seen < size) left.emplace_back(batch.begin() + seen, batch.end());
+    before += size;
+  }
+  return origin > 0 && equal_but_last(batches) && !batches.empty() ? cut_anew(left, batches.front().size()) : left;
+}
+
 /// Of one rank nothing is filled, but its short batch has a remainder all the same.
 ShardOptions filling_only_among_ranks(ShardOptions options) {
   options.even_batches = options.even_batches && options.world_size > 1;
@@ -44,8 +60,12 @@ ShardOptions filling_only_among_ranks(ShardOptions options) {
 }
 
 ShardOptions as_batches_say(const IndexBatches& batches, ShardOptions options) {
-  options.batch_size = batches.empty() ? options.world_size : static_cast<int64_t>(batches.front().size());
+  const int64_t ranks = options.world_size;
+  options.batch_size = batches.empty() ? ranks : static_cast<int64_t>(batches.front().size());
   options.drop_last = false;
+  // One that is the last may be a short one, of whatever size.
+  if (options.split_batches && batches.size() == 1)
+    options.batch_size = (options.batch_size + ranks - 1) / ranks * ranks;
   if (!equal_but_last(batches)) {
     options.batch_size = 1;
     options.split_batches = false;
@@ -70,7 +90,7 @@ EpochBatches::EpochBatches(const at::Tensor& order, const ShardOptions& options,
       batch_size_(plan_.batch_size()) {}
 
 EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin, const Place& place)
-    : EpochBatches(Rest{rest(batches, origin), origin}, options, place) {}
+    : EpochBatches(Rest{after(batches, origin), origin}, options, place) {}
 
 EpochBatches::EpochBatches(const Rest& rest, const ShardOptions& options, const Place& place)
     : EpochBatches(joined(rest.batches), as_batches_say(rest.batches, options), 0, place) {

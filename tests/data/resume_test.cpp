@@ -311,6 +311,36 @@ TEST_CASE("a loader that skips batches goes on where its state stands, and a res
   CHECK(pass(four) == Batches{{14, 15}, {22, 23}});
 }
 
+TEST_CASE("a position within a batch of the batch sampler is gone on from, and a short batch alone is split") {
+  const auto cut = [](int64_t samples, const Numbers& sizes) {
+    return LoaderOptions{.batch_sampler = [=](uint64_t, int64_t) {
+      IndexBatches batches;
+      for (int64_t i = 0; i < samples;) {
+        auto& batch = batches.emplace_back();
+        const auto size = sizes[(batches.size() - 1) % sizes.size()];
+        for (; i < samples && static_cast<int64_t>(batch.size()) < size; ++i) batch.push_back(i);
+      }
+      return batches;
+    }};
+  };
+  auto two = positions(11, cut(11, {2}));
+  (void)pass(two, 3);
+  const auto resumed = [&](const Numbers& sizes, const Share& share) {
+    auto loader = positions(11, cut(11, sizes));
+    loader.shard(share);
+    loader.load_state(two.state());
+    return pass(loader);
+  };
+  CHECK(resumed({4}, {.rank = 0, .world_size = 2}) == Batches{{6, 7, 8, 9}});
+  CHECK(resumed({4}, {.rank = 1, .world_size = 2}) == Batches{{10, 6, 7, 8}});
+  CHECK(resumed({4}, {.rank = 1, .world_size = 2, .split_batches = true}) == Batches{{8, 9}, {7, 8}});
+  CHECK(resumed({3, 5, 2, 1}, {}) == Batches{{6, 7}, {8, 9}, {10}});
+  CHECK(resumed({8}, {.rank = 1, .world_size = 2, .split_batches = true}) == Batches{{9, 10, 6}});
+  auto tiny = positions(3, cut(3, {8}));
+  tiny.shard({.rank = 1, .world_size = 2, .split_batches = true});
+  CHECK(pass(tiny) == Batches{{2, 0}});
+}
+
 TEST_CASE("a batch that could not be read is not consumed: its samples are not lost to whoever saves then") {
   struct Flaky final : SourceOf<at::Tensor> {
     [[nodiscard]] int64_t size() const override { return 8; }
