@@ -18,9 +18,13 @@ std::unique_ptr<ProgressBar> ProgressCallback::bar(const TrainerContext& now, in
   return std::make_unique<ProgressBar>(options);
 }
 
-void ProgressCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
+void ProgressCallback::on_train_begin(const TrainerContext&, TrainerControl&) {
   evaluation_.reset();  // of a training that threw
   training_.reset();
+}
+
+void ProgressCallback::on_epoch_begin(const TrainerContext& now, TrainerControl&) {
+  if (training_) return;
   training_ = bar(now, now.state.max_steps, options_.leave);
   shown_ = now.state.global_step;
   if (shown_ > 0) training_->update(shown_);  // resumed

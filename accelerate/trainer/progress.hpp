@@ -17,6 +17,8 @@ class ProgressCallback final : public TrainerCallback {
   explicit ProgressCallback(ProgressOptions options = {});
 
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
+  /// The bar of steps begins: below what is printed at the start.
+  void on_epoch_begin(const TrainerContext& now, TrainerControl& control) override;
   void on_step_end(const TrainerContext& now, TrainerControl& control) override;
   void on_prediction_step(const TrainerContext& now, TrainerControl& control) override;
   /// Makes room for the line that another callback may print.
