@@ -41,8 +41,8 @@ class Blocked {
 
 class Bond {
  public:
-  Bond(Gathered gathered, const Hello& own, int failures)
-      : gathered_(std::move(gathered)), own_(own), failures_(failures), done_(gathered_.members.size()) {
+  Bond(Gathered gathered, const Hello& own, const BondOptions& options)
+      : gathered_(std::move(gathered)), own_(own), options_(options), done_(gathered_.members.size()) {
     const Blocked all(0);  // the thread inherits it: signals are the work's
     watcher_ = std::thread([this] { watch(); });
   }
@@ -53,19 +53,25 @@ class Bond {
   Bond(const Bond&) = delete;
   Bond& operator=(const Bond&) = delete;
 
-  int run(const std::function<int()>& work, int resume_code) {
-    const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
-    working(true);
-    const int code = work();
-    working(false);
+  Together run(const std::function<WorkEnd()>& work) {
+    const auto [code, was_told] = carry_out(work);
     hear_failure();
-    const bool asks = resume_code != 0 && code == resume_code;
-    if (code != 0 && !asks) fail_here({.exit_code = code, .text = fmt::format("it ended with exit code {}", code)});
-    const int of_all = verdict();
-    return of_all == 0 ? code : of_all;
+    const bool asks = options_.resume_code != 0 && code == options_.resume_code;
+    if (code != 0 && !asks) {
+      fail_here({.exit_code = code, .text = fmt::format("it ended with exit code {}", code), .is_final = was_told});
+    }
+    return verdict(code);
   }
 
  private:
+  WorkEnd carry_out(const std::function<WorkEnd()>& work) {
+    const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
+    working(true);
+    const WorkEnd end = work();
+    working(false);
+    return end;
+  }
+
   void working(bool whether) {
     const std::lock_guard lock(mutex_);
     is_working_ = whether;
@@ -78,22 +84,23 @@ class Bond {
 
   /// The first failure of this machine, when there is one; may be called on both threads.
   void hear_failure() {
-    if (const auto failure = read_announcement(failures_)) {
-      fail_here({.exit_code = failure->exit_code, .text = failure->text});
+    if (const auto failure = read_announcement(options_.failures)) {
+      fail_here({.exit_code = failure->exit_code, .text = failure->text, .is_final = failure->was_told});
     }
   }
 
   void fail_here(const End& end) {
     const std::lock_guard lock(mutex_);
     if (end_) return;
-    end_ =
-        End{.exit_code = end.exit_code, .text = fmt::format("machine {} ({}): {}", own_.machine, own_.host, end.text)};
+    end_ = End{.exit_code = end.exit_code,
+               .text = fmt::format("machine {} ({}): {}", own_.machine, own_.host, end.text),
+               .is_final = end.is_final};
     is_ours_ = true;
     tell_all(message_of(*end_), nullptr);
   }
 
   /// Waits until the job has ended everywhere.
-  int verdict() {
+  Together verdict(int own_code) {
     std::unique_lock lock(mutex_);
     is_done_ = true;
     if (own_.machine != 0 && !end_) tell_all(std::string(done_message), nullptr);
@@ -102,7 +109,21 @@ class Bond {
     if (end_ && !is_ours_) {
       fmt::print(stderr, "accelerate_launch: {}; the ranks of this machine were stopped\n", end_->text);
     }
-    return end_ ? end_->exit_code : 0;
+    if (!end_) return {.exit_code = own_code};
+    return {.exit_code = end_->exit_code, .again = own_.machine == 0 ? decide() : hear_decision(lock)};
+  }
+
+  std::optional<std::chrono::milliseconds> decide() {
+    const auto decision = end_->is_final || !options_.decide ? RestartDecision{} : options_.decide(end_->text);
+    fmt::print(stderr, "{}", decision.line);
+    tell_all(message_of(Again{.after = decision.after}), nullptr);
+    return decision.after;
+  }
+
+  std::optional<std::chrono::milliseconds> hear_decision(std::unique_lock<std::mutex>& lock) {
+    if (!options_.may_restart || end_->is_final) return std::nullopt;
+    changed_.wait(lock, [this] { return again_ || zero_is_lost_; });
+    return again_ ? again_->after : std::nullopt;
   }
 
   /// Machine 0 knows when all are done.
@@ -122,7 +143,7 @@ class Bond {
   void watch() {
     std::vector<pollfd> waits;
     for (const auto& member : gathered_.members) waits.push_back({member.connection.get(), POLLIN, 0});
-    waits.push_back({failures_, POLLIN, 0});
+    waits.push_back({options_.failures, POLLIN, 0});
     waits.push_back({stop_.get(), POLLIN, 0});
     while (waits.back().revents == 0) {
       poll(waits.data(), waits.size(), -1);
@@ -147,8 +168,10 @@ class Bond {
     member.received.append(bytes.data(), static_cast<size_t>(count));
     while (const auto message = take_message(member.received)) {
       if (const auto end = read_end(*message)) end_job(*end, &member);
+      if (const auto again = read_again(*message)) again_ = again;
       if (*message == "done\n") note_done(which);
     }
+    changed_.notify_all();
     return true;
   }
 
@@ -161,11 +184,14 @@ class Bond {
 
   /// Its connection has ended. One that was done may go.
   void lose(size_t which) {
+    zero_is_lost_ = own_.machine != 0;
+    changed_.notify_all();
     if (done_[which] || all_done_) return;
     const Member& member = gathered_.members[which];
     end_job({.exit_code = 1,
              .text = fmt::format("{} is gone: its launcher was killed, or its host or the network is down",
-                                 name_of(member))},
+                                 name_of(member)),
+             .is_final = true},
             &member);
   }
 
@@ -179,7 +205,7 @@ class Bond {
 
   Gathered gathered_;
   Hello own_;
-  int failures_;
+  BondOptions options_;
   base::FileDescriptor stop_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -189,13 +215,16 @@ class Bond {
   bool is_done_ = false;    // this machine
   std::vector<bool> done_;  // the members
   bool all_done_ = false;
+  std::optional<Again> again_;  // machine 0's decision, on the others
+  bool zero_is_lost_ = false;
   std::thread watcher_;
 };
 
 }  // namespace
 
-int run_together(Gathered gathered, const Hello& own, int resume_code, int failures, const std::function<int()>& work) {
-  return Bond(std::move(gathered), own, failures).run(work, resume_code);
+Together run_together(Gathered gathered, const Hello& own, const BondOptions& options,
+                      const std::function<WorkEnd()>& work) {
+  return Bond(std::move(gathered), own, options).run(work);
 }
 
 }  // namespace accelerate::launch

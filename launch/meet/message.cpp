@@ -56,6 +56,7 @@ int64_t number_of(const Fields& fields, std::string_view name) {
 constexpr std::string_view kHello = "accelerate_launch hello";
 constexpr std::string_view kWelcome = "accelerate_launch welcome";
 constexpr std::string_view kEnd = "accelerate_launch end";
+constexpr std::string_view kAgain = "accelerate_launch again";
 
 }  // namespace
 
@@ -66,7 +67,8 @@ std::string message_of(const Hello& hello) {
                         {"machine", fmt::to_string(hello.machine)},
                         {"machines", fmt::to_string(hello.machines)},
                         {"processes", fmt::to_string(hello.processes)},
-                        {"ranks", hello.ranks}});
+                        {"ranks", hello.ranks},
+                        {"restarts", fmt::to_string(hello.restarts)}});
 }
 
 std::optional<Hello> read_hello(std::string_view message) {
@@ -78,7 +80,8 @@ std::optional<Hello> read_hello(std::string_view message) {
               .machine = number_of(*fields, "machine"),
               .machines = number_of(*fields, "machines"),
               .processes = number_of(*fields, "processes"),
-              .ranks = text_of(*fields, "ranks")};
+              .ranks = text_of(*fields, "ranks"),
+              .restarts = number_of(*fields, "restarts")};
   const bool possible = hello.machine >= 0 && hello.machines > 0 && hello.processes > 0;
   return possible ? std::optional(hello) : std::nullopt;
 }
@@ -96,14 +99,29 @@ std::optional<Welcome> read_welcome(std::string_view message) {
 }
 
 std::string message_of(const End& end) {
-  return lines(kEnd, {{"exit_code", fmt::to_string(end.exit_code)}, {"text", end.text}});
+  return lines(kEnd, {{"exit_code", fmt::to_string(end.exit_code)},
+                      {"final", fmt::to_string(end.is_final ? 1 : 0)},
+                      {"text", end.text}});
 }
 
 std::optional<End> read_end(std::string_view message) {
   const auto fields = fields_of(message, kEnd);
   if (!fields) return std::nullopt;
   const int64_t code = number_of(*fields, "exit_code");
-  return End{.exit_code = code < 1 || code > 255 ? 1 : static_cast<int>(code), .text = text_of(*fields, "text")};
+  return End{.exit_code = code < 1 || code > 255 ? 1 : static_cast<int>(code),
+             .text = text_of(*fields, "text"),
+             .is_final = number_of(*fields, "final") == 1};
+}
+
+std::string message_of(const Again& again) {
+  return lines(kAgain, {{"after_ms", fmt::to_string(again.after ? again.after->count() : -1)}});
+}
+
+std::optional<Again> read_again(std::string_view message) {
+  const auto fields = fields_of(message, kAgain);
+  if (!fields) return std::nullopt;
+  const int64_t after = number_of(*fields, "after_ms");
+  return after < 0 ? Again{} : Again{.after = std::chrono::milliseconds(after)};
 }
 
 std::optional<std::string> take_message(std::string& buffer) {
@@ -123,6 +141,7 @@ std::optional<std::string> mismatch(const Hello& first, const Hello& other) {
   if (first.machines != other.machines) return differ("num_machines", first.machines, other.machines);
   if (first.processes != other.processes) return differ("num_processes", first.processes, other.processes);
   if (first.ranks != other.ranks) return differ("ranks per machine", first.ranks, other.ranks);
+  if (first.restarts != other.restarts) return differ("max_restarts", first.restarts, other.restarts);
   if (other.machine >= first.machines) {
     return fmt::format("machine {} ({}) comes to a job of {} machines", other.machine, other.host, first.machines);
   }

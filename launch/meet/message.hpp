@@ -2,6 +2,7 @@
 // What the launchers of several machines say to one another: lines of text, an empty one at the end.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ struct Hello {
   int64_t machines = 1;
   int64_t processes = 1;  ///< of the whole job
   std::string ranks{};    ///< of each machine, "4,2"
+  int64_t restarts = 0;   ///< that are allowed
 
   bool operator==(const Hello&) const = default;
 };
@@ -43,13 +45,24 @@ std::optional<Welcome> read_welcome(std::string_view message);
 /// Why the job ends, with the exit code that goes with it. Sent by whoever knows it, passed on by machine 0.
 struct End {
   int exit_code = 1;
-  std::string text{};  ///< one line
+  std::string text{};     ///< one line
+  bool is_final = false;  ///< no restart helps: somebody wants the end, or a launcher is lost
 
   bool operator==(const End&) const = default;
 };
 
 std::string message_of(const End& end);
 std::optional<End> read_end(std::string_view message);
+
+/// What machine 0 says after an End: whether all start again.
+struct Again {
+  std::optional<std::chrono::milliseconds> after{};  ///< unset: no
+
+  bool operator==(const Again&) const = default;
+};
+
+std::string message_of(const Again& again);
+std::optional<Again> read_again(std::string_view message);
 
 /// All ranks of the sender ended well; from machine 0: all ranks of the job.
 inline constexpr std::string_view done_message = "done\n\n";

@@ -11,11 +11,12 @@
 
 namespace accelerate::launch {
 
-void announce(const Failure& failure, int fd) {
+void announce(const Failure& failure, bool was_told, int fd) {
   if (fd < 0) return;
   const std::string who =
       failure.never_came ? failure.cause : fmt::format("worker {}, {}", failure.rank, failure.cause);
-  const std::string line = fmt::format("{} {}", failure.exit_code, who).substr(0, 500);  // as a whole: below PIPE_BUF
+  // As a whole: below PIPE_BUF.
+  const std::string line = fmt::format("{} {} {}", failure.exit_code, was_told ? "told" : "failed", who).substr(0, 500);
   [[maybe_unused]] const auto written = write(fd, (line + "\n").data(), line.size() + 1);
 }
 
@@ -26,10 +27,12 @@ std::optional<Announcement> read_announcement(int fd) {
   const std::string_view all(bytes.data(), static_cast<size_t>(count));
   const auto line = all.substr(0, all.find('\n'));
   const auto space = std::min(line.find(' '), line.size());
+  const auto second = std::min(line.find(' ', std::min(space + 1, line.size())), line.size());
   const auto code = env::parse_integer(line.substr(0, space));
   if (!code || *code < 1 || *code > 255) return std::nullopt;
   return Announcement{.exit_code = static_cast<int>(*code),
-                      .text = std::string(line.substr(std::min(space + 1, line.size())))};
+                      .was_told = line.substr(space, second - space) == " told",
+                      .text = std::string(line.substr(std::min(second + 1, line.size())))};
 }
 
 }  // namespace accelerate::launch

@@ -11,13 +11,14 @@ namespace accelerate::launch {
 
 struct Announcement {
   int exit_code = 1;
-  std::string text{};  ///< "worker 3, signal 9 (killed)"
+  bool was_told = false;  ///< a signal had asked for the end
+  std::string text{};     ///< "worker 3, signal 9 (killed)"
 
   bool operator==(const Announcement&) const = default;
 };
 
 /// Writes it to the pipe; nothing where fd is -1.
-void announce(const Failure& failure, int fd);
+void announce(const Failure& failure, bool was_told, int fd);
 
 /// What waits in a non-blocking pipe; nothing where nothing does.
 std::optional<Announcement> read_announcement(int fd);

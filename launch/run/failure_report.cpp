@@ -87,7 +87,10 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
   if (end.signal != 0) {
     return fmt::format("{} ended with {} after signal {} was passed on.\n", who, failure.cause, end.signal);
   }
-  if (end.workers > 1 && is_machine) return fmt::format("{} {}.\n", who, what_happened(failure, end.noun));
+  if (end.workers > 1 && is_machine) {  // which of them was first is only known there
+    return fmt::format("{} ended with {}{}.\n", who, failure.cause,
+                       failure.others_were_stopped ? "; the others were stopped" : "");
+  }
   if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure, end.noun), last_words(end));
   const bool shown = end.error.empty() || end.last_lines.find(end.error) != std::string::npos;
   return fmt::format("{} ended with {}.{}\n", who, failure.cause, shown ? "" : " Its error follows.\n" + end.error);

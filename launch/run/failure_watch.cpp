@@ -128,7 +128,7 @@ void FailureWatch::fail(const Worker& worker, const std::string& cause, int exit
                      .ended_before = ended_besides(worker),
                      .suspended = lifetimes_.suspended(),
                      .others_were_stopped = lifetimes_.running() > 0 && !lifetimes_.stopping()};
-  announce(*failure_, options_.failures);
+  announce(*failure_, lifetimes_.stopping(), options_.failures);
   if (failure_->others_were_stopped) lifetimes_.stop(SIGTERM);
 }
 

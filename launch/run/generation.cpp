@@ -19,6 +19,7 @@
 #include "launch/run/given.hpp"
 #include "launch/run/lifetimes.hpp"
 #include "launch/run/log_files.hpp"
+#include "launch/run/mpirun_files.hpp"
 #include "launch/run/open_files.hpp"
 #include "launch/run/orphans.hpp"
 #include "launch/run/output.hpp"
@@ -75,7 +76,10 @@ class Generation {
     const auto inherited = env::current_variables();
     for (auto planned : plan_.workers) {
       if (mpi != nullptr) planned.environment.merge(mpi->variables(planned.rank));
-      if (plan_.runner == Runner::mpirun && folders_.shared) keep_files_of_mpirun(planned.environment);
+      // Of an mpirun that is killed: it would not clean up.
+      if (plan_.runner == Runner::mpirun && folders_.shared) {
+        planned.environment.try_emplace("OMPI_MCA_btl_vader_backing_directory", folders_.shared_memory());
+      }
       watch_.add(planned, folders_.temporary.path());
       planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folders_.temporary.path(), planned.rank);
       OutputWay way = way_of(planned);
@@ -84,12 +88,6 @@ class Generation {
       output_.add(std::move(process.out), std::move(process.err), std::move(way));
       if (options_.output.debug) output_.say(what_it_was_given(planned, process.pid, inherited));
     }
-  }
-
-  /// An mpirun that is killed does not clean up; over several machines its daemons do.
-  void keep_files_of_mpirun(env::Variables& variables) const {
-    variables.try_emplace("OMPI_MCA_orte_tmpdir_base", folders_.temporary.path());
-    variables.try_emplace("OMPI_MCA_btl_vader_backing_directory", folders_.shared_memory());
   }
 
   [[nodiscard]] OutputWay way_of(const WorkerPlan& planned) const {
@@ -128,6 +126,9 @@ class Generation {
       step();
     }
     output_.say(orphans_.end());
+    if (plan_.runner == Runner::mpirun && !lifetimes_.workers().empty()) {
+      remove_files_of_mpirun(lifetimes_.workers().front().pid, plan_.workers.front().environment);
+    }
     output_.take_the_rest();
   }
 

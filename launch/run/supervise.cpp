@@ -94,6 +94,7 @@ class Job {
       if (signal->number == SIGCHLD) continue;
       guardian.tell(signal->number);
       (is_notice(signal->number) ? noticed_ : told_) = signal->number;
+      if (options_.told != nullptr) *options_.told = told_;
     }
     return waits[1].revents != 0;
   }

@@ -26,9 +26,10 @@ struct SuperviseOptions {
   int resume_code = 0;
   RestartOptions restarts{};
   OutputOptions output{};
-  int failures = -1;  ///< where the first failure is announced at once (announce.hpp); -1: nowhere
-  int out = 1;        ///< where the workers' stdout goes
-  int err = 2;        ///< where their stderr and our messages go
+  int* told = nullptr;  ///< becomes the signal that asked for the end, if one did
+  int failures = -1;    ///< where the first failure is announced at once (announce.hpp); -1: nowhere
+  int out = 1;          ///< where the workers' stdout goes
+  int err = 2;          ///< where their stderr and our messages go
 };
 
 }  // namespace accelerate::launch

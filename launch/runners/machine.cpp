@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/env/parse.hpp"
@@ -15,6 +18,7 @@
 #include "launch/meet/meeting.hpp"
 #include "launch/plan/job_place.hpp"
 #include "launch/run/port.hpp"
+#include "launch/run/restarts.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -26,50 +30,70 @@ void check_backend(const LaunchOptions& options, int64_t machines) {
        machines);
 }
 
-void check_restarts(const LaunchOptions& options, int64_t machines) {
-  if (options.max_restarts.value_or(0) == 0) return;
-  fail(ErrorKind::usage,
-       "--max_restarts {} on {} machines, each of which has a launcher of its own; over ssh (--hosts), mpirun and srun "
-       "all "
-       "of them start again",
-       *options.max_restarts, machines);
-}
-
-Hello hello_of(const JobPlace& place, const env::Variables& variables) {
+Hello hello_of(const JobPlace& place, int64_t restarts, const env::Variables& variables) {
   return {.version = ACCELERATE_VERSION,
           .job_id = env::find(variables, "ACCELERATE_JOB_ID").value_or(""),
           .host = base::host_name(),
           .machine = place.machine_rank,
           .machines = place.machines(),
           .processes = place.world_size(),
-          .ranks = fmt::format("{}", fmt::join(place.ranks_of_machine, ","))};
+          .ranks = fmt::format("{}", fmt::join(place.ranks_of_machine, ",")),
+          .restarts = restarts};
+}
+
+/// One start of the ranks of all machines.
+///
+/// wiring   but for the port and the job's id, on which the machines agree
+Together start(const LaunchOptions& options, const Machine& machine, const env::Variables& variables,
+               const Invitation& invitation, Wiring wiring, SuperviseOptions supervised, BondOptions bond) {
+  Gathered gathered = meet(invitation);
+  wiring.port = gathered.welcome.port;
+  wiring.job_id = gathered.welcome.job_id;
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorKind::io, "pipe failed: {}", std::strerror(errno));
+  const base::FileDescriptor failures(ends[0]);
+  const base::FileDescriptor announce_to(ends[1]);
+  int told = 0;
+  supervised.told = &told;
+  supervised.failures = announce_to.get();
+  bond.failures = failures.get();
+  return run_together(std::move(gathered), invitation.own, bond, [&] {
+    const int code = supervise(plan(options, machine, variables, wiring), supervised);
+    return WorkEnd{.exit_code = code, .was_told = told != 0};
+  });
 }
 
 }  // namespace
 
 int run_one_machine(const LaunchOptions& options, const Machine& machine, const env::Variables& variables,
                     std::chrono::milliseconds timeout, const SuperviseOptions& supervise_options) {
+  using Clock = std::chrono::steady_clock;
   const JobPlace place = place_of(options, machine);
   check_backend(options, place.machines());
-  check_restarts(options, place.machines());
-  const Hello own = hello_of(place, variables);
-  Gathered gathered = meet({.address = *options.main_process_ip,
-                            .port = options.main_process_port.value_or(default_port),
-                            .own = own,
-                            .timeout = timeout});
-  const Wiring wiring{
+  const int64_t max_restarts = options.max_restarts.value_or(0);
+  const Invitation invitation{.address = *options.main_process_ip,
+                              .port = options.main_process_port.value_or(default_port),
+                              .own = hello_of(place, max_restarts, variables),
+                              .timeout = timeout};
+  // Whoever started all machines may have started them before.
+  Wiring wiring{
       .address = *options.main_process_ip,
-      .port = gathered.welcome.port,
-      .job_id = gathered.welcome.job_id,
       .restart_count = env::parse_integer(env::find(variables, "ACCELERATE_RESTART_COUNT").value_or("")).value_or(0)};
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorKind::io, "pipe failed: {}", std::strerror(errno));
-  const base::FileDescriptor failures(ends[0]);
-  const base::FileDescriptor announce_to(ends[1]);
-  SuperviseOptions with_failures = supervise_options;
-  with_failures.failures = announce_to.get();
-  return run_together(std::move(gathered), own, supervise_options.resume_code, failures.get(),
-                      [&] { return supervise(plan(options, machine, variables, wiring), with_failures); });
+  std::vector<FailedStart> failed;
+  while (true) {
+    const auto begun = Clock::now();
+    const auto decide_here = [&](const std::string& cause) {
+      const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+      failed.push_back({.cause = cause, .lasted = lasted});
+      return decide(failed, {.max_restarts = max_restarts});
+    };
+    const auto [code, again] =
+        start(options, machine, variables, invitation, wiring, supervise_options,
+              {.resume_code = supervise_options.resume_code, .decide = decide_here, .may_restart = max_restarts > 0});
+    if (!again) return code;
+    std::this_thread::sleep_for(*again);
+    ++wiring.restart_count;
+  }
 }
 
 }  // namespace accelerate::launch

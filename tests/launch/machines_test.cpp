@@ -123,6 +123,19 @@ TEST_CASE("a signal to one launcher ends the job on all machines") {
   CHECK(zero.wait().code == 128 + SIGINT);
 }
 
+TEST_CASE("a launcher that only waits for the other machines ends on a signal, and the others with it") {
+  const std::string port = free_port();
+  const std::string script = "echo up; [ $RANK = 0 ] && exit 0; exec sleep 300";
+  Child zero(machine(0, 2, port, script, {"--num_processes=2"}));
+  Child one(machine(1, 2, port, script, {"--num_processes=2"}));
+  REQUIRE(zero.wait_for("up"));
+  REQUIRE(one.wait_for("up"));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  kill(zero.pid(), SIGTERM);
+  CHECK(zero.wait().code == 128 + SIGTERM);
+  CHECK(one.wait().code == 1);
+}
+
 TEST_CASE("what two machines were told differently ends both before a rank starts") {
   const std::string port = free_port();
   Child zero(machine(0, 2, port, "echo started"));
@@ -150,12 +163,56 @@ TEST_CASE("who does not come is named when the time is over") {
                        "network\n");
 }
 
-TEST_CASE("restarts are for whoever starts all machines") {
-  const auto ran = Child(machine(0, 2, free_port(), "echo started", {"--max_restarts=1"})).wait();
-  CHECK(ran.code == 2);
-  CHECK(ran.err.ends_with(
-      "accelerate_launch: --max_restarts 1 on 2 machines, each of which has a launcher of its own; over ssh (--hosts), "
-      "mpirun and srun all of them start again\n"));
+TEST_CASE("after a failure on one machine the ranks of all start again, with a new port and id") {
+  const std::string port = free_port();
+  const std::string script =
+      "echo start $TORCHELASTIC_RESTART_COUNT; echo $MASTER_PORT $ACCELERATE_JOB_ID >&2; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 1 ] && sleep 0.5 && exit 7; exec sleep 300";
+  Child zero(machine(0, 2, port, script, {"--num_processes=2", "--max_restarts=1"}));
+  Child one(machine(1, 2, port, script, {"--num_processes=2", "--max_restarts=1"}));
+  const auto first = zero.wait();
+  const auto second = one.wait();
+  CAPTURE(first.err);
+  CAPTURE(second.err);
+  CHECK(first.code == 0);
+  CHECK(second.code == 0);
+  CHECK(first.out == "start 0\nstart 1\n");
+  CHECK(second.out == "start 0\nstart 1\n");
+  CHECK(first.err.find("accelerate_launch: restart 1 of 1 in 0.5 s\n") != std::string::npos);
+  const auto line = [](const std::string& text, bool last) {
+    const auto end = text.size() - 1;
+    return last ? text.substr(text.rfind('\n', end - 1) + 1) : text.substr(0, text.find('\n') + 1);
+  };
+  CHECK(line(first.err, false) == line(second.err, false));
+  CHECK(line(first.err, true) == line(second.err, true));
+  CHECK(line(first.err, false) != line(first.err, true));
+}
+
+TEST_CASE("restarts over several machines are used up, and a signal to one launcher is the end") {
+  const Words once{"--num_processes=2", "--max_restarts=1"};
+  const std::string port = free_port();
+  Child zero(machine(0, 2, port, "[ $RANK = 1 ] && exit 7; exec sleep 300", once));
+  Child one(machine(1, 2, port, "[ $RANK = 1 ] && exit 7; exec sleep 300", once));
+  const auto first = zero.wait();
+  CHECK(first.code == 7);
+  CHECK(first.err.ends_with("accelerate_launch: no restart: --max_restarts 1 is used up\n"));
+  CHECK(one.wait().code == 7);
+
+  for (const int whom : {0, 1}) {
+    CAPTURE(whom);
+    const std::string other_port = free_port();
+    Child a(machine(0, 2, other_port, "echo up; exec sleep 300", once));
+    Child b(machine(1, 2, other_port, "echo up; exec sleep 300", once));
+    REQUIRE(a.wait_for("up"));
+    REQUIRE(b.wait_for("up"));
+    kill((whom == 0 ? a : b).pid(), SIGTERM);
+    for (auto* each : {&a, &b}) {
+      const auto ran = each->wait();
+      CHECK(ran.code == 128 + SIGTERM);
+      CHECK(ran.out == "up\n");
+      CHECK(ran.err.find("restart") == std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("MPI over several machines is left to mpirun and srun, and that is said") {

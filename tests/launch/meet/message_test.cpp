@@ -28,6 +28,11 @@ TEST_CASE("what is written is read") {
   CHECK(read(read_welcome, message_of(welcome)) == welcome);
   const End end{.exit_code = 137, .text = "machine 1 (gpu-b): worker 3, signal 9 (killed)"};
   CHECK(read(read_end, message_of(end)) == end);
+  const End last{.exit_code = 130, .text = "x", .is_final = true};
+  CHECK(read(read_end, message_of(last)) == last);
+  const Again soon{.after = std::chrono::milliseconds(500)};
+  CHECK(read(read_again, message_of(soon)) == soon);
+  CHECK(read(read_again, message_of(Again{})) == Again{});
 }
 
 TEST_CASE("a text of several lines stays one value") {
@@ -55,6 +60,7 @@ TEST_CASE("what no launcher says is no message") {
     CHECK_FALSE(read_hello(text));
     CHECK_FALSE(read_welcome(text));
     CHECK_FALSE(read_end(text));
+    CHECK_FALSE(read_again(text));
   }
   CHECK_FALSE(read_welcome("accelerate_launch welcome\njob_id a\nport 0\n"));
   CHECK_FALSE(read_welcome("accelerate_launch welcome\njob_id a\nport 70000\n"));
@@ -71,5 +77,7 @@ TEST_CASE("two machines that do not fit are named with what each has") {
         "machine 1 (gpu-b) has num_machines 3, machine 1 (gpu-b) has 2; they must be the same");
   CHECK(with(changed([](Hello& hello) { hello.ranks = "3,1"; })) ==
         "machine 1 (gpu-b) has ranks per machine 3,1, machine 1 (gpu-b) has 2,2; they must be the same");
+  CHECK(with(changed([](Hello& hello) { hello.restarts = 3; })) ==
+        "machine 1 (gpu-b) has max_restarts 3, machine 1 (gpu-b) has 0; they must be the same");
   CHECK(with(changed([](Hello& hello) { hello.machine = 2; })) == "machine 2 (gpu-b) comes to a job of 2 machines");
 }

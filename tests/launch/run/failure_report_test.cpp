@@ -65,7 +65,7 @@ TEST_CASE("a job of one worker, and one that was told to end, need fewer words")
 TEST_CASE("a machine is named by its host and has told the rest itself; mpirun and srun are named as what they are") {
   CHECK(failure_report({.rank = 1, .pid = 12, .cause = "exit code 7", .others_were_stopped = true},
                        {.noun = "machine", .host = "gpu-b", .workers = 2, .time = "t", .last_lines = "told\n"}) ==
-        "accelerate_launch: machine 1 (gpu-b, t) ended first, exit code 7; the others were stopped.\n");
+        "accelerate_launch: machine 1 (gpu-b, t) ended with exit code 7; the others were stopped.\n");
   CHECK(failure_report({.rank = 0, .pid = 12, .cause = "exit code 7"},
                        {.noun = "mpirun", .host = "a", .time = "t", .last_lines = "told\n"}) ==
         "accelerate_launch: mpirun (a, pid 12, t) ended with exit code 7.\n");
