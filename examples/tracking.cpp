@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop of the README, watched: a progress bar, TensorBoard and JSON files in logs/digits, and which operators take
-// the time.
+// The loop of the README, watched: a progress bar, TensorBoard and JSON files in logs/digits, which operators take the
+// time. `accelerate_report logs` makes a page of it.
 #include <accelerate/accelerate.hpp>
 
 #include "basic_net.hpp"
 
 int main(int argc, char** argv) {
-  accelerate::Accelerator accelerator(
-      {.log_with = {"tensorboard", "jsonl", "csv"}, .logging_dir = argc > 1 ? argv[1] : "logs"});
+  const std::string logs = argc > 1 ? argv[1] : "logs";
+  accelerate::Accelerator accelerator({.log_with = {"tensorboard", "jsonl", "csv"}, .logging_dir = logs});
 
   BasicNet net;
   torch::optim::AdamW adamw(net->parameters(), 1e-3);
@@ -17,7 +17,9 @@ int main(int argc, char** argv) {
 
   accelerator.init_trackers("digits", {{"lr", 1e-3}, {"batch_size", 64}, {"ranks", accelerator.num_processes()}});
   auto profiler =
-      accelerator.profile({.schedule_option = accelerate::ProfileSchedule{.wait = 2, .active = 3, .repeat = 1}});
+      accelerator.profile({.schedule_option = accelerate::ProfileSchedule{.wait = 2, .active = 3, .repeat = 1},
+                           .with_flops = true,
+                           .output_trace_dir = logs + "/digits/profile"});
   int64_t step = 0;
   auto bar = accelerate::progress(loader, {.description = "epoch 1"});
 
@@ -34,6 +36,7 @@ int main(int argc, char** argv) {
   }
   profiler.stop();
   accelerator.log_histogram("fc1.weight", net->fc1->weight, step);
+  accelerator.log_text("loader", loader->report().text(), step);
   accelerator.end_training();
   accelerator.on_main_process([&] { fmt::print("{}", profiler.table(5)); });
 }

@@ -26,12 +26,19 @@ int64_t status_bytes(std::string_view key) {
 
 constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
+/// Null for an accelerator whose allocator keeps no count.
+c10::DeviceAllocator* allocator_of(c10::Device device) {
+  return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+}
+
 }  // namespace
 
 MemoryFigures memory_of(c10::Device device) {
   MemoryFigures figures{.resident_bytes = status_bytes("VmRSS:"), .peak_resident_bytes = status_bytes("VmHWM:")};
   if (device.is_cpu()) return figures;
-  const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  auto* const allocator = allocator_of(device);
+  if (allocator == nullptr) return figures;
+  const auto stats = allocator->getDeviceStats(device.index());
   figures.allocated_bytes = stats.allocated_bytes[kAggregate].current;
   figures.peak_allocated_bytes = stats.allocated_bytes[kAggregate].peak;
   figures.reserved_bytes = stats.reserved_bytes[kAggregate].current;
@@ -41,12 +48,13 @@ MemoryFigures memory_of(c10::Device device) {
 
 void reset_peak_memory(c10::Device device) {
   std::ofstream("/proc/self/clear_refs") << "5";  // proc(5): VmHWM becomes VmRSS
-  if (!device.is_cpu()) at::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  if (device.is_cpu()) return;
+  if (auto* const allocator = allocator_of(device)) allocator->resetPeakStats(device.index());
 }
 
 std::string memory_text(const MemoryFigures& memory) {
   std::string text;
-  if (memory.peak_reserved_bytes > 0) {
+  if (memory.peak_reserved_bytes > 0 || memory.peak_allocated_bytes > 0) {
     text = fmt::format("allocated {} (peak {}), reserved {} (peak {}), ", bytes_text(memory.allocated_bytes),
                        bytes_text(memory.peak_allocated_bytes), bytes_text(memory.reserved_bytes),
                        bytes_text(memory.peak_reserved_bytes));

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -13,6 +14,8 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/profile/merge_traces.hpp"
+#include "accelerate/profile/nvtx.hpp"
+#include "accelerate/profile/summary_json.hpp"
 
 namespace accelerate::profile {
 namespace {
@@ -34,13 +37,21 @@ std::set<ActivityType> activities_of(c10::Device device) {
   return activities;
 }
 
+bool counts_flops(const ProfileOptions& options) { return options.with_flops || options.peak_flops_per_s > 0; }
+
 torch::profiler::impl::ProfilerConfig config_of(const ProfileOptions& options) {
+  const bool with_flops = counts_flops(options);
   return torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::KINETO,
-                                               options.record_shapes || options.with_flops, options.profile_memory,
-                                               /*with_stack=*/false, options.with_flops);
+                                               options.record_shapes || with_flops, options.profile_memory,
+                                               /*with_stack=*/false, with_flops);
 }
 
-std::vector<Span> spans_of(const kineto::ProfilerResult& result) {
+uint64_t flops_of(const kineto::KinetoEvent& event) {
+  if (event.name() != "aten::convolution_backward" || event.shapes().size() < 3) return event.flops();
+  return flops_of_convolution_backward(event.shapes()[0], event.shapes()[2]);  // (grad_output, input, weight, ...)
+}
+
+std::vector<Span> spans_of(const kineto::ProfilerResult& result, bool with_flops) {
   std::vector<Span> spans;
   for (const auto& event : result.events()) {
     if (event.deviceType() != c10::DeviceType::CPU || event.endNs() < event.startNs()) continue;
@@ -49,9 +60,16 @@ std::vector<Span> spans_of(const kineto::ProfilerResult& result) {
                      .begin = static_cast<int64_t>(event.startNs()),
                      .end = static_cast<int64_t>(event.endNs()),
                      .is_async = event.isAsync(),
-                     .flops = event.flops()});
+                     .flops = with_flops ? flops_of(event) : 0});
   }
   return spans;
+}
+
+void check_options(const ProfileOptions& options, const Place& place) {
+  if (!(options.peak_flops_per_s >= 0) || std::isinf(options.peak_flops_per_s)) {
+    base::fail(ErrorKind::usage, place, "profile", "peak_flops_per_s is {}, must be a number of operations, or 0",
+               options.peak_flops_per_s);
+  }
 }
 
 void check_schedule(const ProfileSchedule& schedule, const Place& place) {
@@ -101,6 +119,7 @@ struct Profiler::Recording {
 
 Profiler::Profiler(const ProfileOptions& options, comm::Group group, c10::Device device)
     : options_(options), group_(std::move(group)), device_(device) {
+  check_options(options_, group_.place());
   if (options_.schedule_option) check_schedule(*options_.schedule_option, group_.place());
   if (!options_.output_trace_dir.empty()) {
     std::error_code failed;
@@ -125,6 +144,8 @@ Profiler::Profiler(const ProfileOptions& options, comm::Group group, c10::Device
 
 Profiler::~Profiler() {
   if (stopped_) return;
+  if (recording_) recording_->step.reset();
+  ranges_.reset();
   recording_.reset();
   somebody_records().clear();
 }
@@ -142,6 +163,10 @@ void Profiler::step() {
 
 void Profiler::apply(ProfileAction next) {
   now_ = next;
+  const bool records = next == ProfileAction::record || next == ProfileAction::record_and_save;
+  if (options_.nvtx && records != (ranges_ != nullptr)) {
+    ranges_ = records ? std::make_unique<NvtxRanges>(group_.place()) : nullptr;
+  }
   if (next == ProfileAction::none) return;
   if (!recording_) recording_ = std::make_unique<Recording>(options_, device_);
   if (next == ProfileAction::warmup) return;
@@ -162,7 +187,8 @@ void Profiler::finish_recording(bool keep) {
   }
   const auto result = recording_->stop();
   recording_.reset();
-  summary_ = summarize(spans_of(*result));
+  summary_ = summarize(spans_of(*result, counts_flops(options_)));
+  summary_.peak_flops_per_s = options_.peak_flops_per_s;
   ++recordings_;
   if (!options_.output_trace_dir.empty()) result->save(trace_file(group_.rank()));
   if (options_.on_trace_ready) options_.on_trace_ready(*this);
@@ -170,6 +196,8 @@ void Profiler::finish_recording(bool keep) {
 
 void Profiler::stop() {
   if (std::exchange(stopped_, true)) return;
+  if (recording_) recording_->step.reset();  // the last range to close
+  ranges_.reset();
   try {
     finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
   } catch (...) {
@@ -180,7 +208,23 @@ void Profiler::stop() {
   if (options_.output_trace_dir.empty()) return;
   group_.barrier();  // all files are there
   if (group_.rank() == 0) merge_traces();
+  write_summaries();
   group_.barrier();
+}
+
+void Profiler::write_summaries() const {
+  const auto all = group_.all_gather_bytes(summary_json(summary_, group_.place()));
+  if (group_.rank() != 0) return;
+  write_file("profile_summary.json", summaries_json(all));
+}
+
+void Profiler::write_file(const std::string& name, const std::string& text) const {
+  const auto path = std::filesystem::path(options_.output_trace_dir) / name;
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) {
+    base::log(base::LogLevel::warning, group_.place(), "profile: {} cannot be written", path.string());
+  }
 }
 
 std::string Profiler::trace_file(int64_t rank) const {
@@ -200,12 +244,7 @@ void Profiler::merge_traces() const {
                 rank, options_.output_trace_dir);
     }
   }
-  const auto path = std::filesystem::path(options_.output_trace_dir) / "profile.json";
-  std::ofstream whole(path, std::ios::binary);
-  whole << merged_trace(traces);
-  if (!whole.flush()) {
-    base::log(base::LogLevel::warning, group_.place(), "profile: {} cannot be written", path.string());
-  }
+  write_file("profile.json", merged_trace(traces));
 }
 
 }  // namespace accelerate::profile

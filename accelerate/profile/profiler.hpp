@@ -16,6 +16,7 @@
 
 namespace accelerate::profile {
 
+class NvtxRanges;
 class Profiler;
 
 /// Names and meaning are torch.profiler's and Hugging Face Accelerate's ProfileKwargs'.
@@ -26,9 +27,18 @@ struct ProfileOptions {
   std::function<void(Profiler&)> on_trace_ready{};
   bool record_shapes = false;   ///< of operators' inputs
   bool profile_memory = false;  ///< what operators allocate
-  bool with_flops = false;      ///< floating point operations of matrix products and convolutions
+  /// Floating point operations of matrix products, convolutions (their backward too) and sums and products of elements.
+  bool with_flops = false;
+  /// Floating point operations that this rank's device can do in a second, in the dtype of the forward, by its data
+  /// sheet (NVIDIA H100 SXM in bfloat16: 989e12). Above 0 the table has the MFU; implies with_flops.
+  double peak_flops_per_s = 0.0;
+  /// While it records, steps, operators and waits for data are also NVTX ranges, for Nsight Systems (nsys profile).
+  /// They are LibTorch's own, of builds with CUDA; no GPU is needed. In other builds a line of the log says that there
+  /// are none.
+  bool nvtx = false;
   /// Each rank writes its recording to <dir>/profile_<rank>.json, for chrome://tracing and ui.perfetto.dev; of several
-  /// recordings the last stays. stop() makes <dir>/profile.json of all ranks'.
+  /// recordings the last stays. stop() makes <dir>/profile.json of all ranks', and <dir>/profile_summary.json, from
+  /// which accelerate_report makes a page.
   std::string output_trace_dir{};
 };
 
@@ -72,11 +82,14 @@ class Profiler {
   [[nodiscard]] ProfileAction action(int64_t step) const;
   [[nodiscard]] std::string trace_file(int64_t rank) const;
   void merge_traces() const;
+  void write_summaries() const;
+  void write_file(const std::string& name, const std::string& text) const;
 
   ProfileOptions options_;
   comm::Group group_;
   c10::Device device_;
   std::unique_ptr<Recording> recording_;
+  std::unique_ptr<NvtxRanges> ranges_;
   ProfileAction now_ = ProfileAction::none;
   int64_t step_ = 0;
   int64_t recordings_ = 0;

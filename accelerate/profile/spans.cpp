@@ -83,10 +83,42 @@ std::string share_text(int64_t part, int64_t whole) {
 
 double milliseconds(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
+/// In the order of their begin.
+std::vector<int64_t> lengths_in_order(Intervals steps) {
+  std::sort(steps.begin(), steps.end());
+  std::vector<int64_t> lengths;
+  for (const auto& [begin, end] : steps) lengths.push_back(end - begin);
+  return lengths;
+}
+
+std::string rates_text(const TraceSummary& summary) {
+  if (summary.flops == 0 || summary.length_ns <= 0) return "";
+  const auto rate = fmt::format(", {:.2f} GFLOP/s", summary.flops_per_s() * 1e-9);
+  const auto mfu = summary.mfu();
+  return mfu ? rate + fmt::format(", MFU {:.1f} %", 100 * *mfu) : rate;
+}
+
 }  // namespace
 
+double TraceSummary::flops_per_s() const {
+  return length_ns > 0 ? static_cast<double>(flops) / (static_cast<double>(length_ns) * 1e-9) : 0.0;
+}
+
+std::optional<double> TraceSummary::mfu() const {
+  if (flops == 0 || length_ns <= 0 || !(peak_flops_per_s > 0)) return std::nullopt;
+  return flops_per_s() / peak_flops_per_s;
+}
+
+uint64_t flops_of_convolution_backward(std::span<const int64_t> grad_output, std::span<const int64_t> weight) {
+  if (grad_output.size() < 3 || weight.size() != grad_output.size()) return 0;
+  uint64_t products = 1;
+  for (const int64_t length : grad_output) products *= static_cast<uint64_t>(length);
+  for (const int64_t length : weight.subspan(1)) products *= static_cast<uint64_t>(length);
+  return 2 * 2 * products;  // a product and a sum each, for two gradients
+}
+
 bool is_communication(const std::string& name) {
-  constexpr std::array<std::string_view, 5> titles{"c10d::", "gloo:", "mpi:", "nccl:", "record_param_comms"};
+  constexpr std::array<std::string_view, 5> titles{"c10d::", "gloo:", "comm:", "nccl:", "record_param_comms"};
   return std::any_of(titles.begin(), titles.end(), [&](std::string_view title) { return name.starts_with(title); });
 }
 
@@ -108,35 +140,37 @@ TraceSummary summarize(const std::vector<Span>& spans) {
     if (!is_step(span) && !span.is_async) operators.push_back(&span);
   }
   summary.steps = static_cast<int64_t>(steps.size());
+  summary.step_ns = lengths_in_order(steps);
   summary.length_ns = length_of(joined(steps));
   summary.data_wait_ns = length_of(joined(waits));
   const auto apart = joined(collectives);
   summary.communication_ns = length_of(apart);
   summary.overlapped_ns = length_of(common(apart, joined(computing)));
   summary.operators = times_by_operator(std::move(operators));
+  for (const auto& row : summary.operators) summary.flops += row.flops;
   return summary;
 }
 
 std::string summary_table(const TraceSummary& summary, int64_t rows) {
   const int64_t whole = summary.length_ns;
-  uint64_t flops = 0;
-  for (const auto& row : summary.operators) flops += row.flops;
-  std::string text = fmt::format(
-      "{} steps in {:.2f} ms: waiting for data {}, communication {}, {} of it while operators computed", summary.steps,
-      milliseconds(whole), share_text(summary.data_wait_ns, whole), share_text(summary.communication_ns, whole),
-      share_text(summary.overlapped_ns, summary.communication_ns));
-  if (flops > 0 && whole > 0) {
-    text += fmt::format(", {:.2f} GFLOP/s", static_cast<double>(flops) / static_cast<double>(whole));
-  }
-  text += fmt::format("\n{:<44} {:>8} {:>12} {:>8} {:>12} {:>12}\n", "operator", "calls", "self ms", "self %",
-                      "total ms", "us a call");
+  const bool counted = summary.flops > 0;
+  std::string text =
+      fmt::format("{} steps in {:.2f} ms: waiting for data {}, communication {}, {} of it while operators computed{}\n",
+                  summary.steps, milliseconds(whole), share_text(summary.data_wait_ns, whole),
+                  share_text(summary.communication_ns, whole),
+                  share_text(summary.overlapped_ns, summary.communication_ns), rates_text(summary));
+  text += fmt::format("{:<44} {:>8} {:>12} {:>8} {:>12} {:>12}{}\n", "operator", "calls", "self ms", "self %",
+                      "total ms", "us a call", counted ? "        GFLOP" : "");
   int64_t self = 0;
   for (const auto& row : summary.operators) self += row.self_ns;
   for (const auto& row : summary.operators) {
     if (rows-- <= 0) break;
-    text += fmt::format("{:<44.44} {:>8} {:>12.3f} {:>8} {:>12.3f} {:>12.1f}\n", row.name, row.calls,
+    text += fmt::format("{:<44.44} {:>8} {:>12.3f} {:>8} {:>12.3f} {:>12.1f}", row.name, row.calls,
                         milliseconds(row.self_ns), share_text(row.self_ns, self), milliseconds(row.total_ns),
                         milliseconds(row.total_ns) * 1e3 / static_cast<double>(row.calls));
+    if (counted)
+      text += row.flops > 0 ? fmt::format(" {:>12.3f}", static_cast<double>(row.flops) * 1e-9) : "            -";
+    text += '\n';
   }
   return text;
 }

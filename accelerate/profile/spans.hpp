@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,19 +31,34 @@ struct OperatorTime {
 
 struct TraceSummary {
   int64_t steps = 0;
+  std::vector<int64_t> step_ns{};         ///< of each, in their order
   int64_t length_ns = 0;                  ///< from the first step's begin to the last one's end
   int64_t data_wait_ns = 0;               ///< of the loop, for a loader's next batch
   int64_t communication_ns = 0;           ///< at least one collective ran
   int64_t overlapped_ns = 0;              ///< ... while operators computed
   std::vector<OperatorTime> operators{};  ///< longest self time first
+  uint64_t flops = 0;                     ///< of all of them; 0: not counted
+  double peak_flops_per_s = 0.0;          ///< of the device; 0: not given
+
+  [[nodiscard]] double flops_per_s() const;
+  /// Model FLOPs utilisation, 0 to 1: what was computed over what the device could have; none where either is not
+  /// known.
+  [[nodiscard]] std::optional<double> mfu() const;
 };
 
 /// Names that PyTorch's tools know, and ours.
 inline constexpr const char* kStepSpan = "ProfilerStep#";
 inline constexpr const char* kDataSpan = "accelerate::next_batch";
 
-/// Collectives of c10d by its backends' titles, "gloo:all_reduce", "c10d::allreduce_", "nccl:broadcast".
+/// Collectives of c10d by its backends' titles, "gloo:all_reduce", "c10d::allreduce_", "nccl:broadcast",
+/// "comm:all_reduce" of our own over MPI.
 [[nodiscard]] bool is_communication(const std::string& name);
+
+/// Operations of a convolution's backward, for which LibTorch has no formula: each of the two gradients, of the input
+/// and of the weight, takes as many as the forward; both are counted.
+/// grad_output [B, C_out, ...], weight [C_out, C_in / groups, ...]
+[[nodiscard]] uint64_t flops_of_convolution_backward(std::span<const int64_t> grad_output,
+                                                     std::span<const int64_t> weight);
 
 /// Pure.
 [[nodiscard]] TraceSummary summarize(const std::vector<Span>& spans);

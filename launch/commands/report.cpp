@@ -13,11 +13,12 @@
 namespace accelerate::launch {
 
 Answer make_report(const Arguments& arguments) {
-  CommandLine line("accelerate_report",
-                   "Makes one page of HTML, which needs no other file, of what runs logged with the tracker jsonl\n"
-                   "(configuration, curves, throughput) and of what profile() left with an output_trace_dir (where each\n"
-                   "rank's time went).\n",
-                   {"accelerate_report logs", "accelerate_report --output today.html logs/digits"});
+  CommandLine line(
+      "accelerate_report",
+      "Makes one page of HTML, which needs no other file, of what runs logged with the tracker jsonl\n"
+      "(configuration, curves, throughput) and of what profile() left with an output_trace_dir (where each\n"
+      "rank's time went).\n",
+      {"accelerate_report logs", "accelerate_report --output today.html logs/digits"});
   std::string folder, output;
   line.app()
       .add_option("DIR", folder, "Folder that has metrics.jsonl or profile_summary.json in it or below.")

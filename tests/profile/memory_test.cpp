@@ -36,4 +36,6 @@ TEST_CASE("memory is said in a line, the accelerator's where there is one") {
                      .resident_bytes = 812 << 20,
                      .peak_resident_bytes = 812 << 20}) ==
         "allocated 1.0 GiB (peak 2.0 GiB), reserved 3.0 GiB (peak 3.0 GiB), resident 812 MiB (peak 812 MiB)");
+  CHECK(memory_text({.peak_allocated_bytes = 1 << 30, .resident_bytes = 1 << 20, .peak_resident_bytes = 1 << 20}) ==
+        "allocated 0 bytes (peak 1.0 GiB), reserved 0 bytes (peak 0 bytes), resident 1.0 MiB (peak 1.0 MiB)");
 }

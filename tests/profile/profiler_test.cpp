@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/profile/profiler.hpp"
 
+#include <torch/csrc/profiler/stubs/base.h>
+
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/log.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
@@ -43,6 +46,38 @@ const OperatorTime* row_of(const TraceSummary& summary, const std::string& name)
   }
   return nullptr;
 }
+
+/// In place of CUDA's stubs while it lives: what would be NVTX ranges.
+class KnownRanges final : public torch::profiler::impl::ProfilerStubs {
+ public:
+  using Impl = torch::profiler::impl::ProfilerStubs;
+  KnownRanges() : before_(torch::profiler::impl::cudaStubs()) { torch::profiler::impl::registerCUDAMethods(this); }
+  ~KnownRanges() override { torch::profiler::impl::registerCUDAMethods(const_cast<Impl*>(before_)); }
+
+  void record(c10::DeviceIndex*, torch::profiler::impl::ProfilerVoidEventStub*, int64_t*) const override {}
+  float elapsed(const torch::profiler::impl::ProfilerVoidEventStub*,
+                const torch::profiler::impl::ProfilerVoidEventStub*) const override {
+    return 0;
+  }
+  void mark(const char*) const override {}
+  void rangePush(const char* name) const override {
+    opened.push_back((open.empty() ? "" : open.back() + " > ") + name);
+    open.push_back(opened.back());
+  }
+  void rangePop() const override {
+    REQUIRE_FALSE(open.empty());
+    open.pop_back();
+  }
+  bool enabled() const override { return is_there; }
+  void onEachDevice(std::function<void(int)>) const override {}
+  void synchronize() const override {}
+
+  bool is_there = true;
+  mutable std::vector<std::string> open, opened;
+
+ private:
+  const Impl* before_;
+};
 
 std::string refusal(const ProfileOptions& options) {
   try {
@@ -100,6 +135,57 @@ TEST_CASE("without a schedule all is recorded until the end: operators, their nu
   CHECK(table.find(" GFLOP/s") != std::string::npos);
 }
 
+TEST_CASE("operations of convolutions are counted backward too; with a peak there is an MFU") {
+  Profiler profiler({.peak_flops_per_s = 1e15}, accelerate::comm::Group(), at::kCPU);
+  torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(3, 4, 3).bias(false));
+  convolution(torch::ones({2, 3, 8, 8}, torch::requires_grad())).sum().backward();
+  profiler.stop();
+  const uint64_t forward = 2 * (2 * 4 * 6 * 6) * (3 * 3 * 3);
+  const auto* backward = row_of(profiler.summary(), "aten::convolution_backward");
+  REQUIRE(backward != nullptr);
+  CHECK(backward->flops == 2 * forward);
+  CHECK(profiler.summary().flops == 3 * forward);
+  CHECK(profiler.summary().mfu().value() > 0);
+  CHECK(profiler.table().find(", MFU 0.0 %\n") != std::string::npos);
+}
+
+TEST_CASE("with nvtx steps, operators and their backward are ranges within one another while they are recorded") {
+  const KnownRanges ranges;
+  const auto weight = torch::ones({2, 2}, torch::requires_grad());
+  Profiler profiler({.schedule_option = ProfileSchedule{.wait = 1, .active = 1, .repeat = 1}, .nvtx = true},
+                    accelerate::comm::Group(), at::kCPU);
+  for (int step = 0; step < 4; ++step) {
+    weight.mm(weight).sum().backward();
+    profiler.step();
+    if (step == 0) CHECK(ranges.open == std::vector<std::string>{"ProfilerStep#1"});
+    if (step == 1) CHECK(ranges.open.empty());
+  }
+  const auto& opened = ranges.opened;
+  REQUIRE_FALSE(opened.empty());
+  CHECK(opened.front() == "ProfilerStep#1");
+  CHECK(std::all_of(opened.begin(), opened.end(), [](const auto& name) { return name.starts_with("ProfilerStep#1"); }));
+  CHECK(std::count(opened.begin(), opened.end(), "ProfilerStep#1 > aten::mm") ==
+        1);  // those of backward are in its range
+  CHECK(std::any_of(opened.begin(), opened.end(),
+                    [](const auto& name) { return name.find("MmBackward0 > aten::mm") != std::string::npos; }));
+  profiler.stop();
+}
+
+TEST_CASE("nvtx on a LibTorch without CUDA is a line of the log, and nothing else") {
+  KnownRanges ranges;
+  ranges.is_there = false;
+  accelerate::base::forget_lines();
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler(
+      [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  CHECK(hundred_steps({.repeat = 2}, {.nvtx = true}).ready == 2);
+  accelerate::base::set_log_handler(before);
+  CHECK(ranges.opened.empty());
+  CHECK(lines ==
+        std::vector<std::string>{
+            "profile: nvtx is true, and this LibTorch was built without CUDA, which has NVTX: no ranges are made"});
+}
+
 TEST_CASE("a rank's trace and the whole are files, of this run alone") {
   const testing::TemporaryFolder folder;
   const auto traces = folder.path / "traces";
@@ -116,9 +202,13 @@ TEST_CASE("a rank's trace and the whole are files, of this run alone") {
     }
     CHECK(steps == std::vector<std::string>{"ProfilerStep#5", "ProfilerStep#6"});
   }
+  const auto summary = nlohmann::json::parse(testing::text_of(traces / "profile_summary.json"));
+  REQUIRE(summary.at("ranks").size() == 1);
+  CHECK(summary.at("ranks")[0].at("step_ms").size() == 2);
 }
 
-TEST_CASE("schedules that cannot be, and a folder that cannot be made, are refused") {
+TEST_CASE("schedules and peaks that cannot be, and a folder that cannot be made, are refused") {
+  CHECK(refusal({.peak_flops_per_s = -1}) == "profile: peak_flops_per_s is -1, must be a number of operations, or 0");
   CHECK(refusal({.schedule_option = ProfileSchedule{.active = 0}}) ==
         "profile: schedule_option.active is 0, must be at least 1");
   CHECK(refusal({.schedule_option = ProfileSchedule{.wait = -1}}) ==

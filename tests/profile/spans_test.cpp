@@ -33,7 +33,7 @@ TEST_CASE("what ends on another thread is no operator of the thread that began i
 TEST_CASE("steps, waits for data, communication and what of it is overlapped, each time counted once") {
   const auto summary = summarize({span("ProfilerStep#3", 0, 100), span("ProfilerStep#4", 100, 200),
                                   span(kDataSpan, 0, 10), span(kDataSpan, 100, 120), span("gloo:all_reduce", 30, 60, 2),
-                                  span("c10d::allreduce_", 50, 70), span("mpi:broadcast", 150, 160, 2),
+                                  span("c10d::allreduce_", 50, 70), span("comm:broadcast", 150, 160, 2),
                                   span("aten::mm", 40, 55), span("aten::add", 55, 58), span("aten::mm", 90, 95)});
   CHECK(summary.steps == 2);
   CHECK(summary.length_ns == 200);
@@ -51,9 +51,34 @@ TEST_CASE("the table has the shares and the longest operators, as many as asked 
       summary_table(summary, 1) ==
       "1 steps in 4.00 ms: waiting for data 0.0 %, communication 50.0 %, 100.0 % of it while operators computed, 1.50 "
       "GFLOP/s\n"
-      "operator                                        calls      self ms   self %     total ms    us a call\n"
-      "aten::mm                                            1        3.000   50.0 %        3.000       3000.0\n");
+      "operator                                        calls      self ms   self %     total ms    us a call        "
+      "GFLOP\n"
+      "aten::mm                                            1        3.000   50.0 %        3.000       3000.0        "
+      "0.006\n");
+  auto of_a_device = summary;
+  of_a_device.peak_flops_per_s = 6e9;
+  CHECK(summary_table(of_a_device, 0).find("1.50 GFLOP/s, MFU 25.0 %\n") != std::string::npos);
   CHECK(summary_table(TraceSummary(), 5) ==
         "0 steps in 0.00 ms: waiting for data 0.0 %, communication 0.0 %, 0.0 % of it while operators computed\n"
         "operator                                        calls      self ms   self %     total ms    us a call\n");
+}
+
+TEST_CASE("FLOPs and their share of the device's peak, where both are known") {
+  auto product = span("aten::mm", 0, 50);
+  product.flops = 400;
+  auto summary = summarize({span("ProfilerStep#2", 60, 100), span("ProfilerStep#1", 0, 60), product});
+  CHECK((summary.step_ns == std::vector<int64_t>{60, 40}));
+  CHECK(summary.flops == 400);
+  CHECK(summary.flops_per_s() == doctest::Approx(4e9));
+  CHECK_FALSE(summary.mfu().has_value());
+  summary.peak_flops_per_s = 16e9;
+  CHECK(summary.mfu().value() == doctest::Approx(0.25));
+  CHECK_FALSE(TraceSummary{.peak_flops_per_s = 1}.mfu().has_value());
+}
+
+TEST_CASE("a convolution's backward takes twice its forward's operations, for two gradients") {
+  const std::vector<int64_t> grad_output{5, 8, 6, 6}, weight{8, 3, 3, 3};
+  const uint64_t forward = 2 * 5 * 8 * 6 * 6 * 3 * 3 * 3;  // a product and a sum
+  CHECK(flops_of_convolution_backward(grad_output, weight) == 2 * forward);
+  CHECK(flops_of_convolution_backward({}, weight) == 0);
 }

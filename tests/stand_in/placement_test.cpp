@@ -232,3 +232,37 @@ TEST_CASE("gradients on two devices are clipped by their common norm") {
     for (size_t i = 0; i < expected.size(); ++i) CHECK(at::allclose(found[i], expected[i], 1e-6));
   });
 }
+
+TEST_CASE("memory() is that of the rank's device: it follows tensors, and a peak stays until it is reset") {
+  stand_in::on_devices(2, [](accelerate::Accelerator& accelerator) {
+    constexpr int64_t kMebibyte = 1 << 20;
+    const auto before = accelerator.memory();
+    CHECK(before.resident_bytes > kMebibyte);
+    {
+      const auto tensor = torch::zeros({kMebibyte / 4}, accelerator.device());
+      CHECK(accelerator.memory().allocated_bytes == before.allocated_bytes + kMebibyte);
+    }
+    const auto after = accelerator.memory();
+    CHECK(after.allocated_bytes == before.allocated_bytes);
+    CHECK(after.peak_allocated_bytes >= before.allocated_bytes + kMebibyte);
+    accelerator.reset_peak_memory();
+    CHECK(accelerator.memory().peak_allocated_bytes == after.allocated_bytes);
+    CHECK(accelerate::profile::memory_text(after).starts_with("allocated "));
+  });
+}
+
+TEST_CASE("a profiler records what the host gives to the device, and makes it wait no more often") {
+  stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
+    const auto matrix = torch::ones({8, 8}, accelerator.device());
+    auto profiler = accelerator.profile({.schedule_option = accelerate::ProfileSchedule{.active = 3, .repeat = 1}});
+    const auto waits = stand_in::host_waits(0);
+    for (int step = 0; step < 3; ++step) {
+      static_cast<void>(matrix.mm(matrix));
+      if (step == 2) CHECK(stand_in::host_waits(0) == waits);
+      profiler.step();
+    }
+    profiler.stop();
+    CHECK(profiler.summary().steps == 3);
+    CHECK(profiler.table(100).find("aten::mm") != std::string::npos);
+  });
+}

@@ -5,16 +5,21 @@
 #include <ATen/core/ivalue.h>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 #include <vector>
 
 #include "accelerate/comm/core/connection.hpp"
 
 namespace accelerate::comm {
 
+/// What a profiler calls an operation of MPI's, from its beginning to its end; null where nobody records.
+[[nodiscard]] const char* title_of(c10d::OpType type);
+
 /// Finished by whoever carries the operation out; keeps its tensors alive until then.
 class CompletableWork : public c10d::Work {
  public:
-  CompletableWork(c10d::OpType type, std::vector<at::Tensor> kept) : Work(-1, type), tensors_(std::move(kept)) {}
+  CompletableWork(c10d::OpType type, std::vector<at::Tensor> kept)
+      : Work(-1, type, title_of(type)), tensors_(std::move(kept)) {}
 
   /// Throws DeadlinePassed, or what the operation failed with. c10d's 0 is no deadline.
   bool wait(std::chrono::milliseconds timeout) override {
@@ -62,6 +67,7 @@ class CompletableWork : public c10d::Work {
       completed_ = true;
       future = future_;
     }
+    if (recordFunctionEndCallback_) std::exchange(recordFunctionEndCallback_, nullptr)();
     cv_.notify_all();
     if (future) complete(*future);
   }
