@@ -264,6 +264,34 @@ TEST_CASE("with a worker a stream's batches are those without, epoch after epoch
   }
 }
 
+TEST_CASE("what comes next is there while a batch is held, and all that is told stays that batch's") {
+  for (const int64_t workers : {0, 1}) {
+    StreamLoader loader(counting_stream(5), {.batch_size = 2, .num_workers = workers});
+    auto position = loader.begin();
+    const auto next = [&] {
+      auto* ahead = position.read_ahead();
+      while (ahead == nullptr) ahead = position.read_ahead();  // the worker has yet to read it
+      return list(*ahead);
+    };
+    CHECK(next() == Numbers{2, 3});
+    CHECK(list(*position) == Numbers{0, 1});
+    CHECK(position.info().index == 0);
+    CHECK(loader.state().consumed == 2);
+    ++position;
+    CHECK(list(*position) == Numbers{2, 3});
+    CHECK(next() == Numbers{4});
+    CHECK_FALSE(position.info().last);
+    ++position;
+    CHECK(list(*position) == Numbers{4});
+    CHECK(position.info().last);
+    CHECK(position.read_ahead() == nullptr);
+    ++position;
+    CHECK(position == loader.end());
+    CHECK(loader.report().batches == 3);
+    CHECK(loader.report().samples == 5);
+  }
+}
+
 TEST_CASE("the worker of a stream is one thread for all passes; a read that hangs is named after the timeout") {
   struct Watch {  // outlives the thread that hangs
     std::mutex mutex;
