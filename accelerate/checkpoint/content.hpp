@@ -42,6 +42,7 @@ struct Content {
   // This rank's own.
   RandomStates random{};
   std::optional<OpenWindow> window{};
+  NamedTensors comm_hooks{};  ///< what hooks on the gradients' buckets go on from: "model.0/error of 3"
 };
 
 }  // namespace accelerate::checkpoint

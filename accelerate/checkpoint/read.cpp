@@ -171,6 +171,7 @@ class Reader {
       content().accumulated = content().random.step;
     }
     if (is_there(folder_ / window_file(of))) content().window = window(window_file(of));
+    if (is_there(folder_ / comm_hooks_file(of))) content().comm_hooks = open(comm_hooks_file(of)).tensors();
   }
 
   OpenWindow window(const std::string& name) const {

@@ -70,6 +70,10 @@ class Jobs {
       value("window", part.rank, window_file(part.rank),
             [this](TorchFileWriter& writer) { return window(*content_.window, writer); });
     }
+    if (!content_.comm_hooks.empty()) {
+      value("comm_hooks", part.rank, comm_hooks_file(part.rank),
+            [this](TorchFileWriter& writer) { return dict(content_.comm_hooks, writer); });
+    }
     return std::move(jobs_);
   }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/named_tensor.hpp"
 
 namespace accelerate::gradient {
 
@@ -23,6 +24,8 @@ struct GradientBucket {
   at::Tensor gradients{};
   /// Of each parameter's shape and strides, into gradients.
   std::vector<at::Tensor> views{};
+  /// The parameters' places in the model, one for each view: the same in every run.
+  std::vector<int64_t> members{};
   /// [parameters of the model] in the last bucket, else undefined: to be summed over the ranks too.
   at::Tensor counts{};
   /// Gradients and counts, one behind the other in memory.
@@ -33,6 +36,9 @@ struct GradientBucket {
   /// 1 / ranks; where ranks have run out of batches, as join_uneven_inputs divides.
   double share = 1.0;
 };
+
+/// What a reducer goes on from, by names of its own; of this rank alone.
+using ReducerState = std::vector<NamedTensor>;
 
 /// Of one engine, whose group is its own. Every rank makes the same calls in the same order: start for some or all
 /// buckets while backward runs, for the others after it, then finish for all, each time in the order of index.
@@ -47,6 +53,10 @@ class BucketReducer {
   virtual void forget() = 0;
   /// Of this rank's data given to collectives since it was made.
   [[nodiscard]] virtual int64_t bytes_given() const = 0;
+  /// Between two reductions. Empty where one is like the other.
+  [[nodiscard]] virtual ReducerState state() const { return {}; }
+  /// The next reduction goes on from there; what does not fit a parameter begins anew.
+  virtual void load_state(const ReducerState&) {}
 };
 
 /// One all-reduce for each bucket.

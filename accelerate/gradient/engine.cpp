@@ -89,6 +89,18 @@ const BucketPlan& Engine::plan() const { return core_->plan; }
 const comm::Group& Engine::group() const { return core_->group; }
 int64_t Engine::bytes_given() const { return core_->reducer->bytes_given(); }
 
+ReducerState Engine::reducer_state() const {
+  const auto lock = locked(*core_);
+  return core_->reducer->state();
+}
+
+void Engine::load_reducer_state(const ReducerState& state) {
+  const auto lock = locked(*core_);
+  const at::NoGradGuard no_grad;
+  core_->complete();
+  core_->reducer->load_state(state);
+}
+
 void Engine::join_backward() {
   const auto lock = locked(*core_);
   core_->join();
@@ -98,6 +110,18 @@ void Engine::join_backward() {
 void Engine::before_step() {
   const auto lock = locked(*core_);
   core_->before_step();
+}
+
+void Engine::renew_hooks() {
+  const auto lock = locked(*core_);
+  core_->complete();
+  core_->unhook();
+  core_->hook_up();
+}
+
+void Engine::abandon() {
+  const auto lock = locked(*core_);
+  core_->abandon();
 }
 
 void Engine::zero_all() {

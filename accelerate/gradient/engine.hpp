@@ -98,6 +98,11 @@ class Engine {
   /// To be called before an optimizer steps. Throws Error (usage) where unreduced() and not allowed.
   void before_step();
 
+  /// Hooks on new gradient accumulators: autograd runs one on the stream that was current when it was made.
+  void renew_hooks();
+  /// A reduction that was begun is forgotten, and gradients become undefined; for one that never ran on any rank.
+  void abandon();
+
   /// Gradients become undefined, as after the stock zero_grad().
   void zero_all();
   /// The same for some parameters; those that are not this engine's are left alone. set_to_none false: gradients that
@@ -119,6 +124,9 @@ class Engine {
   /// reduction, unless the options gave it.
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const comm::Group& group() const;
+  /// What the hook that reduces the buckets goes on from; call it between backwards.
+  [[nodiscard]] ReducerState reducer_state() const;
+  void load_reducer_state(const ReducerState& state);
   /// What this rank gave to the collectives that reduced its buckets.
   [[nodiscard]] int64_t bytes_given() const;
 

@@ -135,6 +135,14 @@ void Engine::Core::complete() {
   finish();
 }
 
+void Engine::Core::abandon() {
+  if (active_) {
+    reducer->forget();
+    reset();
+  }
+  zero_all();
+}
+
 void Engine::Core::launch() {
   const at::NoGradGuard no_grad;
   // Ranks that have run out of batches must be told first.

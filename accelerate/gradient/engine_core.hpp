@@ -46,6 +46,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void join();      ///< begin without a graph
   void launch();    ///< launches what is left
   void finish();    ///< waits and settles; throws what peers do
+  void abandon();   ///< a reduction that never ran is forgotten, with its gradients
   void complete();  ///< ends a reduction whose backward died half-way, so that the ranks stay in step
 
   void zero(ParameterState& state);           ///< drops the gradient

@@ -61,7 +61,6 @@ struct ParameterState {
 
 /// One flat tensor and the states that lie in it.
 struct FlatBucket : GradientBucket {
-  std::vector<int64_t> members{};
   std::vector<at::Tensor> gaps{};  ///< between and behind the members
   int64_t pending = 0;             ///< members whose gradient has not arrived
 };

@@ -57,6 +57,16 @@ std::optional<checkpoint::OpenWindow> open_window(Shared& shared) {
   return window;
 }
 
+// Of hooks that keep something from step to step (PowerSGD).
+NamedTensors comm_hooks_of(Shared& shared) {
+  NamedTensors all;
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    if (model.engine() == nullptr) continue;
+    for (const auto& [name, tensor] : model.engine()->reducer_state()) all.emplace_back(name_in(model, name), tensor);
+  }
+  return all;
+}
+
 }  // namespace
 
 Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
@@ -92,6 +102,7 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   for (const CustomObject& custom : customs) content.customs.push_back(custom.save());
   content.random = checkpoint::random_states(shared.device.type());
   content.window = open_window(shared);
+  content.comm_hooks = comm_hooks_of(shared);
   return content;
 }
 

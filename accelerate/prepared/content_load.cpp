@@ -131,6 +131,22 @@ void load_loaders(Shared& shared, const std::vector<std::optional<state::LoaderS
   }
 }
 
+// Of another number of ranks what each of them lost is nobody's.
+void load_comm_hooks(Shared& shared, const checkpoint::Read& read) {
+  const bool own = read.has_own_part && (!read.manifest || read.manifest->world_size == shared.group.size());
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    if (model.engine() == nullptr) continue;
+    gradient::ReducerState state;
+    const std::string prefix = name_in(model, "");
+    for (const auto& [name, tensor] : read.content.comm_hooks) {
+      if (!name.starts_with(prefix)) continue;
+      const std::string rest = name.substr(prefix.size());
+      if (own || !rest.starts_with("error of ")) state.push_back({rest, tensor});
+    }
+    if (!state.empty()) model.engine()->load_reducer_state(state);
+  }
+}
+
 void load_random_states(const Shared& shared, const checkpoint::Read& read) {
   if (!read.has_random_states) {
     base::log(base::LogLevel::warning, shared.place, "load_state: the checkpoint has no random states");
@@ -192,6 +208,7 @@ void apply_content(Shared& shared, const std::vector<CustomObject>& customs, con
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);
   shared.steps = content.step;
   resume_window(shared, content);
+  load_comm_hooks(shared, fit.read);
   load_random_states(shared, fit.read);
 }
 

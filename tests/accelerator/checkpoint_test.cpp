@@ -352,3 +352,40 @@ TEST_CASE("an asynchronous save is skipped, where that is asked for, while the o
   CHECK(made >= 1);
   CHECK(accelerate::archive::numbered_checkpoints(folder.path / "checkpoints").size() == static_cast<size_t>(made));
 }
+
+TEST_CASE("PowerSGD's errors and factors are saved: two ranks go on with the same bits, three without the errors") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  const accelerate::AcceleratorOptions options{
+      .cpu = true,
+      .comm_hook = accelerate::gradient::power_sgd_hook({.matrix_approximation_rank = 2, .start_step = 1})};
+  const auto train = [&](int64_t ranks, int64_t from, int64_t to, bool save) {
+    std::vector<torch::Tensor> weights(static_cast<size_t>(ranks));
+    on_ranks(
+        ranks,
+        [&](Accelerator& accelerator) {
+          torch::nn::Linear net(30, 20);
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+          if (from > 0) accelerator.load_state(place);
+          for (int64_t step = from; step < to; ++step) {
+            const auto generator = at::make_generator<at::CPUGeneratorImpl>(
+                static_cast<uint64_t>(10 * step + accelerator.process_index()));
+            optimizer.zero_grad();
+            accelerator.backward(model(torch::randn({8, 30}, generator)).square().mean());
+            optimizer.step();
+            if (save && step == 2) accelerator.save_state(place);
+          }
+          weights[static_cast<size_t>(accelerator.process_index())] = net->weight.detach().clone();
+        },
+        options);
+    return weights;
+  };
+  const auto through = train(2, 0, 6, true);
+  const auto resumed = train(2, 3, 6, false);
+  for (size_t rank = 0; rank < 2; ++rank) CHECK(torch::equal(resumed[rank], through[0]));
+  CHECK(fs::exists(place / "comm_hooks_0.bin"));
+  CHECK(fs::exists(place / "comm_hooks_1.bin"));
+  const auto of_three = train(3, 3, 6, false);
+  for (size_t rank = 1; rank < 3; ++rank) CHECK(torch::equal(of_three[rank], of_three[0]));
+  CHECK(of_three[0].isfinite().all().item<bool>());
+}

@@ -12,7 +12,7 @@ namespace {
 
 // A bucket of the same form with its own memory.
 GradientBucket twin(const GradientBucket& bucket, at::ScalarType dtype) {
-  GradientBucket other{.index = bucket.index, .is_last = bucket.is_last};
+  GradientBucket other{.index = bucket.index, .is_last = bucket.is_last, .members = bucket.members};
   other.flat = at::empty(bucket.flat.sizes(), bucket.flat.options().dtype(dtype));
   other.gradients = other.flat.narrow(0, 0, bucket.gradients.numel());
   for (const at::Tensor& view : bucket.views) other.views.push_back(bucket.same_place(view, other.flat));
@@ -45,6 +45,8 @@ class Compressed final : public BucketReducer {
   }
 
   [[nodiscard]] int64_t bytes_given() const override { return inner_->bytes_given(); }
+  [[nodiscard]] ReducerState state() const override { return inner_->state(); }
+  void load_state(const ReducerState& state) override { inner_->load_state(state); }
 
  private:
   static bool compresses(const GradientBucket& bucket) {

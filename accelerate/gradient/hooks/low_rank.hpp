@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct LowRankMatrix {
   /// Gradients and the places that they have in m; none where m is the gradients' own memory.
   std::vector<std::pair<at::Tensor, at::Tensor>> copies{};
   at::Tensor p{}, q{};
+  std::string name{};  ///< of its parameters, by their places in the model
+  bool warm = false;   ///< q is that of the reduction before
   at::Tensor error{};  ///< like m: what the approximation lost; undefined without error feedback
 
   void load() const;

@@ -2,13 +2,18 @@
 #include "accelerate/gradient/hooks/power_sgd.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -52,7 +57,6 @@ struct BucketFactors {
   at::Tensor rest;                                        // what goes as it is, counts included
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // of what goes as it is, into rest
   comm::Pending p_under_way, rest_under_way;
-  bool warm = false;  // the q of a reduction before are there
 };
 
 // The view itself where it is a matrix in memory, else a copy of its form.
@@ -102,10 +106,10 @@ class PowerSgd final : public BucketReducer {
         matrix.m.add_(matrix.error);
         matrix.error.copy_(matrix.m, /*non_blocking=*/true);
       }
-      factors.warm ? orthogonalise(matrix.q) : fill_at_random(matrix.q, seed_of(bucket.index, i));
+      matrix.warm ? orthogonalise(matrix.q) : fill_at_random(matrix.q, seed_of(bucket.index, i));
+      matrix.warm = options_.warm_start;
       at::mm_out(matrix.p, matrix.m, matrix.q);
     }
-    factors.warm = options_.warm_start;
     factors.p_under_way = send(factors.all_p);
   }
 
@@ -117,6 +121,28 @@ class PowerSgd final : public BucketReducer {
   void forget() override {
     plain_.forget();
     factors_.clear();
+    loaded_.clear();
+  }
+
+  // Of buckets that have not been reduced since it was loaded, what was loaded.
+  [[nodiscard]] ReducerState state() const override {
+    ReducerState all{{"step", at::full({}, step_, at::kLong)}};
+    for (const auto& factors : factors_) {
+      if (!factors) continue;
+      for (const LowRankMatrix& matrix : factors->matrices) {
+        if (matrix.warm) all.push_back({"q of " + matrix.name, matrix.q});
+        if (matrix.error.defined()) all.push_back({"error of " + matrix.name, matrix.error});
+      }
+    }
+    for (const auto& [name, tensor] : loaded_) all.push_back({name, tensor});
+    return all;
+  }
+
+  void load_state(const ReducerState& state) override {
+    factors_.clear();
+    loaded_.clear();
+    for (const auto& [name, tensor] : state) loaded_.emplace(name, tensor.clone());
+    if (const auto step = loaded_.extract("step")) step_ = step.mapped().item<int64_t>();
   }
 
   [[nodiscard]] int64_t bytes_given() const override { return plain_.bytes_given() + bytes_given_; }
@@ -146,14 +172,18 @@ class PowerSgd final : public BucketReducer {
     return *factors_[at];
   }
 
-  [[nodiscard]] BucketFactors lay_out_factors(const GradientBucket& bucket) const {
+  BucketFactors lay_out_factors(const GradientBucket& bucket) {
     BucketFactors factors;
     std::vector<at::Tensor> as_it_is;
-    if (batched_) factors.matrices.push_back(square_of(bucket));
-    for (const at::Tensor& view : bucket.views) {
-      if (batched_) break;
+    if (batched_) {
+      factors.matrices.push_back(square_of(bucket));
+      factors.matrices.back().name = fmt::format("{}", fmt::join(bucket.members, ","));
+    }
+    for (size_t i = 0; i < bucket.views.size() && !batched_; ++i) {
+      const at::Tensor& view = bucket.views[i];
       if (is_compressed(view.sizes(), options_)) {
         factors.matrices.push_back(matrix_of(view));
+        factors.matrices.back().name = fmt::format("{}", bucket.members[i]);
       } else {
         as_it_is.push_back(view);
       }
@@ -175,8 +205,17 @@ class PowerSgd final : public BucketReducer {
       matrix.p = of_p.next({matrix.m.size(0), columns(matrix)});
       matrix.q = of_q.next({matrix.m.size(1), columns(matrix)});
       if (options_.use_error_feedback) matrix.error = at::zeros_like(matrix.m);
+      matrix.warm = take_loaded("q of " + matrix.name, matrix.q) && options_.warm_start;
+      take_loaded("error of " + matrix.name, matrix.error);
     }
     return factors;
+  }
+
+  bool take_loaded(const std::string& name, const at::Tensor& into) {
+    const auto found = loaded_.extract(name);
+    if (!found || !into.defined() || found.mapped().sizes() != into.sizes()) return false;
+    into.copy_(found.mapped());
+    return true;
   }
 
   [[nodiscard]] int64_t columns(const LowRankMatrix& matrix) const {
@@ -208,6 +247,7 @@ class PowerSgd final : public BucketReducer {
   comm::Group group_;
   AllReduce plain_;
   std::vector<std::optional<BucketFactors>> factors_;  // by index of the bucket
+  std::map<std::string, at::Tensor> loaded_;           // not yet taken over by a bucket
   int64_t step_ = 0;
   int64_t bytes_given_ = 0;
 };

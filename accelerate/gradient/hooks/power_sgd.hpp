@@ -28,6 +28,8 @@ struct PowerSgdOptions {
 ///
 /// Bytes: with rank r a matrix [n, m] costs (n + m) * r numbers instead of n * m. Memory: one copy of the compressed
 /// gradients for error feedback, and the factors.
+/// What it goes on from (each matrix's error and last factor, and the count of steps) is saved with an Accelerator's
+/// checkpoints; a job of another number of ranks goes on without the errors, which are each rank's own.
 /// Throws Error (usage) where an option is out of its range.
 [[nodiscard]] CommHook power_sgd_hook(const PowerSgdOptions& options = {});
 

@@ -137,6 +137,52 @@ TEST_CASE("every hook is within 1e-2 of the plain mean for a parameter of 40 x 2
   }
 }
 
+TEST_CASE(
+    "another run goes on from a saved state with the same bits: before and after the start step, in other buckets") {
+  for (const int64_t saved_after : {1, 2, 5}) {
+    for (const auto& hook : {power_sgd_hook(from_step(2, 2)), batched_power_sgd_hook(from_step(2, 2)),
+                             fp16_compress_wrapper(power_sgd_hook(from_step(2, 2)))}) {
+      CAPTURE(saved_after);
+      run_threads(2, [&](const Group& group) {
+        const auto gradients = [&](int64_t step) -> std::vector<at::Tensor> {
+          const int64_t seed = 10 * step + group.rank();
+          return {numbers({40, 20}, seed, at::kFloat), numbers({7}, seed + 3, at::kFloat),
+                  numbers({16, 3, 3, 3}, seed + 5, at::kFloat)};
+        };
+        const std::vector<std::vector<int64_t>> shapes{{40, 20}, {7}, {16, 3, 3, 3}};
+        Hooked first(group, shapes, hook, at::kFloat), second(group, shapes, hook, at::kFloat);
+        for (int64_t step = 0; step < saved_after; ++step) first.reduced(gradients(step));
+        second.engine.load_reducer_state(first.engine.reducer_state());
+        // Nothing is lost where it is saved again before the first reduction.
+        Hooked third(group, shapes, hook, at::kFloat);
+        third.engine.load_reducer_state(second.engine.reducer_state());
+        for (int64_t step = saved_after; step < saved_after + 4; ++step) {
+          const auto expected = first.reduced(gradients(step));
+          for (Hooked* other : {&second, &third}) {
+            const auto seen = other->reduced(gradients(step));
+            for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::equal(seen[i], expected[i]));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("a saved state of other shapes is passed over, and so is one where nothing is kept") {
+  run_threads(2, [](const Group& group) {
+    const auto hook = power_sgd_hook(from_step(0, 2));
+    Hooked saved(group, {{40, 20}}, hook), plain(group, {{40, 20}}, {});
+    const auto gradient = numbers({40, 20}, group.rank());
+    saved.reduced({gradient});
+    CHECK(plain.engine.reducer_state().empty());
+    plain.engine.load_reducer_state(saved.engine.reducer_state());
+    const auto mean = plain.reduced({gradient})[0];
+    Hooked other(group, {{20, 40}}, power_sgd_hook(from_step(0, 20)));
+    other.engine.load_reducer_state(saved.engine.reducer_state());
+    CHECK(near(other.reduced({gradient.t().contiguous()})[0], mean.t(), 1e-12));  // of full rank: nothing was added
+  });
+}
+
 TEST_CASE("options out of range are refused with their values") {
   CHECK_THROWS_WITH(power_sgd_hook({.matrix_approximation_rank = 0}),
                     "power_sgd_hook: matrix_approximation_rank is 0, must be at least 1");
