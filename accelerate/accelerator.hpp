@@ -30,6 +30,7 @@
 #include "accelerate/precision/autocast.hpp"
 #include "accelerate/prepared/checkpointing.hpp"
 #include "accelerate/prepared/dtypes.hpp"
+#include "accelerate/prepared/graphed_step.hpp"
 #include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/local_sgd.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
@@ -50,6 +51,8 @@ namespace accelerate {
 using checkpoint::SaveOptions;
 using checkpoint::WeightsOptions;
 using checkpoint::WhenBusy;
+using prepared::GraphedStep;
+using prepared::GraphOptions;
 using prepared::LoadedModel;
 using prepared::LoadedState;
 using prepared::LoadOptions;
@@ -254,6 +257,27 @@ class Accelerator {
   template <typename Model>
   [[nodiscard]] prepared::LocalSgd local_sgd(const PreparedModel<Model>& model, int64_t steps) const {
     return prepared::LocalSgd(shared_, model.core_ptr(), steps);
+  }
+
+  /// A training step as one command for the device: CUDA graphs. Its first calls run the function as it is, then it is
+  /// recorded with forward, backward, all-reduce, unscaling, clipping and updates, and replayed with new inputs. On the
+  /// CPU, and wherever something cannot be recorded, it is the plain step, and says why. See GraphedStep for what the
+  /// function may hold:
+  ///
+  ///   auto step = accelerator.graphed_step([&](const at::Tensor& x, const at::Tensor& y) {
+  ///     optimizer.zero_grad();
+  ///     auto loss = torch::cross_entropy_loss(model(x), y);
+  ///     accelerator.backward(loss);
+  ///     optimizer.step();
+  ///     return loss;
+  ///   });
+  ///   for (auto& [images, labels] : loader) {
+  ///     auto loss = step(images, labels);
+  ///     scheduler.step();
+  ///   }
+  template <typename Function>
+  [[nodiscard]] GraphedStep<Function> graphed_step(Function function, const GraphOptions& options = {}) const {
+    return {std::move(function), std::make_shared<prepared::GraphedStepCore>(shared_, options, stop_at_nan_loss_)};
   }
 
   /// Scales the gradients so that their norm is at most max_norm; nothing within an accumulation window.

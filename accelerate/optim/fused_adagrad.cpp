@@ -33,8 +33,20 @@ class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
   void update(Call& call, const StepScale& scale) override {
     tell_steps(call);
     const auto& options = options_of<Options>(call.group);
-    at::_fused_adagrad_(call.parameters, call.gradients, call.first, call.steps, options.lr(), options.lr_decay(),
-                        options.weight_decay(), options.eps(), /*maximize=*/false, scale.scale, scale.skip);
+    const auto run = [&](const auto& rate) {
+      at::_fused_adagrad_(call.parameters, call.gradients, call.first, call.steps, rate, options.lr_decay(),
+                          options.weight_decay(), options.eps(), /*maximize=*/false, scale.scale, scale.skip);
+    };
+    call.rate.defined() ? run(call.rate) : run(options.lr());
+  }
+
+  void add_options(Fingerprint& fingerprint, size_t group) override {
+    const auto& options = options_of<Options>(group);
+    for (const double number : {options.lr_decay(), options.weight_decay(), options.eps()}) fingerprint.add(number);
+  }
+
+  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+    fingerprint.add(static_cast<State&>(state).sum());
   }
 };
 

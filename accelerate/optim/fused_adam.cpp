@@ -36,9 +36,24 @@ class AdamStep final : public CountedStep<State> {
     this->tell_steps(call);
     const auto& options = this->template options_of<Options>(call.group);
     const auto [beta1, beta2] = options.betas();
-    kernel_(call.parameters, call.gradients, call.first, call.second, call.maxima, call.steps, options.lr(), beta1,
-            beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, scale.scale,
-            scale.skip);
+    const auto run = [&, beta1 = beta1, beta2 = beta2](const auto& rate) {
+      kernel_(call.parameters, call.gradients, call.first, call.second, call.maxima, call.steps, rate, beta1, beta2,
+              options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, scale.scale, scale.skip);
+    };
+    call.rate.defined() ? run(call.rate) : run(options.lr());
+  }
+
+  void add_options(Fingerprint& fingerprint, size_t group) override {
+    const auto& options = this->template options_of<Options>(group);
+    const auto [beta1, beta2] = options.betas();
+    for (const double number : {beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad() ? 1.0 : 0.0}) {
+      fingerprint.add(number);
+    }
+  }
+
+  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+    const auto& averages = static_cast<State&>(state);
+    for (const auto& one : {averages.exp_avg(), averages.exp_avg_sq(), averages.max_exp_avg_sq()}) fingerprint.add(one);
   }
 
   Kernel kernel_;

@@ -40,6 +40,11 @@ class RMSpropStep final : public CountedStep<torch::optim::RMSpropParamState> {
     const RMSpropLists lists{call.parameters, call.gradients, call.first, call.second, call.maxima};
     call.device.is_cpu() ? rmsprop_on_cpu(lists, numbers, scale) : rmsprop_on_device(lists, numbers, scale);
   }
+
+  // Its operators take the rate as the host's number.
+  bool begin_recording() override { return false; }
+  void add_options(Fingerprint&, size_t) override {}
+  void add_state(Fingerprint&, torch::optim::OptimizerParamState&) override {}
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ class SgdStep final : public StepOnPieces {
     }
     auto& state = state_of<State>(stepped);
     const bool first = !state.momentum_buffer().defined();
+    if (first && recording()) refuse_to_record_first(stepped);
     Call& call = add(stepped, first ? first_step : later_step);
     call.first.push_back(lay_like(stepped.parameter, state.momentum_buffer()));
     call.states.push_back(&state);
@@ -31,10 +32,28 @@ class SgdStep final : public StepOnPieces {
 
   void update(Call& call, const StepScale& scale) override {
     const auto& options = options_of<Options>(call.group);
-    at::_fused_sgd_(call.parameters, call.gradients, call.first, options.weight_decay(), options.momentum(),
-                    options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false,
-                    /*is_first_step=*/call.step == first_step, scale.scale, scale.skip);
+    const auto run = [&](const auto& rate) {
+      at::_fused_sgd_(call.parameters, call.gradients, call.first, options.weight_decay(), options.momentum(), rate,
+                      options.dampening(), options.nesterov(), /*maximize=*/false,
+                      /*is_first_step=*/call.step == first_step, scale.scale, scale.skip);
+    };
+    call.rate.defined() ? run(call.rate) : run(options.lr());
   }
+
+  void add_options(Fingerprint& fingerprint, size_t group) override {
+    const auto& options = options_of<Options>(group);
+    for (const double number :
+         {options.weight_decay(), options.momentum(), options.dampening(), options.nesterov() ? 1.0 : 0.0}) {
+      fingerprint.add(number);
+    }
+  }
+
+  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+    fingerprint.add(static_cast<State&>(state).momentum_buffer());
+  }
+
+  // Nothing that the kernel reads, once there are buffers.
+  int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const>, int64_t) override { return 0; }
 
   // Only now: the buffer of a first step that was not made must not count as one. (A flag on a device is not looked at:
   // there a cancelled first step leaves zeros, as in PyTorch, which with dampening differ from none.)

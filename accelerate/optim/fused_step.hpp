@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "accelerate/optim/recorded_numbers.hpp"
 #include "accelerate/state/piece.hpp"
 
 namespace torch::optim {
@@ -52,6 +53,17 @@ class FusedStep {
   /// Takes back the steps that a flag on a device cancelled from the optimizer's own counts; the kernels know already.
   /// Waits for the device. For whoever reads or saves the optimizer's state.
   virtual void settle() {}
+
+  /// Until end_recording() steps are recorded by a device, which replays them (device/graph.hpp): what changes from
+  /// step to step of the host's numbers, rates and counts, the kernels read from its memory. The counts go on for the
+  /// recorded step as for any other.
+  ///
+  /// False: this optimizer's kernels cannot read them there. A step on what it makes anew (averages of a parameter
+  /// without any) is an Error (usage) meanwhile: replayed, it would begin anew each time.
+  virtual bool begin_recording() { return false; }
+  virtual RecordedNumbers end_recording() { return {}; }
+  /// Adds what a recorded step rests on: options but the rates, parameters and state.
+  virtual void add_to(Fingerprint& fingerprint) = 0;
 };
 
 }  // namespace accelerate::optim

@@ -29,6 +29,8 @@ struct Call {
   // Where masters are stepped on: they, and the values that follow them.
   std::vector<at::Tensor> masters{}, values{};
   at::Tensor step_tensor{};
+  /// Of a step that is recorded: where the kernel reads its rate. Undefined: the options' own.
+  at::Tensor rate{};
 
   bool takes(size_t the_group, const at::Tensor& parameter, int64_t count) const {
     return the_group == group && count == step && parameter.scalar_type() == dtype && parameter.device() == device;
@@ -37,6 +39,8 @@ struct Call {
     for (auto* list : {&parameters, &gradients, &first, &second, &maxima, &steps, &masters, &values}) list->clear();
     states.clear();
     keys.clear();
+    if (rate.defined()) step_tensor.reset();  // that one is the recording's, too
+    rate.reset();
   }
 };
 
@@ -74,9 +78,10 @@ class Calls {
 // The kernels read the count of steps from one float per parameter; a shared one does, they only read.
 inline void fill_steps(Call& call) {
   if (!call.step_tensor.defined()) call.step_tensor = at::empty({}, at::TensorOptions(call.device).dtype(at::kFloat));
-  if (call.device.is_cpu()) {
+  const bool recorded = call.rate.defined();  // then it is written before each replay
+  if (!recorded && call.device.is_cpu()) {
     *call.step_tensor.data_ptr<float>() = static_cast<float>(call.step);
-  } else {
+  } else if (!recorded) {
     call.step_tensor.fill_(static_cast<double>(call.step));
   }
   call.steps.assign(call.parameters.size(), call.step_tensor);
@@ -113,8 +118,15 @@ class Cancelled {
       if (found == optimizer.state().end() || found->second.get() != count.of) continue;
       auto& of_parameter = static_cast<State&>(*found->second);
       of_parameter.step(of_parameter.step() - count.count.template item<int64_t>());
+      count.count.zero_();  // not another one: recorded steps go on to count there
     }
-    counts_.clear();
+  }
+  std::vector<at::Tensor> counts_of(const Call& call) const {
+    std::vector<at::Tensor> counts;
+    for (void* key : call.keys) {
+      if (const auto found = counts_.find(key); found != counts_.end()) counts.push_back(found->second.count);
+    }
+    return counts;
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/TensorOptions.h>
+#include <c10/util/StringUtil.h>
 
 #include "accelerate/base/error.hpp"
 
@@ -151,9 +152,55 @@ Call& StepOnPieces::add(const Stepped& stepped, int64_t step) {
 
 void StepOnPieces::run(Call& call, const StepScale& scale) {
   if (call.device.is_cpu() && is_set(scale.skip)) return;
+  if (recording_) read_from_device(call);
   update(call, scale);
   if (!call.masters.empty()) at::_foreach_copy_(call.values, call.masters);
   keep(call, scale);
+  if (recording_) note_recorded(call);
+}
+
+// The scalars are the recording's own, and written before each replay, not now: what is given to the device now is
+// recorded.
+void StepOnPieces::read_from_device(Call& call) {
+  const auto number = at::TensorOptions(call.device).dtype(at::kFloat);
+  call.rate = at::empty({}, number);
+  call.step_tensor = at::empty({}, number);
+}
+
+void StepOnPieces::note_recorded(const Call& call) {
+  recording_->add({.rate = [this, group = call.group] { return optimizer_.param_groups()[group].options().get_lr(); },
+                   .count = [this, states = call.states](int64_t steps) { return add_to_counts(states, steps); },
+                   .rate_on_device = call.rate,
+                   .count_on_device = call.step_tensor,
+                   .held = held_by(call)});
+}
+
+bool StepOnPieces::begin_recording() {
+  recording_.emplace();
+  return true;
+}
+
+void StepOnPieces::refuse_to_record_first(const Stepped& stepped) const {
+  base::fail(ErrorKind::usage, {}, "optimizer.step",
+             "parameter {} of shape [{}] has its first gradient in a step that is recorded, must have had one before: "
+             "its averages would begin anew in each replay",
+             stepped.piece.name, c10::Join(", ", stepped.parameter.sizes()));
+}
+
+void StepOnPieces::add_to(Fingerprint& fingerprint) {
+  auto& state = optimizer_.state();
+  const auto& groups = optimizer_.param_groups();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    add_options(fingerprint, group);
+    fingerprint.add(uint64_t{groups[group].params().size()});
+    for (const at::Tensor& parameter : groups[group].params()) {
+      fingerprint.add(parameter);
+      const auto found = state.find(parameter.unsafeGetTensorImpl());
+      if (found == state.end()) continue;
+      fingerprint.add(static_cast<const void*>(found->second.get()));
+      add_state(fingerprint, *found->second);
+    }
+  }
 }
 
 }  // namespace accelerate::optim

@@ -7,9 +7,11 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "accelerate/optim/fused_step.hpp"
@@ -42,6 +44,9 @@ class StepOnPieces : public FusedStep {
 
   bool step(const StepScale& scale) final;
   bool step(std::span<const state::Piece> pieces, const StepScale& scale) final;
+  bool begin_recording() override;
+  RecordedNumbers end_recording() final { return *std::exchange(recording_, std::nullopt); }
+  void add_to(Fingerprint& fingerprint) final;
 
  protected:
   // What is stepped on: the piece's value, or its master.
@@ -56,6 +61,16 @@ class StepOnPieces : public FusedStep {
   virtual void update(Call& call, const StepScale& scale) = 0;
   // The kernel has not thrown: what it made may be kept, and counts.
   virtual void keep(const Call& call, const StepScale& scale) = 0;
+
+  virtual void add_options(Fingerprint& fingerprint, size_t group) = 0;
+  virtual void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) = 0;
+  // Adds to the counts of these states; returns what they are then.
+  virtual int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const> states, int64_t steps) = 0;
+  // What a call uses beside its lists.
+  virtual std::vector<at::Tensor> held_by(const Call&) const { return {}; }
+  [[nodiscard]] bool recording() const { return recording_.has_value(); }
+  // A first step makes what later ones go on from.
+  void refuse_to_record_first(const Stepped& stepped) const;
 
   Call& add(const Stepped& stepped, int64_t step);
   // Made where there is none.
@@ -81,11 +96,14 @@ class StepOnPieces : public FusedStep {
   bool knows(const state::Piece& piece) const;
   bool has_kernel(const at::Tensor& parameter) const;
   void run(Call& call, const StepScale& scale);
+  static void read_from_device(Call& call);
+  void note_recorded(const Call& call);
 
   const char* kernel_;  // its schema; null: it is made of operators that every device has
   GroupOf group_of_;
   std::vector<state::Piece> all_;
   Calls calls_;
+  std::optional<RecordedNumbers> recording_;
 };
 
 // For optimizers that count each parameter's steps.
@@ -97,6 +115,7 @@ class CountedStep : public StepOnPieces {
 
  protected:
   Call& add_counted(const Stepped& stepped, State& state) {
+    if (recording() && state.step() == 0) refuse_to_record_first(stepped);
     Call& call = add(stepped, state.step() + 1);
     call.states.push_back(&state);
     call.keys.push_back(stepped.piece.key);
@@ -111,6 +130,11 @@ class CountedStep : public StepOnPieces {
     for (auto* state : call.states) static_cast<State&>(*state).step(call.step);
     if (scale.skip && !call.device.is_cpu()) cancelled_.note(call, *scale.skip);
   }
+  int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const> states, int64_t steps) override {
+    for (auto* state : states) static_cast<State&>(*state).step(static_cast<State&>(*state).step() + steps);
+    return states.empty() ? 0 : static_cast<State&>(*states.front()).step();
+  }
+  std::vector<at::Tensor> held_by(const Call& call) const override { return cancelled_.counts_of(call); }
 
  private:
   Cancelled cancelled_;

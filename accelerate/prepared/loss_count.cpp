@@ -105,6 +105,13 @@ void WindowCount::add(const LossCount& count, const Place& place) {
 double weight_of_sum(Shared& shared, const LossCount& count) {
   WindowCount& window = shared.window.count;
   refuse_outside_windows(shared, count);
+  if (shared.recording) {
+    const Sum sum = checked(count, shared.place);
+    base::fail(ErrorKind::usage, shared.place, "backward",
+               "the loss is a sum over {} {} in a step that is recorded, whose replays would divide by as many; take "
+               "losses that are means",
+               sum.over, name(sum.unit));
+  }
   window.add(count, shared.place);
   if (!shared.window.ends) return 1.0;
   const int64_t total = total_over_ranks(shared);

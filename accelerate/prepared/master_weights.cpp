@@ -77,6 +77,24 @@ void MasterWeights::write_back(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+std::vector<state::Piece> MasterWeights::pieces_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<state::Piece> pieces;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      state::Piece& piece = pieces.emplace_back(state::whole_piece({}, parameter));
+      if (Entry* entry = find(parameter)) piece.master = current(*entry);
+    }
+  }
+  return pieces;
+}
+
+void MasterWeights::stepped_on(const std::vector<state::Piece>& pieces) {
+  for (const state::Piece& piece : pieces) {
+    if (!piece.master.defined() || !piece.gradient.defined()) continue;
+    if (Entry* entry = find(piece.value)) entry->version = static_cast<int64_t>(entry->parameter._version());
+  }
+}
+
 OnMasters::OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters)
     : optimizer_(optimizer), masters_(masters) {
   if (masters_.empty()) return;

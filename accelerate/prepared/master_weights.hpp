@@ -10,6 +10,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/named_tensor.hpp"
+#include "accelerate/state/piece.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -38,6 +39,11 @@ class MasterWeights {
   /// then.
   [[nodiscard]] std::vector<at::Tensor> of(const std::vector<at::Tensor>& parameters);
   void write_back(const std::vector<at::Tensor>& parameters);
+  /// The optimizer's parameters as pieces, with their gradients and, where they have one, their masters: what a fused
+  /// step takes. stepped_on() when it has been made.
+  [[nodiscard]] std::vector<state::Piece> pieces_of(const torch::optim::Optimizer& optimizer);
+  /// The step has changed masters, and parameters with them.
+  void stepped_on(const std::vector<state::Piece>& pieces);
 
  private:
   friend class OnMasters;
@@ -53,8 +59,8 @@ class MasterWeights {
   std::unordered_map<const void*, Entry> entries_;
 };
 
-/// While it lives an optimizer's parameters are their masters, with float32 gradients; its state belongs to the
-/// parameters again afterwards.
+/// For an optimizer's own step. While it lives its parameters are their masters, with float32 gradients; its state
+/// belongs to the parameters again afterwards.
 class OnMasters {
  public:
   OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters);

@@ -104,11 +104,19 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
 }
 
 at::Tensor OptimizerCore::update() {
+  if (fused_ && step_fused()) return {};
   OnMasters masters(optimizer_, shared_->masters);
-  at::Tensor loss;
-  if (!fused_ || !fused_->step()) loss = optimizer_.step();
+  at::Tensor loss = optimizer_.step();
   masters.write_back();
   return loss;
+}
+
+bool OptimizerCore::step_fused() {
+  if (shared_->masters.empty()) return fused_->step();
+  const auto pieces = shared_->masters.pieces_of(optimizer_);
+  if (!fused_->step(pieces)) return false;
+  shared_->masters.stepped_on(pieces);
+  return true;
 }
 
 void OptimizerCore::refuse_closure_on_masters() const {

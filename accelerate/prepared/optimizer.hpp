@@ -48,6 +48,9 @@ class OptimizerCore : public Entry {
   /// have been skipped on it.
   void settle();
 
+  /// Null: this optimizer steps by itself.
+  [[nodiscard]] optim::FusedStep* fused() const { return fused_.get(); }
+
   // For loss scaling.
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
   [[nodiscard]] bool has_gradient() const;
@@ -61,6 +64,7 @@ class OptimizerCore : public Entry {
   at::Tensor step_now(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor step_scaled(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor update();
+  bool step_fused();
   void refuse_closure_on_masters() const;
   void update_unless(const at::Tensor& skip);
   void zero_now(bool set_to_none);

@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 
+#include <utility>
+
 namespace accelerate::prepared {
 namespace {
 
@@ -42,7 +44,17 @@ at::Tensor ScaledGradients::skip() const {
 
 void ScaledGradients::stepped(const at::Tensor& skip) {
   stepped_ = true;
-  flags_.emplace_back(at::stack({skip, scale_.to(skip.device(), true)}));
+  const at::Tensor flag = at::stack({skip, scale_.to(skip.device(), true)});
+  recording_ ? recorded_.push_back(flag) : replayed({flag});
+}
+
+std::vector<at::Tensor> ScaledGradients::end_recording() {
+  recording_ = false;
+  return std::exchange(recorded_, {});
+}
+
+void ScaledGradients::replayed(const std::vector<at::Tensor>& flags) {
+  for (const at::Tensor& flag : flags) flags_.emplace_back(flag);
 }
 
 void ScaledGradients::read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place) {

@@ -39,6 +39,14 @@ class ScaledGradients {
   [[nodiscard]] bool has_stepped() const { return stepped_; }
   void iteration_ended() { stepped_ = false; }
 
+  /// Until end_recording() the flags of steps stay where they are: a device records those steps, and each replay gives
+  /// flags anew.
+  void begin_recording() { recording_ = true; }
+  /// returns   where they are
+  std::vector<at::Tensor> end_recording();
+  /// A replay has been given to the device, and with it those flags.
+  void replayed(const std::vector<at::Tensor>& flags);
+
   /// Reads the flags that are there; with wait all of them, and the host may wait for the device.
   /// Throws Error (data) for a scale at its floor.
   void read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place);
@@ -53,6 +61,8 @@ class ScaledGradients {
   bool stepped_ = false;                   // since the last update of the scale
   std::deque<precision::LateRead> flags_;  // of steps made, the oldest first: [skip, scale]
   int64_t in_a_row_ = 0;                   // skipped steps
+  bool recording_ = false;
+  std::vector<at::Tensor> recorded_;  // flags
 };
 
 }  // namespace accelerate::prepared

@@ -31,6 +31,12 @@ SchedulerCore::SchedulerCore(const Shared& shared, const void* identity, const S
       end_(std::make_shared<ScheduleEnd>(shared.place, options.steps_per_optimizer_step)) {}
 
 void SchedulerCore::step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const {
+  if (shared_->recording) {
+    base::fail(ErrorKind::usage, shared_->place, "scheduler.step",
+               "{} is moved within a step that is recorded, where its replays would not move it; call it after the "
+               "graphed step",
+               name());
+  }
   if (!options_.step_with_optimizer) return move();
   if (!shared_->window.ends) return;
   auto moves = [move = std::move(move), times = options_.steps_per_optimizer_step] {

@@ -84,6 +84,8 @@ struct Shared {
   /// Local SGD is under way for so many models: optimizers step on gradients that differ between the ranks.
   int64_t local_steps = 0;
   Window window{};
+  /// A device records the step that runs now; what moves on the host would not move again in its replays.
+  bool recording = false;
   OpenLoops open_loops{};
   /// Steps of the optimizer that was prepared first.
   int64_t steps = 0;

@@ -6,8 +6,11 @@
 #include <c10/core/StreamGuard.h>
 
 #include <atomic>
+#include <deque>
+#include <mutex>
 #include <utility>
 
+#include "tests/stand_in/graph.hpp"
 #include "tests/stand_in/tensors.hpp"
 #include "tests/stand_in/world.hpp"
 
@@ -55,6 +58,27 @@ int64_t number_of_meeting(c10d::Store& store, const std::string& name, int rank,
 
 std::chrono::milliseconds or_own(std::chrono::milliseconds asked, std::chrono::milliseconds own) {
   return asked == c10d::kUnsetTimeout ? own : asked;
+}
+
+/// The host's count of collectives, which each replay of a recorded one goes on with.
+std::function<uint64_t()> numbers(c10::DeviceIndex device, const std::shared_ptr<std::atomic<uint64_t>>& count) {
+  const auto capture = current_capture(device);
+  if (capture == nullptr) return [number = ++*count] { return number; };
+  struct Waiting {
+    std::mutex mutex;
+    std::deque<uint64_t> numbers;
+  };
+  const auto waiting = std::make_shared<Waiting>();
+  capture->at_replay.emplace_back([waiting, count] {
+    const std::lock_guard lock(waiting->mutex);
+    waiting->numbers.push_back(++*count);
+  });
+  return [waiting] {
+    const std::lock_guard lock(waiting->mutex);
+    const uint64_t number = waiting->numbers.front();
+    waiting->numbers.pop_front();
+    return number;
+  };
 }
 
 std::vector<at::Tensor> all_as_cpu(const std::vector<at::Tensor>& tensors) {
@@ -106,8 +130,9 @@ Backend::WorkPtr Backend::start(Part part, const Asked& options) {
   part.outputs = all_as_cpu(writes);
   return run(
       c10d::opTypeToString(type), reads, writes, type,
-      [meeting = meeting_, rank = getRank(), number = ++collectives_, part = std::move(part),
-       limit = or_own(options.timeout, timeout_)] { meeting->meet(rank, number, part, limit); },
+      [meeting = meeting_, rank = getRank(), number = numbers(side_.device_index(), collectives_),
+       part = std::move(part),
+       limit = or_own(options.timeout, timeout_)] { meeting->meet(rank, number(), part, limit); },
       options.asyncOp);
 }
 

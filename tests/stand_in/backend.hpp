@@ -61,7 +61,7 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<Meeting> meeting_;
   c10::Stream side_;
   std::chrono::milliseconds timeout_;
-  std::atomic<uint64_t> collectives_ = 0;
+  std::shared_ptr<std::atomic<uint64_t>> collectives_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace stand_in

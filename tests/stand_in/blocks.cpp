@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/stand_in/graph.hpp"
 #include "tests/stand_in/world.hpp"
 
 namespace stand_in {
@@ -88,6 +89,7 @@ void release(void* context) {
   const std::unique_ptr<BlockPtr> holder(static_cast<BlockPtr*>(context));
   const BlockPtr block = *holder;
   const std::lock_guard lock(world().mutex);
+  if (block->of_graph) return used(*block).decrease(block->bytes);
   const auto& own = *world().queues.at(static_cast<size_t>(block->stream));
   for (const Access& access : block->accesses) {
     if (comes_after(own, block->stream, access.stream, access.job) || block->recorded.contains(access.stream)) continue;
@@ -151,6 +153,7 @@ void launch(const c10::Stream& stream, const std::string& what, const std::vecto
   Queue& queue = queue_of(stream);
   const int own = number_of(stream);
   const std::lock_guard lock(world().mutex);
+  if (const auto capture = capture_of(own)) return capture->add(own, {touches, std::move(job)});
   const auto id = queue.push([job = std::move(job), side = is_side(own)] {
     sleep_if_slow(side);
     job();
@@ -179,6 +182,8 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
   block->address = static_cast<char*>(address);
   poison(*block);
   const std::lock_guard lock(world().mutex);
+  block->of_graph = capture_of(block->stream) != nullptr;
+  if (block->of_graph) return {address, new BlockPtr(std::move(block)), &release, device};  // NOLINT: as below
   const auto issued = world().queues.at(static_cast<size_t>(block->stream))->issued();
   block->accesses.push_back({block->address, block->address + bytes, block->stream, issued, true});
   return {address, new BlockPtr(std::move(block)), &release, device};  // NOLINT: release() deletes it

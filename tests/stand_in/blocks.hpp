@@ -33,6 +33,7 @@ struct Block {
   c10::DeviceIndex device = 0;
   std::vector<Access> accesses{};
   std::set<int> recorded{};  ///< streams of record_stream
+  bool of_graph = false;     ///< allocated while its stream recorded: each replay uses it again
 
   Block() = default;
   Block(const Block&) = delete;

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <future>
 
-#include "tests/stand_in/blocks.hpp"
+#include "tests/stand_in/graph.hpp"
 #include "tests/stand_in/install.hpp"
 #include "tests/stand_in/world.hpp"
 
@@ -21,6 +21,7 @@ struct Recording {
   std::promise<void> promise;
   std::shared_future<void> reached{promise.get_future()};
   Clock clock;
+  CapturePtr capture;  ///< of a stream that recorded: it was not reached, and will not be
   c10::DeviceIndex device = 0;
   Now::time_point time;
 };
@@ -61,6 +62,11 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     auto recording = std::make_shared<Recording>();
     recording->device = stream.device_index();
     const std::lock_guard lock(world().mutex);
+    if ((recording->capture = capture_of(number_of(stream)))) {
+      recording->clock = recording->capture->streams[number_of(stream)];
+      *static_cast<Recorded*>(*event) = std::move(recording);
+      return;
+    }
     auto& queue = queue_of(stream);
     const auto job = queue.push([recording] {
       recording->time = Now::now();
@@ -75,6 +81,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
     const std::lock_guard lock(world().mutex);
+    if (recorded(event)->capture)
+      return join_capture(number_of(stream), recorded(event)->capture, recorded(event)->clock);
+    TORCH_CHECK(capture_of(number_of(stream)) == nullptr, "standin: a stream that records cannot wait for what is not");
     auto& queue = queue_of(stream);
     queue.seen.join(recorded(event)->clock);
     queue.push([recording = recorded(event)] { recording->reached.wait(); });
@@ -82,6 +91,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
+    refuse_while_recording("a question about an event");
     if (!recorded(event)->done) return false;
     const std::lock_guard lock(world().mutex);
     world().host.join(recorded(event)->clock);  // who asked and heard yes has waited
@@ -90,6 +100,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
+    refuse_while_recording("a wait of the host");
+    TORCH_CHECK(!recorded(event)->capture, "standin: what was only recorded cannot be waited for");
     ++world().host_waits.at(static_cast<size_t>(recorded(event)->device));
     recorded(event)->reached.wait();
     queryEvent(event);

@@ -92,6 +92,7 @@ void install(int devices, size_t bytes_of_each) {
   install_guard();
   install_hooks();
   install_backend();
+  install_graphs();
 }
 
 }  // namespace stand_in

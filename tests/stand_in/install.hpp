@@ -7,5 +7,6 @@ namespace stand_in {
 void install_guard();
 void install_hooks();
 void install_backend();
+void install_graphs();
 
 }  // namespace stand_in

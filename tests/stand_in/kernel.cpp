@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tests/stand_in/generator.hpp"
+#include "tests/stand_in/graph.hpp"
 #include "tests/stand_in/shapes.hpp"
 #include "tests/stand_in/world.hpp"
 
@@ -197,6 +198,7 @@ void Call::run_later(const Stack& shapes) {
 
 void Call::run_now() {
   const auto stream = current_stream(device_->index());
+  refuse_while_recording(name_, stream);
   if (host_result_) {
     host_wait(stream);
   } else {

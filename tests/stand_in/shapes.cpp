@@ -87,6 +87,7 @@ Rule rule_for(const std::string& name) {
                                                  {"aten::isnan", flags},
                                                  {"aten::native_dropout_backward", same},
                                                  {"aten::index_select", index_select},
+                                                 {"aten::_amp_update_scale_", same},
                                                  {"aten::convolution", convolution},
                                                  {"aten::convolution_backward", convolution_backward},
                                                  {"aten::native_batch_norm", batch_norm},
@@ -105,6 +106,7 @@ bool known_to_fail(const std::string& name) {
 
 std::optional<Stack> shapes_of(const c10::OperatorHandle& op, const std::string& name, const Stack& arguments) {
   if (const Rule rule = rule_for(name)) return rule(arguments);
+  if (op.schema().returns().empty()) return Stack{};  // what it changes are its arguments
   if (known_to_fail(name)) return std::nullopt;
   auto stack = arguments;
   try {

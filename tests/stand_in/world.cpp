@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "tests/stand_in/graph.hpp"
+
 namespace stand_in {
 namespace {
 
@@ -77,6 +79,7 @@ void wait_for(const c10::Stream& stream) {
 }
 
 void host_wait(const c10::Stream& stream) {
+  refuse_while_recording("a wait of the host", stream);
   ++world().host_waits.at(static_cast<size_t>(stream.device_index()));
   wait_for(stream);
 }

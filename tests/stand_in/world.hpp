@@ -37,7 +37,8 @@ struct World {
   std::vector<std::set<int>> owned;  ///< of a device: streams that a communicator has
   std::vector<std::string> races;
   std::optional<std::vector<Launch>> trace;
-  std::map<const char*, size_t> pinned;  ///< start and bytes
+  std::map<int, std::shared_ptr<struct Capture>> captures;  ///< by number_of(stream): those that record
+  std::map<const char*, size_t> pinned;                     ///< start and bytes
   std::set<std::string> never_deferred;
   std::array<std::atomic<int64_t>, kMostDevices> host_waits{};
   std::array<std::atomic<int64_t>, kMostDevices> pageable_uploads{};

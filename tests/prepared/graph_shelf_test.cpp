@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/graph_shelf.hpp"
+
+#include "tests/testing.hpp"
+
+using namespace accelerate::prepared;
+using Decision = GraphShelf::Decision;
+
+namespace {
+
+constexpr auto record = GraphShelf::Action::record;
+constexpr auto replay = GraphShelf::Action::replay;
+const Decision plain{};
+
+}  // namespace
+
+TEST_CASE("a call is recorded when its shapes have been seen warmup_steps times, and replayed from then on") {
+  GraphShelf shelf({.warmup_steps = 2});
+  CHECK(shelf.next("a", 1) == plain);
+  CHECK(shelf.next("b", 1) == plain);
+  CHECK(shelf.next("a", 1) == plain);
+  CHECK(shelf.graphs() == 0);
+  CHECK(shelf.next("a", 1) == Decision{record, 0});
+  CHECK(shelf.next("a", 1) == Decision{replay, 0});
+  CHECK(shelf.next("b", 1) == plain);
+  CHECK(shelf.next("b", 1) == Decision{record, 1});
+  CHECK(shelf.next("a", 1) == Decision{replay, 0});
+  CHECK(shelf.next("b", 1) == Decision{replay, 1});
+  CHECK(shelf.graphs() == 2);
+  CHECK(shelf.why_plain().empty());
+}
+
+TEST_CASE("beyond max_graphs other shapes stay plain, and it says so") {
+  GraphShelf shelf({.warmup_steps = 1, .max_graphs = 1});
+  shelf.next("a", 1);
+  CHECK(shelf.next("a", 1) == Decision{record, 0});
+  for (int i = 0; i < 3; ++i) CHECK(shelf.next("b", 1) == plain);
+  CHECK(shelf.next("a", 1) == Decision{replay, 0});
+  CHECK(shelf.why_plain() == "there are 1 graphs, as many as max_graphs; inputs of other shapes are not recorded");
+}
+
+TEST_CASE("where the step itself changes, its graphs go and it warms up again") {
+  GraphShelf shelf({.warmup_steps = 1});
+  shelf.next("a", 1);
+  shelf.next("a", 1);
+  CHECK(shelf.next("a", 1) == Decision{replay, 0});
+  CHECK(shelf.next("a", 2) == Decision{.cleared = true});
+  CHECK(shelf.next("a", 2) == Decision{record, 0});
+  CHECK(shelf.next("a", 2) == Decision{replay, 0});
+}
+
+TEST_CASE("a step that changes with every call is never recorded") {
+  GraphShelf shelf({.warmup_steps = 1});
+  for (uint64_t call = 1; call < 20; ++call) CHECK(shelf.next("a", call) == plain);
+  CHECK(shelf.why_plain() == "options, parameters or state of the step change from call to call");
+  CHECK(shelf.next("a", 19) == Decision{record, 0});
+}
+
+TEST_CASE("recordings that are never replayed end") {
+  GraphShelf shelf({.warmup_steps = 1, .max_graphs = 2});
+  int recorded = 0;
+  for (uint64_t call = 0; call < 100; ++call) recorded += shelf.next("a", 1 + call / 2).action == record ? 1 : 0;
+  CHECK(recorded == 2);
+  CHECK(shelf.why_plain() ==
+        "options, parameters or state of the step changed after each of 2 recordings, before the first replay");
+}
+
+TEST_CASE("shapes that never come again are not kept without end") {
+  GraphShelf shelf({.warmup_steps = 1});
+  for (int shape = 0; shape < 5000; ++shape) CHECK(shelf.next(std::to_string(shape), 1) == plain);
+  CHECK(shelf.next("4999", 1) == plain);
+  CHECK(shelf.next("3", 1).action == record);
+}
+
+TEST_CASE("options of graphs that cannot be are refused with their value") {
+  const accelerate::Place here{.rank = 0, .world_size = 2, .host = "gpu-a"};
+  CHECK_THROWS_WITH(check({.warmup_steps = 0}, here),
+                    "[rank 0 of 2, gpu-a] graphed_step: warmup_steps is 0, must be at least 1");
+  CHECK_THROWS_WITH(check({.max_graphs = -1}, here),
+                    "[rank 0 of 2, gpu-a] graphed_step: max_graphs is -1, must be at least 1");
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams that record what they are given, as CUDA's capture does, and graphs that give it to a stream again.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/stand_in/blocks.hpp"
+#include "tests/stand_in/clock.hpp"
+
+namespace stand_in {
+
+/// One recording. Guarded by the world's mutex until it has ended.
+struct Capture {
+  struct Entry {
+    std::vector<Touch> touches;
+    std::function<void()> job;
+  };
+  int origin = 0;                                ///< the stream on which it began
+  std::vector<Entry> entries;                    ///< in the order of the host, which is one that the streams allow
+  std::vector<std::function<void()>> at_replay;  ///< what the host does for each replay
+  std::map<int, Clock> streams;                  ///< that record, and what each comes after
+  bool ended = false;
+
+  void add(int stream, Entry entry);
+  /// Streams whose work the origin does not come after.
+  [[nodiscard]] bool unjoined() const;
+};
+using CapturePtr = std::shared_ptr<Capture>;
+
+/// Null: it does not record. The world's mutex is held.
+CapturePtr capture_of(int stream);
+/// A stream that waits for one that records, records too. Fails for the default stream, as CUDA's legacy stream does.
+void join_capture(int stream, const CapturePtr& capture, const Clock& after);
+
+/// Of the current stream of that device; takes the mutex.
+CapturePtr current_capture(c10::DeviceIndex device);
+
+/// Fails while this thread or that stream records: what the call asks of the device would not be known before a replay.
+void refuse_while_recording(const std::string& call);
+void refuse_while_recording(const std::string& call, const c10::Stream& stream);
+
+}  // namespace stand_in

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that the device records and replays. What its graphs are, and how they differ from CUDA's: README.md.
+#include "accelerate/device/graph.hpp"
+
+#include <c10/core/StreamGuard.h>
+
+#include "tests/stand_in/ranks.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::Precision;
+using stand_in::Tensors;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr accelerate::GraphOptions kWarmAtOnce{.warmup_steps = 2, .max_graphs = 2};
+
+/// What autocast knows on every device: the CPU's lists differ from the others' in softmax, losses and norms.
+struct PlainNetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& images) { return last(torch::relu(hidden(images.flatten(1)))); }
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 5));
+};
+TORCH_MODULE(PlainNet);
+
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& labels) {
+  return torch::nll_loss(torch::log_softmax(logits, 1), labels);
+}
+
+/// On the CPU the plain step, on the device a graph.
+template <typename Step>
+void check_graphs(const Accelerator& accelerator, const Step& step, int64_t graphs) {
+  if (accelerator.device().is_cpu()) {
+    CHECK(step.why_plain() == "the CPU has no graphs");
+    CHECK(step.graphs() == 0);
+  } else {
+    CHECK(step.why_plain() == "");
+    CHECK(step.graphs() == graphs);
+  }
+}
+
+/// Eight steps, the rate halved after each of the first four. between: before the step of that number.
+template <typename Optimizer, typename Net = stand_in::SmallNet, typename Options>
+auto trains_graphed(const Options& of_optimizer,
+                    const std::function<void(Accelerator&, Net&, Optimizer&, int64_t)>& between = {}) {
+  return [=](Accelerator& accelerator) -> Tensors {
+    stand_in::Job<Net, Optimizer> job(accelerator, of_optimizer, 24 * accelerator.num_processes());
+    auto& [model, optimizer, loader] = job.prepared;
+    accelerate::optim::LambdaLR falling(
+        job.stock, [](int64_t steps) { return std::pow(0.5, static_cast<double>(std::min<int64_t>(steps, 4))); });
+    auto scheduler = accelerator.prepare(falling);
+    auto step = accelerator.graphed_step(
+        [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
+          optimizer.zero_grad();
+          const auto loss = loss_of(model(images), labels);
+          accelerator.backward(loss);
+          accelerator.clip_grad_norm_(model, 0.5);
+          optimizer.step();
+          return loss;
+        },
+        kWarmAtOnce);
+    Tensors losses;
+    int64_t steps = 0;
+    for (auto& [images, labels] : loader) {
+      if (between) between(accelerator, job.net, job.stock, ++steps);
+      losses.push_back(step(images, labels));
+      scheduler.step();
+    }
+    check_graphs(accelerator, step, 1);
+    Tensors all = stand_in::state_of(model);
+    all.insert(all.end(), losses.begin(), losses.end());  // kept: no replay wrote over them
+    return all;
+  };
+}
+
+AcceleratorOptions with(Precision precision) {
+  auto options = stand_in::with_small_buckets();
+  options.mixed_precision = precision;
+  options.grad_scaler.init_scale = 1024;
+  options.grad_scaler.growth_interval = 2;
+  return options;
+}
+
+/// Four steps of a function that cannot be recorded; they are right all the same. returns   why
+template <typename Make>
+std::string runs_plain(const Make& make, AcceleratorOptions options = {}, int64_t ranks = 1) {
+  std::string why;
+  const auto body = [&](Accelerator& accelerator) -> Tensors {
+    stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5),
+                                12 * accelerator.num_processes());
+    auto& [model, optimizer, loader] = job.prepared;
+    auto step = accelerator.graphed_step(make(accelerator, model, optimizer), kWarmAtOnce);
+    for (auto& [images, labels] : loader) step(images, labels);
+    if (!accelerator.device().is_cpu() && accelerator.is_main_process()) why = step.why_plain();
+    CHECK((step.graphs() == 0 && !step.why_plain().empty()));
+    return stand_in::state_of(model);
+  };
+  stand_in::same_as_on_cpu(body, options, {ranks}, 200);
+  return why;
+}
+
+/// A step with something more in it.
+template <typename More>
+auto step_and(const More& more) {
+  return [=](Accelerator& accelerator, auto& model, auto& optimizer) {
+    return [=, &accelerator, &model, &optimizer](const at::Tensor& images, const at::Tensor& labels) {
+      optimizer.zero_grad();
+      auto loss = loss_of(model(images), labels);
+      more(accelerator, loss);
+      accelerator.backward(loss);
+      optimizer.step();
+      return loss;
+    };
+  };
+}
+
+const auto nothing = [](Accelerator&, at::Tensor&) {};
+
+}  // namespace
+
+TEST_CASE("a recorded step gives the plain one's bits: optimizers, clipping, a schedule, 1 and 2 ranks") {
+  using namespace torch::optim;  // NOLINT
+  const auto options = stand_in::with_small_buckets();
+  stand_in::same_as_on_cpu(trains_graphed<SGD>(SGDOptions(0.125).momentum(0.5).weight_decay(0.25)), options);
+  stand_in::same_as_on_cpu(trains_graphed<AdamW>(AdamWOptions(0.015625)), options);
+  stand_in::same_as_on_cpu(trains_graphed<Adam>(AdamOptions(0.015625).amsgrad(true)), options, {1});
+  stand_in::same_as_on_cpu(trains_graphed<Adagrad>(AdagradOptions(0.0625)), options, {1});
+}
+
+TEST_CASE("fp16 in a recorded step skips what overflows: parameters, scale, rate and flag as on the CPU") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<PlainNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(0.015625),
+                                                         24 * accelerator.num_processes());
+        auto& [model, optimizer, loader] = job.prepared;
+        accelerate::optim::LambdaLR falling(job.stock,
+                                            [](int64_t steps) { return std::pow(0.5, static_cast<double>(steps)); });
+        auto scheduler = accelerator.prepare(falling);
+        auto step = accelerator.graphed_step(
+            [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
+              accelerator.backward(loss_of(model(images), labels));
+              const auto norm = accelerator.clip_grad_norm_(model, 0.5);
+              optimizer.step();
+              optimizer.zero_grad();
+              return norm;
+            },
+            kWarmAtOnce);
+        std::vector<double> seen;
+        int64_t steps = 0;
+        for (auto& [images, labels] : loader) {
+          const bool overflows = ++steps == 2 || steps == 5 || steps == 6 || steps == 8;
+          step(overflows ? images * kInf : images, labels);
+          scheduler.step();
+          if (steps % 3 == 0) seen.push_back(optimizer.step_was_skipped() ? 1.0 : 0.0);
+        }
+        check_graphs(accelerator, step, 1);
+        std::ignore = &optimizer.state();  // its counts are those of the steps that were made
+        for (const auto& parameter : model->parameters()) {
+          auto& state = *job.stock.state().at(parameter.unsafeGetTensorImpl());
+          seen.push_back(static_cast<double>(static_cast<torch::optim::AdamWParamState&>(state).step()));
+        }
+        seen.insert(seen.end(), {accelerator.loss_scale(), scheduler.get_last_lr().at(0)});
+        Tensors all = stand_in::state_of(model);
+        all.push_back(torch::tensor(seen));
+        return all;
+      },
+      with(Precision::fp16));
+}
+
+TEST_CASE("parameters in bfloat16 with masters in float32: a recorded step steps on the masters, loaded ones too") {
+  auto options = stand_in::with_small_buckets();
+  options.precision_policy = accelerate::precision::pure_bf16();
+  const auto load = [](Accelerator&, PlainNet& net, torch::optim::SGD&, int64_t step) {
+    const torch::NoGradGuard no_grad;
+    if (step == 6) net->parameters()[0].fill_(0.5);
+  };
+  stand_in::same_as_on_cpu(
+      trains_graphed<torch::optim::SGD, PlainNet>(torch::optim::SGDOptions(0.125).momentum(0.5), {load}), options);
+}
+
+TEST_CASE("evaluation, a plain step and reading the state between replays change nothing") {
+  const auto between = [](Accelerator& accelerator, stand_in::SmallNet& net, torch::optim::AdamW& stock, int64_t step) {
+    const auto x = stand_in::small_data(3).first.to(accelerator.device());
+    if (step == 5) {
+      const torch::NoGradGuard no_grad;
+      net->eval();
+      net->forward(x);
+      net->train();
+    }
+    if (step == 6) {
+      auto [model, optimizer] = accelerator.prepare(net, stock);
+      optimizer.zero_grad();
+      accelerator.backward(model(x).square().mean());
+      optimizer.step();
+      std::ignore = &optimizer.state();
+    }
+  };
+  stand_in::same_as_on_cpu(
+      trains_graphed<torch::optim::AdamW>(
+          torch::optim::AdamWOptions(0.015625),
+          std::function<void(Accelerator&, stand_in::SmallNet&, torch::optim::AdamW&, int64_t)>(between)),
+      stand_in::with_small_buckets());
+}
+
+TEST_CASE("another weight decay is seen: the step is recorded anew") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5), 30);
+        auto& [model, optimizer, loader] = job.prepared;
+        auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer), kWarmAtOnce);
+        int64_t steps = 0;
+        for (auto& [images, labels] : loader) {
+          if (++steps == 5) {
+            static_cast<torch::optim::SGDOptions&>(job.stock.param_groups()[0].options()).weight_decay(0.5);
+            check_graphs(accelerator, step, 1);
+          }
+          step(images, labels);
+          if (steps == 5) check_graphs(accelerator, step, 0);
+        }
+        check_graphs(accelerator, step, 1);
+        return stand_in::state_of(model);
+      },
+      stand_in::with_small_buckets(), {1});
+}
+
+TEST_CASE("there is a graph for each shape, up to the limit") {
+  for (const int64_t limit : {1, 2}) {
+    stand_in::on_devices(1, [&](Accelerator& accelerator) {
+      stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 8, 3);  // batches of 3, 3 and 2
+      auto& [model, optimizer, loader] = job.prepared;
+      auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer),
+                                           {.warmup_steps = 1, .max_graphs = limit});
+      for (int epoch = 0; epoch < 4; ++epoch) {
+        for (auto& [images, labels] : loader) step(images, labels);
+      }
+      CHECK(step.graphs() == limit);
+      CHECK(step.why_plain() ==
+            (limit == 2 ? "" : "there are 1 graphs, as many as max_graphs; inputs of other shapes are not recorded"));
+    });
+  }
+}
+
+TEST_CASE("a replayed step is one command for the device, and the host waits for nothing") {
+  for (const auto precision : {Precision::no, Precision::fp16}) {
+    stand_in::on_devices(
+        1,
+        [&](Accelerator& accelerator) {
+          stand_in::Job<PlainNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-3), 30);
+          auto& [model, optimizer, loader] = job.prepared;
+          auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer), kWarmAtOnce);
+          const auto batch = stand_in::small_data(3);
+          const auto images = batch.first.to(accelerator.device()), labels = batch.second.to(accelerator.device());
+          for (int i = 0; i < 4; ++i) step(images, labels);
+          const auto waits = stand_in::host_waits(accelerator.device().index());
+          stand_in::start_trace();
+          step(images, labels);
+          const auto trace = stand_in::take_trace();
+          CHECK(stand_in::host_waits(accelerator.device().index()) == waits);
+          CHECK(std::ranges::count(trace, "graph", &stand_in::Launch::what) == 1);
+          // Two inputs, a rate and a count for each call of the kernel, the loss; with fp16 a flag.
+          CHECK(trace.size() <= 8);
+        },
+        with(precision));
+  }
+}
+
+TEST_CASE("what the host has to know or do in a step is why it is not recorded, and the step runs as it is") {
+  using std::string;
+  const auto reads = [](Accelerator&, at::Tensor& loss) { std::ignore = loss.item<float>(); };
+  const string wait = "it could not be recorded: standin: a wait of the host cannot be recorded";
+  CHECK(runs_plain(step_and(reads)) == wait);
+  CHECK(runs_plain(step_and(reads), with(Precision::fp16)) == wait);
+  CHECK(runs_plain(step_and(reads), stand_in::with_small_buckets(), 2) == wait);
+  const auto on_rank_1 = [=](Accelerator& accelerator, at::Tensor& loss) {
+    if (accelerator.process_index() == 1) reads(accelerator, loss);
+  };
+  CHECK(runs_plain(step_and(on_rank_1), stand_in::with_small_buckets(), 2) ==
+        "it could not be recorded on another rank");
+  CHECK(runs_plain(step_and(nothing), {.gradient_accumulation_steps = 2}) ==
+        "gradient_accumulation_steps is 2; a recorded step has one micro-batch");
+  CHECK(runs_plain(step_and(nothing), {.check_synchronized_every = 3}) ==
+        "check_synchronized_every is 3; the host reads what is compared");
+  CHECK(runs_plain(step_and(nothing), {.stop_at_nan_loss = true}) ==
+        "stop_at_nan_loss is set; the host reads each loss");
+  const auto sums = [](Accelerator& accelerator, auto& model, auto& optimizer) {
+    return [&](const at::Tensor& images, const at::Tensor& labels) {
+      optimizer.zero_grad();
+      const auto loss = torch::nll_loss(torch::log_softmax(model(images), 1), labels, {}, torch::Reduction::Sum);
+      accelerator.backward(loss, {.samples = images.size(0)});
+      optimizer.step();
+    };
+  };
+  CHECK(runs_plain(sums).find("backward: the loss is a sum over 3 samples in a step that is recorded, whose replays "
+                              "would divide by as many; take losses that are means") != string::npos);
+}
+
+TEST_CASE("an optimizer that steps with numbers of the host, and a schedule within the step, are named") {
+  stand_in::on_devices(1, [](Accelerator& accelerator) {
+    struct OwnStep : torch::optim::SGD {
+      using SGD::SGD;
+    };
+    PlainNet net, other;
+    torch::optim::RMSprop rmsprop(net->parameters());
+    torch::optim::SGD sgd(other->parameters(), 0.125);
+    accelerate::optim::ConstantLR constant(sgd);
+    const auto [images, labels] = stand_in::small_data(3);
+    {
+      auto [model, optimizer] = accelerator.prepare(net, rmsprop);
+      auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer));
+      step(images.to(accelerator.device()), labels.to(accelerator.device()));
+      CHECK(step.why_plain() == "optimizer steps with numbers of the host; SGD, Adam, AdamW and Adagrad do not");
+      accelerator.free_memory();
+    }
+    auto [model, optimizer, scheduler] = accelerator.prepare(other, sgd, constant);
+    auto step = accelerator.graphed_step(step_and([&, &scheduler = scheduler](Accelerator&, at::Tensor&) {
+                                           scheduler.step();
+                                         })(accelerator, model, optimizer),
+                                         kWarmAtOnce);
+    for (int i = 0; i < 4; ++i) step(images.to(accelerator.device()), labels.to(accelerator.device()));
+    CHECK(step.why_plain().find("scheduler.step: scheduler is moved within a step that is recorded, where its replays "
+                                "would not move it; call it after the graphed step") != std::string::npos);
+    CHECK(scheduler->steps() == 4);
+  });
+}
+
+TEST_CASE("two models on two ranks are not recorded, nor are collectives of another backend") {
+  stand_in::on_devices(2, [](Accelerator& accelerator) {
+    auto [a, b] = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }),
+                                      stand_in::made_alike([] { return PlainNet(); }));
+    auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
+    CHECK(step.why_plain() == "in each backward the 2 ranks tell one another which of 2 models it reached");
+  });
+}
+
+TEST_CASE("results are a tensor, several or none, without a graph of autograd; inputs any number") {
+  stand_in::on_devices(1, [](Accelerator& accelerator) {
+    const auto x = torch::ones({2}).to(accelerator.device()), y = x + 1;
+    auto several = accelerator.graphed_step(
+        [](const at::Tensor& a, const at::Tensor& b) {
+          return Tensors{a + b, a - b};
+        },
+        {.warmup_steps = 1});
+    auto none = accelerator.graphed_step([&] { x.add_(1); }, {.warmup_steps = 1});
+    for (int i = 0; i < 4; ++i) {
+      const Tensors got = several(x, y * i);
+      const double before = x[0].item<double>();
+      CHECK(got[0][1].item<double>() == before + 2 * i);
+      CHECK(got[1][0].item<double>() == before - 2 * i);
+      none();
+      CHECK(x[0].item<double>() == before + 1);
+    }
+    CHECK(several.graphs() == 1);
+    CHECK(none.graphs() == 1);
+  });
+}
+
+TEST_CASE("the stand-in records as CUDA does: side streams join and come back, the default stream does not") {
+  const c10::impl::VirtualGuardImpl streams(stand_in::kType);
+  const auto graphs = accelerate::device::find_graphs(stand_in::kType);
+  REQUIRE(graphs != nullptr);
+  const auto x = torch::zeros({1}).to(stand_in::device());
+  const auto record = [&](const std::function<void()>& work) {
+    auto graph = graphs->make();
+    accelerate::device::record(
+        *graph, stand_in::device(), [] {}, work);
+    return graph;
+  };
+  const auto other = streams.getNewStream(stand_in::device());
+  auto graph = record([&] {
+    const auto origin = streams.getStream(stand_in::device());
+    stand_in::make_wait(other, origin);
+    {
+      const c10::StreamGuard guard(other);
+      x.add_(1);
+    }
+    stand_in::make_wait(origin, other);
+    x.mul_(2);
+  });
+  CHECK(x.item<double>() == 0);
+  graph->replay();
+  CHECK(x.item<double>() == 2);
+  graph->replay();
+  CHECK(x.item<double>() == 6);
+  CHECK_THROWS_WITH(record([&] {
+                      stand_in::make_wait(other, streams.getStream(stand_in::device()));
+                      const c10::StreamGuard guard(other);
+                      x.add_(1);
+                    }),
+                    doctest::Contains("standin: a recording ended before all of its streams came back"));
+  CHECK_THROWS_WITH(record([&] {
+                      stand_in::make_wait(streams.getDefaultStream(stand_in::device()),
+                                          streams.getStream(stand_in::device()));
+                    }),
+                    doctest::Contains("standin: the default stream cannot wait for what is recorded"));
+  CHECK_THROWS_WITH(record([&] {
+                      stand_in::make_wait(streams.getStream(stand_in::device()),
+                                          streams.getDefaultStream(stand_in::device()));
+                    }),
+                    doctest::Contains("standin: a stream that records cannot wait for what is not"));
+  CHECK_THROWS_WITH(record([&] { std::ignore = x.item<double>(); }),
+                    doctest::Contains("standin: a wait of the host cannot be recorded"));
+  CHECK(x.item<double>() == 6);
+}
