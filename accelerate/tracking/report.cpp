@@ -24,7 +24,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { fon
 p.note { color: var(--soft); }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; } th, td { text-align: left; padding: .15rem 1rem .15rem 0; border-bottom: 1px solid var(--grid); }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 1.5rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 1.5rem; } .charts > div { max-width: 560px; }
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--soft); }
 polyline { fill: none; stroke: currentColor; stroke-width: 1.6; stroke-linejoin: round; } circle, g text { fill: currentColor; } .grid { stroke: var(--grid); }
 .line0 { color: var(--line); } .line1 { color: #d9730d; } .line2 { color: #2da44e; } .line3 { color: #a371f7; } .line4 { color: #cf222e; } .line5 { color: #8c6d1f; }
