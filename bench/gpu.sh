@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 gpus=$(nvidia-smi --list-gpus | wc -l)
 [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
-./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON
+./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON -DACCELERATE_TEST_GPU=ON
 
 echo "bench/gpu.sh: every test, and the rank tests on nccl with $gpus rank(s)" >&2
 ctest --test-dir build --output-on-failure
