@@ -9,7 +9,9 @@
 #include <sstream>
 #include <tuple>
 #include <typeinfo>
+#include <utility>
 
+#include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/optimizer_fields.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
 
@@ -91,6 +93,7 @@ class Loader {
     each_state([&](int64_t number, const at::Tensor& parameter, const auto& tensors) {
       optimizer_.state()[parameter.unsafeGetTensorImpl()] = new_state<Fields>(number, parameter, tensors);
     });
+    device::copy_all(std::exchange(copies_, {}));
   }
 
   void check_by_itself() const {
@@ -172,9 +175,8 @@ class Loader {
   }
 
   template <typename Fields>
-  std::unique_ptr<typename Fields::State> new_state(
-      int64_t number, const at::Tensor& parameter,
-      const std::vector<std::pair<std::string, at::Tensor>>& tensors) const {
+  std::unique_ptr<typename Fields::State> new_state(int64_t number, const at::Tensor& parameter,
+                                                    const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
     auto state = std::make_unique<typename Fields::State>();
     for (const auto& [name, tensor] : tensors) {
       bool known = false;
@@ -190,15 +192,14 @@ class Loader {
     return state;
   }
 
-  void take(int64_t number, const char* name, const at::Tensor& parameter, const at::Tensor& saved,
-            at::Tensor& field) const {
+  void take(int64_t number, const char* name, const at::Tensor& parameter, const at::Tensor& saved, at::Tensor& field) {
     if (saved.sizes() != parameter.sizes()) {
       fail("'{}' of parameter {} is {}, the parameter is {}", name, number, shape(saved), shape(parameter));
     }
     if (looking_) return;
     // Laid out as the parameter is: kernels walk both alike.
     field = at::empty_like(parameter.detach(), parameter.options().dtype(dtype_(parameter)).requires_grad(false));
-    field.copy_(saved);
+    copies_.push_back({field, saved});
   }
   void take(int64_t number, const char* name, const at::Tensor&, const at::Tensor& saved, int64_t& field) const {
     if (saved.numel() != 1) fail("'{}' of parameter {} is {}, expected one number", name, number, shape(saved));
@@ -224,6 +225,7 @@ class Loader {
   StateDtype dtype_;
   const Place& place_;
   std::vector<at::Tensor> parameters_;
+  std::vector<device::CopyPair> copies_;
   bool looking_ = false;  // tensors are compared, not copied
 };
 

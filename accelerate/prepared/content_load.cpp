@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The other way: what was read, compared with what is prepared, and put there.
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
 #include <unordered_map>
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
 #include "accelerate/prepared/content.hpp"
 #include "accelerate/prepared/loader.hpp"
@@ -106,7 +106,7 @@ void load_schedulers(Shared& shared, const std::vector<std::optional<state::Sche
 }
 
 void load_models(Shared& shared, const Fit& fit) {
-  const at::NoGradGuard no_grad;
+  std::vector<device::CopyPair> copies;
   std::unordered_map<std::string_view, const at::Tensor*> masters;
   for (const auto& [name, master] : fit.read.content.masters) masters.emplace(name, &master);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -118,10 +118,11 @@ void load_models(Shared& shared, const Fit& fit) {
       if (shared.masters.has(pair.here)) {
         shared.masters.set(pair.here, saved);
       } else {
-        pair.here.copy_(saved);
+        copies.push_back({pair.here, saved});
       }
     }
   }
+  device::copy_all(copies);
 }
 
 void load_loaders(Shared& shared, const std::vector<std::optional<state::LoaderState>>& saved) {

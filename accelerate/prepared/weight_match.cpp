@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/weight_match.hpp"
 
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <unordered_map>
 
+#include "accelerate/device/copy_all.hpp"
 #include "accelerate/prepared/model.hpp"
 
 namespace accelerate::prepared {
@@ -90,8 +89,9 @@ NamedTensors weights_of(const ModelCore& model) {
 LoadedModel load_weights(const ModelCore& model, const NamedTensors& saved, bool strict, std::string_view operation) {
   const WeightMatch match = match_weights(model, saved);
   check_match(match, strict, model.place(), operation, "the model");
-  const at::NoGradGuard no_grad;
-  for (const auto& pair : match.pairs) pair.here.copy_(pair.saved);
+  std::vector<device::CopyPair> copies;
+  for (const auto& pair : match.pairs) copies.push_back({pair.here, pair.saved});
+  device::copy_all(copies);
   return match.unmet;
 }
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/copy_all.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+#include "accelerate/base/in_parallel.hpp"
+
+namespace accelerate::device {
+namespace {
+
+constexpr size_t block_bytes = size_t{4} << 20;
+
+struct Block {
+  char* to;
+  const char* from;
+  size_t bytes;
+};
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == c10::kStrided && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg();
+}
+
+bool are_bytes(const CopyPair& pair) {
+  return is_plain(pair.to) && is_plain(pair.from) && pair.to.scalar_type() == pair.from.scalar_type() &&
+         pair.to.sizes() == pair.from.sizes() && pair.to.nbytes() >= block_bytes;
+}
+
+// As copy_() would be seen by autograd: what saved the old values finds them changed.
+void changed(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
+void copy_all(const std::vector<CopyPair>& pairs) {
+  const at::NoGradGuard no_grad;
+  std::vector<Block> blocks;
+  std::vector<const CopyPair*> by_itself;
+  std::unordered_set<const void*> written;
+  for (const CopyPair& pair : pairs) {
+    if (!are_bytes(pair) || !written.insert(pair.to.const_data_ptr()).second) {
+      by_itself.push_back(&pair);
+      continue;
+    }
+    auto* const to = static_cast<char*>(pair.to.mutable_data_ptr());
+    const auto* const from = static_cast<const char*>(pair.from.const_data_ptr());
+    for (size_t at = 0; at < pair.to.nbytes() && to != from; at += block_bytes) {
+      blocks.push_back({to + at, from + at, std::min(block_bytes, pair.to.nbytes() - at)});
+    }
+    changed(pair.to);
+  }
+  base::in_parallel(blocks.size(), [&](size_t i) { std::memcpy(blocks[i].to, blocks[i].from, blocks[i].bytes); });
+  for (const CopyPair* pair : by_itself) pair->to.copy_(pair->from);
+}
+
+}  // namespace accelerate::device
