@@ -13,12 +13,9 @@ int main(int argc, char** argv) {
   torch::optim::AdamW adamw(net->parameters(), 1e-2);
   auto [model, optimizer, loader, test_loader] = accelerator.prepare(net, adamw, train_digits(), test_digits());
 
-  int64_t epoch = 0;
   const int64_t epochs = argc > 2 ? std::stoll(argv[2]) : 3;
-  if (std::filesystem::exists(folder / "checkpoints")) {
-    epoch = accelerator.load_state().epoch;
-    accelerator.print("{} epochs of the checkpoint are done\n", epoch);
-  }
+  int64_t epoch = accelerator.load_state({}, {.if_any = true}).epoch;  // the newest that is whole, if there is one yet
+  if (epoch > 0) accelerator.print("{} epochs of the checkpoint are done\n", epoch);
   for (; epoch < epochs; ++epoch) {
     for (auto& [images, labels] : loader) {
       optimizer.zero_grad();

@@ -17,7 +17,7 @@ FEATURES = {
     "accumulation": (3, r"accumulat"),
     "accumulation_by_tokens": (9, r"accumulat|kUnknown|tokens"),
     "character_gpt": (28, r"[Gg]pt|text|tokens|continued|file"),
-    "checkpoint": (14, r"argv|folder|epochs|save_state"),
+    "checkpoint": (11, r"argv|folder|epochs|save_state"),
     "comm_hook": (4, r"comm_hook"),
     "cross_validation": (16, r"fold|data::|accelerate::data|held_out|train, test"),
     "early_stopping": (7, r"stop"),
