@@ -40,9 +40,8 @@ TEST_CASE("an unknown key is refused with the one that was probably meant, else 
                     "mixed_precision, cpu, backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus, "
                     "num_processes, multi_gpu, hosts, num_machines, machine_rank, main_process_ip, main_process_port, "
                     "same_network, gpu_ids, rdzv_backend, runner, hostfile, enable_cpu_affinity, mpirun_hostfile, "
-                    "grace_time, max_restarts, ranks_per_machine, role, monitor_interval, log_dir, tee, redirects, "
-                    "local_ranks_filter, "
-                    "label, quiet, hang_timeout")});
+                    "grace_time, max_restarts, resume_code, ranks_per_machine, role, monitor_interval, log_dir, tee, "
+                    "redirects, local_ranks_filter, label, quiet, hang_timeout")});
 }
 
 TEST_CASE("what is no flat YAML is refused") {
