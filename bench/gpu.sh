@@ -1,17 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# For a machine with NVIDIA GPUs: the conformance tests of the collectives on nccl, then the benches on the GPU.
-# Never run so far: we had no GPU. With one GPU the group of one rank is forced; with more, one rank per GPU.
+# For a machine with NVIDIA GPUs, in one call: build, every test with those of label gpu, the rank tests on nccl, and the
+# benches beside Accelerate 1.15 and Lightning Fabric. Figures go to bench/results/, with the machine's name on them.
+# With one GPU the group of one rank is forced; with more, one rank per GPU.
+# Never run so far: we had no GPU, so there are no results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 gpus=$(nvidia-smi --list-gpus | wc -l)
 [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
 ./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON -DACCELERATE_TEST_GPU=ON
+python=$(ls -d "${XDG_CACHE_HOME:-$HOME/.cache}"/accelerate/venv-*/bin/python | tail -n 1)
+"$python" -c "import accelerate, lightning, torchvision" 2> /dev/null ||
+  "$python" -m pip install --quiet "accelerate==1.15.0" lightning torchvision
 
 echo "bench/gpu.sh: every test, and the rank tests on nccl with $gpus rank(s)" >&2
-ctest --test-dir build --output-on-failure
+ctest --test-dir build --output-on-failure -LE "full|hosts"
 build/bin/accelerate_launch --num_processes "$gpus" --backend nccl --main_process_port 0 build/bin/rank_tests
 
-echo "bench/gpu.sh: step_overhead and ddp on the GPU" >&2
-ACCELERATE_BENCH_GPUS=$gpus bench/run step_overhead ddp
+mkdir -p bench/results
+name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' /' '--')
+results=bench/results/$(date +%Y-%m-%d)-$gpus-$name
+{ git rev-parse HEAD; nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv; "$python" -m pip freeze; } > "$results.txt"
+echo "bench/gpu.sh: benches on $gpus GPU(s), into $results.jsonl" >&2
+ACCELERATE_BENCH_GPUS=$gpus bench/run gpu step_overhead ddp > "$results.jsonl"

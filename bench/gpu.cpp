@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training steps that are worth a GPU; bench/gpu.sh runs it beside Accelerate and Lightning Fabric.
+#include <accelerate/accelerate.hpp>
+
+#include "bench/harness.hpp"
+#include "bench/nets.hpp"
+
+namespace {
+
+/// Two convolutions of 3x3, each with BatchNorm, beside the input or its 1x1 convolution.
+struct ResidualImpl : torch::nn::Module {
+  ResidualImpl(int64_t from, int64_t to, int64_t stride)
+      : conv1(register_module("conv1", convolution(from, to, 3, stride))),
+        bn1(register_module("bn1", torch::nn::BatchNorm2d(to))),
+        conv2(register_module("conv2", convolution(to, to, 3, 1))),
+        bn2(register_module("bn2", torch::nn::BatchNorm2d(to))) {
+    if (from == to && stride == 1) return;
+    shortcut = register_module("shortcut",
+                               torch::nn::Sequential(convolution(from, to, 1, stride), torch::nn::BatchNorm2d(to)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto y = bn2(conv2(torch::relu(bn1(conv1(x)))));
+    return torch::relu(y + (shortcut.is_empty() ? x : shortcut->forward(x)));
+  }
+  static torch::nn::Conv2d convolution(int64_t from, int64_t to, int64_t size, int64_t stride) {
+    return torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, size).stride(stride).padding(size / 2).bias(false));
+  }
+  torch::nn::Conv2d conv1;
+  torch::nn::BatchNorm2d bn1;
+  torch::nn::Conv2d conv2;
+  torch::nn::BatchNorm2d bn2;
+  torch::nn::Sequential shortcut{nullptr};
+};
+TORCH_MODULE(Residual);
+
+/// torchvision's resnet18: [B, 3, 224, 224] -> [B, 1000].
+torch::nn::Sequential resnet18() {
+  using namespace torch::nn;
+  Sequential net(Conv2d(Conv2dOptions(3, 64, 7).stride(2).padding(3).bias(false)), BatchNorm2d(64), ReLU(),
+                 MaxPool2d(MaxPool2dOptions(3).stride(2).padding(1)));
+  int64_t from = 64;
+  for (const int64_t to : {64, 128, 256, 512}) {
+    net->push_back(Residual(from, to, from == to ? 1 : 2));
+    net->push_back(Residual(to, to, 1));
+    from = to;
+  }
+  net->push_back(AdaptiveAvgPool2d(AdaptiveAvgPool2dOptions(1)));
+  net->push_back(Flatten());
+  net->push_back(Linear(512, 1000));
+  return net;
+}
+
+struct Step {
+  std::function<void()> plain, graphed;
+};
+
+/// loss   of what the network gives for x
+template <typename Net, typename Loss>
+Step training_step(const Net& net, const torch::Tensor& inputs, const Loss& loss,
+                   accelerate::Precision precision = accelerate::Precision::no) {
+  auto accelerator =
+      std::make_shared<accelerate::Accelerator>(accelerate::AcceleratorOptions{.mixed_precision = precision});
+  auto [model, optimizer] = accelerator->prepare(net, std::make_shared<torch::optim::AdamW>(net->parameters(), 1e-4));
+  auto function = [=, model = model, optimizer = optimizer](const at::Tensor& x) mutable {
+    optimizer.zero_grad();
+    accelerator->backward(loss(model, x));
+    optimizer.step();
+  };
+  const auto x = inputs.to(accelerator->device());
+  return {[=]() mutable { function(x); }, [=, step = accelerator->graphed_step(function)]() mutable { step(x); }};
+}
+
+}  // namespace
+
+int main() {
+  accelerate::Accelerator accelerator;
+  accelerator.set_seed(1);
+  const auto device = accelerator.device();
+  const auto finish = bench::finish(accelerator);
+
+  const bench::TransformerOptions gpt2{.vocabulary = 50257, .length = 1024, .layers = 12, .heads = 12, .width = 768};
+  const Step language = training_step(
+      bench::Transformer(gpt2), torch::randint(gpt2.vocabulary, {8, gpt2.length + 1}),
+      [](auto& model, const at::Tensor& tokens) {
+        const auto logits = model(tokens.narrow(1, 0, tokens.size(1) - 1));
+        return torch::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, tokens.size(1) - 1).flatten());
+      },
+      accelerate::Precision::bf16);
+  const auto classes = torch::randint(1000, {64}).to(device);
+  const Step images = training_step(
+      resnet18(), torch::randn({64, 3, 224, 224}),
+      [classes](auto& model, const at::Tensor& x) { return torch::cross_entropy_loss(model(x), classes); });
+  const auto digits = torch::randint(10, {64}).to(device);
+  const Step small =
+      training_step(bench::BasicNet(), torch::randn({64, 1, 28, 28}),
+                    [digits](auto& model, const at::Tensor& x) { return torch::nll_loss(model(x), digits); });
+  return bench::serve(accelerator.process_index(), bench::about(accelerator),
+                      {bench::timed("gpt2", language.plain, finish), bench::timed("resnet18", images.plain, finish),
+                       bench::timed("cnn", small.plain, finish), bench::timed("cnn-graph", small.graphed, finish)});
+}
