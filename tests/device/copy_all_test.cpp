@@ -19,8 +19,7 @@ TEST_CASE("each tensor takes its values, whatever its size, layout, dtype and pl
       {torch::zeros({3}), torch::arange(3)},
       {torch::zeros({}), torch::tensor(5.0)},
       {torch::zeros({0}), torch::zeros({0})},
-      {torch::zeros({large}),
-       torch::imag(torch::conj(torch::randn({large}, torch::kComplexFloat)))},
+      {torch::zeros({large}), torch::imag(torch::conj(torch::randn({large}, torch::kComplexFloat)))},
       {source, source}};
   const auto before = source.clone();
   copy_all(pairs);
