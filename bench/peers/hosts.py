@@ -41,5 +41,6 @@ serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, {dist.ge
       f"rank(s), {torch.get_num_threads()} thread(s), AdamW(fused=True), gradient_as_bucket_view, static_graph",
       cases_of("compute") | cases_of("25MB", bucket_cap_mb=25) | cases_of("4MB", bucket_cap_mb=4)
       | cases_of("fp16", comm_hook=DDPCommunicationHookType.FP16)
-      | cases_of("powersgd", comm_hook=DDPCommunicationHookType.POWER_SGD, comm_state_option=POWER_SGD))
+      # One bucket: of several, PyTorch's PowerSGD starts collectives in an order that differs between ranks, which gloo ends with an error.
+      | cases_of("powersgd", bucket_cap_mb=100, comm_hook=DDPCommunicationHookType.POWER_SGD, comm_state_option=POWER_SGD))
 dist.destroy_process_group()
