@@ -56,7 +56,7 @@ struct CsvData {
 /// of class names than `classes`.
 [[nodiscard]] CsvData read_csv(const std::filesystem::path& path, const CsvOptions& csv = {});
 
-/// The same as a loader: csv("iris.csv", {.target = "species"}, {.batch_size = 32}).
+/// The same as a loader: csv("iris.csv", {.target = "species", .text_classes = true}, {.batch_size = 32}).
 ///
 /// batches   data [B, F] and target [B]
 [[nodiscard]] Loader csv(const std::filesystem::path& path, const CsvOptions& csv = {},
