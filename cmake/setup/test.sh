@@ -28,7 +28,7 @@ test_full() {
   part "every test" test_in build
   part "address and undefined sanitizers" test_asan
   part "thread sanitizer" test_tsan
-  part "without MPI, CUDA, JPEG and PNG" test_without MPI CUDA JPEG PNG
+  part "without MPI, CUDA, JPEG and PNG" test_without MPI CUDA JPEG PNG -DCMAKE_UNITY_BUILD=OFF -DACCELERATE_UNITY_TESTS=ON
   # What runs in one process is the same without gloo.
   part "without gloo" test_without GLOO -DACCELERATE_TEST_UNITS=OFF
   [ -z "$full_failed" ] || fail "full: failed:${full_failed%,}"
@@ -74,7 +74,7 @@ test_tsan() {
 }
 
 # test_without <MPI|GLOO|CUDA ... or an option for CMake>: the tests that still apply are those that this configuration has. Warnings are errors
-# here, and every source file is compiled by itself, so that each goes on including what it uses.
+# here. One of these builds compiles every source file of the library by itself, so that each goes on including what it uses.
 test_without() {
   local folder=build-no part options=()
   for part; do
@@ -85,6 +85,6 @@ test_without() {
     folder+=-${part,,}
     options+=("-DACCELERATE_WITH_$part=OFF")
   done
-  build_in "$folder" release "${options[@]}" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_UNITY_BUILD=OFF
+  build_in "$folder" release "${options[@]}" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
   test_in "$folder" -LE full -E "$not_again"
 }

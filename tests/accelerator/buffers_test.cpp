@@ -8,8 +8,8 @@ using accelerate::Accelerator;
 
 namespace {
 
-struct NormedImpl : torch::nn::Module {
-  NormedImpl() {
+struct NormedOnceImpl : torch::nn::Module {
+  NormedOnceImpl() {
     norm = register_module("norm", torch::nn::BatchNorm1d(1));
     out = register_module("out", torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false)));
     to(torch::kDouble);
@@ -19,12 +19,12 @@ struct NormedImpl : torch::nn::Module {
   torch::nn::BatchNorm1d norm{nullptr};
   torch::nn::Linear out{nullptr};
 };
-TORCH_MODULE(Normed);
+TORCH_MODULE(NormedOnce);
 
 torch::Tensor batch(Accelerator& accelerator, int64_t step) {
   return torch::tensor({{1.0}, {2.0}}, torch::kDouble) * (step + 1) + accelerator.process_index();
 }
-double mean_of(const Normed& net) { return net->norm->running_mean.item<double>(); }
+double mean_of(const NormedOnce& net) { return net->norm->running_mean.item<double>(); }
 
 }  // namespace
 
@@ -34,7 +34,7 @@ TEST_CASE(
       {0.15, 0.15, 0.435, 0.8415, 0.8415, 0.8415, 1.35735, 1.971615, 2.6744535, 3.45700815, 3.45700815},
       {0.25, 0.15, 0.535, 0.9415, 0.8415, 0.8415, 1.45735, 2.161615, 2.9454535, 3.55700815, 3.55700815}};
   on_ranks(2, [&](Accelerator& accelerator) {
-    Normed net;
+    NormedOnce net;
     auto model = accelerator.prepare(net);
     std::vector<double> seen;
     const auto train = [&](int64_t step) {
@@ -85,7 +85,7 @@ TEST_CASE("in a join the buffers are those of the highest rank that still has ba
   for (const Row& row : rows) {
     const auto ranks = static_cast<int64_t>(row.steps.size());
     on_ranks(ranks, [&](Accelerator& accelerator) {
-      Normed net;
+      NormedOnce net;
       auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
       const bool is_last = accelerator.is_last_process();
       std::vector<double> seen;
@@ -112,7 +112,7 @@ TEST_CASE("in a join the buffers are those of the highest rank that still has ba
 TEST_CASE("after windows of different lengths in a join ranks agree on the next broadcast") {
   on_ranks(2,
            [](Accelerator& accelerator) {
-             Normed net;
+             NormedOnce net;
              auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
              {
                auto join = accelerator.join_uneven_inputs(model);
@@ -145,7 +145,7 @@ TEST_CASE("an expanded buffer becomes rank 0's on every rank") {
 
 TEST_CASE("buffers that moved to another dtype are broadcast in it") {
   on_ranks(2, [](Accelerator& accelerator) {
-    Normed net;
+    NormedOnce net;
     auto model = accelerator.prepare(net);
     accelerator.backward(model(batch(accelerator, 0)).pow(3).sum());
     model->to(torch::kFloat);

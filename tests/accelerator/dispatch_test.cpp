@@ -14,16 +14,17 @@ using Batches = std::vector<Numbers>;
 
 namespace {
 
-struct Seen {
+struct Dealt {
   std::vector<Batches> ranks;
   Numbers gathered, remainders;
   int64_t size = -1, total_batch_size = -1;
 };
 
 template <typename MakeLoader>
-Seen walk(int64_t ranks, const MakeLoader& make_loader, AcceleratorOptions options = {}, size_t most = 1000) {
+Dealt walk_dispatched(int64_t ranks, const MakeLoader& make_loader, AcceleratorOptions options = {},
+                      size_t most = 1000) {
   options.dispatch_batches = true;
-  Seen seen;
+  Dealt seen;
   seen.ranks.resize(static_cast<size_t>(ranks));
   on_ranks(
       ranks,
@@ -49,8 +50,6 @@ Seen walk(int64_t ranks, const MakeLoader& make_loader, AcceleratorOptions optio
   return seen;
 }
 
-Numbers up_to(int64_t n) { return numbers(torch::arange(n)); }
-
 struct Detections {
   torch::Tensor data;
   std::vector<torch::Tensor> boxes;  // ragged
@@ -75,7 +74,7 @@ struct OnlyRankZero {
 }  // namespace
 
 TEST_CASE("rank 0 reads for all, and every sample is gathered once") {
-  const auto two = walk(2, [] { return counting(10, 2); });
+  const auto two = walk_dispatched(2, [] { return counting(10, 2); });
   CHECK(two.ranks[0] == Batches{{0, 1}, {4, 5}, {8}});
   CHECK(two.ranks[1] == Batches{{2, 3}, {6, 7}, {9}});
   CHECK(two.remainders == Numbers{-1, -1, 2});
@@ -83,13 +82,13 @@ TEST_CASE("rank 0 reads for all, and every sample is gathered once") {
   CHECK(two.total_batch_size == 4);
   for (const int64_t ranks : {1, 2, 3, 4}) {
     for (const int64_t samples : {1, 2, 7, 12, 13, 40}) {
-      CHECK(walk(ranks, [=] { return counting(samples, 4); }).gathered == up_to(samples));
-      const auto split = walk(ranks, [=] { return counting(samples, 12); }, {.split_batches = true});
+      CHECK(walk_dispatched(ranks, [=] { return counting(samples, 4); }).gathered == up_to(samples));
+      const auto split = walk_dispatched(ranks, [=] { return counting(samples, 12); }, {.split_batches = true});
       CHECK(split.gathered == up_to(samples));
       CHECK(split.total_batch_size == 12);
     }
   }
-  const auto dropping = walk(2, [] { return counting(15, 2, {.drop_last = true}); });
+  const auto dropping = walk_dispatched(2, [] { return counting(15, 2, {.drop_last = true}); });
   CHECK(dropping.gathered == up_to(12));
   CHECK(dropping.size == 3);
 }
@@ -188,7 +187,7 @@ TEST_CASE("a loop may be left early, and loops nest") {
 
 TEST_CASE("the state is where the ranks stand and not where rank 0 has read to; another run goes on there") {
   const auto make = [] { return counting(22, 2, {.shuffle = true, .seed = 4}); };
-  const auto whole = walk(2, make);
+  const auto whole = walk_dispatched(2, make);
   accelerate::state::LoaderState saved;
   std::vector<accelerate::state::LoaderState> states(2);
   on_ranks(2,

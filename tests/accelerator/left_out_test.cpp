@@ -9,7 +9,6 @@ using accelerate::Accelerator;
 
 namespace {
 
-torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }
 double mine(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()) + 1.0; }
 // Bit by bit: in which of a rank's two micro-batches it goes without the head.
 bool without_head(int left_out, int64_t rank, int micro) { return ((left_out >> (2 * rank + micro)) & 1) != 0; }

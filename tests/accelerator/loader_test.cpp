@@ -30,8 +30,6 @@ Seen walk(int64_t ranks, const MakeLoader& make_loader, const accelerate::Accele
   return seen;
 }
 
-std::vector<int64_t> up_to(int64_t n) { return numbers(torch::arange(n)); }
-
 }  // namespace
 
 TEST_CASE("gather_for_metrics gives every sample once, whatever the last batch was filled with") {

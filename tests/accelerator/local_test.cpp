@@ -5,9 +5,7 @@
 
 using accelerate::Accelerator;
 
-namespace {
-torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("local SGD steps on local gradients and averages the parameters every so many steps and at the end") {
   on_ranks(2, [](Accelerator& accelerator) {

@@ -13,14 +13,14 @@ namespace {
 const accelerate::AcceleratorOptions kPure{.cpu = true, .precision_policy = accelerate::precision::pure_bf16()};
 
 /// w starts at 1, and 0.0001 is nothing to it in bfloat16; the gradient of w * x is x.
-struct OneFloatImpl : torch::nn::Module {
-  OneFloatImpl() { w = register_parameter("w", torch::ones({1})); }
+struct OneNearOneImpl : torch::nn::Module {
+  OneNearOneImpl() { w = register_parameter("w", torch::ones({1})); }
   torch::Tensor forward(double x) { return w * x; }
   torch::Tensor w;
 };
-TORCH_MODULE(OneFloat);
+TORCH_MODULE(OneNearOne);
 
-double value(const torch::Tensor& tensor) { return tensor.item<double>(); }
+double number(const torch::Tensor& tensor) { return tensor.item<double>(); }
 
 /// Not one of the optimizers that are stepped fused.
 struct OwnStep : torch::optim::SGD {
@@ -29,7 +29,7 @@ struct OwnStep : torch::optim::SGD {
 
 template <typename Optimizer>
 double after_steps(int steps, Accelerator& accelerator) {
-  OneFloat net;
+  OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, Optimizer(net->parameters(), torch::optim::SGDOptions(1e-4)));
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
@@ -39,20 +39,20 @@ double after_steps(int steps, Accelerator& accelerator) {
   CHECK((net->w.scalar_type() == at::kBFloat16));
   CHECK((net->w.grad().scalar_type() == at::kBFloat16));
   CHECK(optimizer.param_groups()[0].params()[0].is_same(net->w));
-  return value(net->w);
+  return number(net->w);
 }
 
 }  // namespace
 
 TEST_CASE("steps that bfloat16 would round away add up in float32, fused or in the optimizer's own step") {
   Accelerator accelerator(kPure);
-  const double bf16_of_0_96 = value(torch::full({}, 0.96).to(at::kBFloat16));
+  const double bf16_of_0_96 = number(torch::full({}, 0.96).to(at::kBFloat16));
   CHECK(after_steps<torch::optim::SGD>(400, accelerator) == bf16_of_0_96);
   CHECK(after_steps<OwnStep>(400, accelerator) == bf16_of_0_96);
   torch::NoGradGuard no_grad;
   auto without = torch::ones({1}, at::kBFloat16);
   for (int step = 0; step < 400; ++step) without.sub_(1e-4);
-  CHECK(value(without) == 1.0);
+  CHECK(number(without) == 1.0);
 }
 
 TEST_CASE("parameters, gradients and buffers are bfloat16, outputs float32; AdamW's averages are float32") {
@@ -62,7 +62,7 @@ TEST_CASE("parameters, gradients and buffers are bfloat16, outputs float32; Adam
   const auto y = model(torch::randn({8, 4}));
   CHECK((y.scalar_type() == at::kFloat));
   accelerator.backward(y.pow(2).mean());
-  CHECK(value(accelerator.clip_grad_norm_(model, 1.0)) > 0);
+  CHECK(number(accelerator.clip_grad_norm_(model, 1.0)) > 0);
   optimizer.step();
   for (const auto& parameter : net->parameters()) {
     CHECK((parameter.scalar_type() == at::kBFloat16));
@@ -76,7 +76,7 @@ TEST_CASE("parameters, gradients and buffers are bfloat16, outputs float32; Adam
 
 TEST_CASE("weights that are loaded after prepare() are what training goes on from") {
   Accelerator accelerator(kPure);
-  OneFloat net;
+  OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
   const auto step = [&, &model = model, &optimizer = optimizer] {
     optimizer.zero_grad();
@@ -84,13 +84,13 @@ TEST_CASE("weights that are loaded after prepare() are what training goes on fro
     optimizer.step();
   };
   step();
-  CHECK(value(net->w) == 0.5);
+  CHECK(number(net->w) == 0.5);
   {
     const torch::NoGradGuard no_grad;
     net->w.fill_(8.0);
   }
   step();
-  CHECK(value(net->w) == 7.5);
+  CHECK(number(net->w) == 7.5);
 }
 
 TEST_CASE("ranks have rank 0's masters from the start and stay equal; local SGD averages the masters") {
@@ -101,7 +101,7 @@ TEST_CASE("ranks have rank 0's masters from the start and stay equal; local SGD 
     on_ranks(
         2,
         [&](Accelerator& accelerator) {
-          OneFloat net;
+          OneNearOne net;
           {
             const torch::NoGradGuard no_grad;
             net->w.add_(accelerator.is_main_process() ? 0.003 : 5.0);  // bfloat16's 1.0 and 6.0
@@ -124,17 +124,17 @@ TEST_CASE("ranks have rank 0's masters from the start and stay equal; local SGD 
             train([] {});
           }
           const std::lock_guard lock(mutex);
-          weights.push_back(value(net->w));
+          weights.push_back(number(net->w));
         },
         kPure);
-    const double expected = value(torch::full({}, 1.003 - 100 * 2e-4).to(at::kBFloat16));
+    const double expected = number(torch::full({}, 1.003 - 100 * 2e-4).to(at::kBFloat16));
     CHECK(weights == std::vector<double>{expected, expected});
   }
 }
 
 TEST_CASE("a closure that the optimizer calls itself is refused: it would see the parameters exchanged") {
   Accelerator accelerator(kPure);
-  OneFloat net;
+  OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::LBFGS(net->parameters()));
   CHECK_THROWS_WITH(
       optimizer.step([] { return torch::zeros({}); }),

@@ -9,7 +9,6 @@
 using accelerate::Accelerator;
 
 namespace {
-torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }
 double rank_of(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()); }
 }  // namespace
 

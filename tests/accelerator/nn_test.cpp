@@ -25,14 +25,14 @@ struct NormedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Normed);
 
-torch::Tensor batch(const Accelerator& accelerator, int64_t step = 0) {
+torch::Tensor batch_of_rank(const Accelerator& accelerator, int64_t step = 0) {
   return torch::tensor({{1.0}, {2.0}}, torch::kDouble) * (step + 1) + accelerator.process_index();
 }
 
 template <typename Model, typename Optimizer>
 void train(Accelerator& accelerator, const Model& model, const Optimizer& optimizer, int64_t step = 0) {
   optimizer.zero_grad();
-  accelerator.backward(model(batch(accelerator, step)).pow(2).sum());
+  accelerator.backward(model(batch_of_rank(accelerator, step)).pow(2).sum());
   optimizer.step();
 }
 
@@ -91,7 +91,7 @@ TEST_CASE("models trained alike are equal, and one that went apart is told by na
     {
       const torch::NoGradGuard no_grad;
       model.eval();
-      model(batch(accelerator));  // broadcasts them
+      model(batch_of_rank(accelerator));  // broadcasts them
     }
     CHECK(told(accelerator, model).empty());
     if (accelerator.is_main_process()) {

@@ -9,8 +9,6 @@ using accelerate::Accelerator;
 
 namespace {
 
-torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }
-
 // What program logs, each line as it came.
 std::vector<std::string> lines_of(const std::function<void(Accelerator&)>& program, int64_t steps = 1) {
   std::vector<std::string> lines;

@@ -36,3 +36,7 @@ inline std::vector<int64_t> numbers(const torch::Tensor& tensor) {
   const auto flat = tensor.to(torch::kLong).flatten().contiguous();
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
+
+inline std::vector<int64_t> up_to(int64_t n) { return numbers(torch::arange(n)); }
+
+inline torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }

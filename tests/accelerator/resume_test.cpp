@@ -13,8 +13,8 @@ namespace {
 
 /// What each rank sees of a pass over `loader_of(accelerator)`, at most so many batches, and rank 0's state after it.
 template <typename LoaderOf>
-std::pair<std::vector<Batches>, accelerate::state::LoaderState> walk(int64_t ranks, const LoaderOf& loader_of,
-                                                                     size_t most = 1000) {
+std::pair<std::vector<Batches>, accelerate::state::LoaderState> walk_from(int64_t ranks, const LoaderOf& loader_of,
+                                                                          size_t most = 1000) {
   std::vector<Batches> seen(static_cast<size_t>(ranks));
   std::vector<accelerate::state::LoaderState> states(seen.size());
   on_ranks(ranks, [&](Accelerator& accelerator) {
@@ -36,20 +36,20 @@ TEST_CASE("a prepared loader goes on where another run's stood, on as many ranks
   const auto fresh = [](Accelerator& accelerator) {
     return accelerator.prepare(counting(20, 2, {.shuffle = true, .seed = 9}));
   };
-  const auto whole = walk(2, fresh).first;
-  const auto [first, state] = walk(2, fresh, 2);
+  const auto whole = walk_from(2, fresh).first;
+  const auto [first, state] = walk_from(2, fresh, 2);
   CHECK(state.consumed == 8);
   const auto resumed = [&, from = state](Accelerator& accelerator) {
     auto loader = accelerator.prepare(counting(20, 2, {.shuffle = true}));
     loader.load_state(from);
     return loader;
   };
-  const auto rest = walk(2, resumed).first;
+  const auto rest = walk_from(2, resumed).first;
   CHECK(rest[0] == Batches(whole[0].begin() + 2, whole[0].end()));
   CHECK(rest[1] == Batches(whole[1].begin() + 2, whole[1].end()));
 
   std::multiset<int64_t> all;
-  const auto elsewhere = walk(3, resumed).first;
+  const auto elsewhere = walk_from(3, resumed).first;
   for (const auto* ranks : {&first, &elsewhere}) {
     for (const auto& batches : *ranks) {
       for (const auto& batch : batches) all.insert(batch.begin(), batch.end());

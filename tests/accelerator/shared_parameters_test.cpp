@@ -8,8 +8,6 @@ using accelerate::Accelerator;
 
 namespace {
 
-torch::Tensor full(double value) { return torch::full({1}, value, torch::kDouble); }
-
 // 1, 2, ...: the mean over P ranks is (P + 1) / 2.
 double mine(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()) + 1.0; }
 double mean(Accelerator& accelerator) { return (static_cast<double>(accelerator.num_processes()) + 1.0) / 2.0; }

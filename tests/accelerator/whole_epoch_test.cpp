@@ -99,7 +99,7 @@ Numbers in_order(Loader loader) {
 
 /// What gather_for_metrics gives in a pass, at most so many batches; each rank checks what the loader tells.
 template <typename Loader>
-Numbers gathered(Accelerator& accelerator, Loader& loader, int64_t most = 1'000'000, bool resumed = false) {
+Numbers gathered_of_pass(Accelerator& accelerator, Loader& loader, int64_t most = 1'000'000, bool resumed = false) {
   Numbers all;
   int64_t batches = 0;
   bool last = false;
@@ -164,13 +164,13 @@ void check(const Case& one, const Make& make, std::mt19937& random, bool in_stri
       [&](Accelerator& accelerator) {
         auto loader = accelerator.prepare(make(ranks));
         for (size_t epoch = 0; epoch < 2; ++epoch) {
-          auto all = gathered(accelerator, loader);
+          auto all = gathered_of_pass(accelerator, loader);
           if (accelerator.is_main_process()) seen[epoch] = all;
         }
         auto again = accelerator.prepare(make(ranks));
-        auto head = gathered(accelerator, again, stop);
+        auto head = gathered_of_pass(accelerator, again, stop);
         auto tail_loader = accelerator.skip_first_batches(accelerator.prepare(make(ranks)), stop);
-        auto tail = gathered(accelerator, tail_loader);
+        auto tail = gathered_of_pass(accelerator, tail_loader);
         if (accelerator.is_main_process()) {
           first = head;
           rest = tail;
@@ -202,8 +202,8 @@ void check(const Case& one, const Make& make, std::mt19937& random, bool in_stri
         [&](Accelerator& accelerator) {
           auto loader = accelerator.prepare(make(others));
           loader.load_state(state);
-          auto left = gathered(accelerator, loader, 1'000'000, /*resumed=*/true);
-          auto whole = gathered(accelerator, loader);
+          auto left = gathered_of_pass(accelerator, loader, 1'000'000, /*resumed=*/true);
+          auto whole = gathered_of_pass(accelerator, loader);
           if (!accelerator.is_main_process()) return;
           after = left;
           next = whole;

@@ -29,7 +29,7 @@ struct Ragged {
 };
 
 template <typename Indices>
-struct Batches {
+struct ReadAtOnce {
   [[nodiscard]] int64_t size() const { return 3; }
   [[nodiscard]] Batch get_batch(const Indices& indices) const {
     at::Tensor numbers;
@@ -101,17 +101,17 @@ TEST_CASE("several workers read a data set whose get is const, unless it says ot
   CHECK(dataset_source(Files())->thread_safe());
   CHECK_FALSE(dataset_source(Alone())->thread_safe());
   CHECK_FALSE(dataset_source(TorchNumbers())->thread_safe());
-  CHECK(dataset_source(Batches<at::Tensor>())->thread_safe());
+  CHECK(dataset_source(ReadAtOnce<at::Tensor>())->thread_safe());
 }
 
 TEST_CASE("get_batch takes its indices as a tensor, a span, or a vector") {
   const auto check = [](const SourcePtr<Batch>& source) {
     CHECK(sources::read(source, {2, 0, 2}) == Numbers{2, 0, 2});
   };
-  check(dataset_source(Batches<at::Tensor>()));
-  check(dataset_source(Batches<std::span<const int64_t>>()));
-  check(dataset_source(Batches<std::vector<int64_t>>()));
-  check(dataset_source(Batches<std::vector<size_t>>()));
+  check(dataset_source(ReadAtOnce<at::Tensor>()));
+  check(dataset_source(ReadAtOnce<std::span<const int64_t>>()));
+  check(dataset_source(ReadAtOnce<std::vector<int64_t>>()));
+  check(dataset_source(ReadAtOnce<std::vector<size_t>>()));
 }
 
 TEST_CASE("what draws random numbers takes the pass, and draws the same at any number of workers and ranks") {

@@ -9,7 +9,7 @@ using Batches = std::vector<Numbers>;
 
 namespace {
 
-Numbers list(const at::Tensor& tensor) {
+Numbers list_of(const at::Tensor& tensor) {
   const auto flat = tensor.contiguous();
   return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
 }
@@ -26,7 +26,7 @@ Rounds rounds_of_batches(const std::vector<at::Tensor>& batches, const DispatchO
   const auto take = [&](const std::optional<Round<at::Tensor>>& round) {
     if (!round) return;
     REQUIRE(round->batches.size() == all.ranks.size());
-    for (size_t rank = 0; rank < all.ranks.size(); ++rank) all.ranks[rank].push_back(list(round->batches[rank]));
+    for (size_t rank = 0; rank < all.ranks.size(); ++rank) all.ranks[rank].push_back(list_of(round->batches[rank]));
     all.samples.push_back(round->samples);
     CHECK(round->read > read);
     read = round->read;
@@ -112,8 +112,8 @@ TEST_CASE("what fills the end is not what the reading rank made of its first bat
   first->batches[0].add_(100);
   const auto last = dispatcher.finish();
   REQUIRE(last);
-  CHECK(list(last->batches[0]) == Numbers{8});
-  CHECK(list(last->batches[1]) == Numbers{0});
+  CHECK(list_of(last->batches[0]) == Numbers{8});
+  CHECK(list_of(last->batches[1]) == Numbers{0});
 }
 
 TEST_CASE("the last round is filled from first batches of any size, empty ones too") {

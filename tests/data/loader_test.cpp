@@ -11,11 +11,11 @@ using Batches = std::vector<Numbers>;
 namespace {
 
 /// Sample i is the number i, its target 10 * i.
-Loader numbers(int64_t n, const LoaderOptions& options) {
+Loader counted_loader(int64_t n, const LoaderOptions& options) {
   return from_tensors(torch::arange(n), torch::arange(n) * 10, options);
 }
 
-Numbers list(const at::Tensor& tensor) {
+Numbers longs(const at::Tensor& tensor) {
   return {tensor.data_ptr<int64_t>(), tensor.data_ptr<int64_t>() + tensor.numel()};
 }
 
@@ -23,7 +23,7 @@ Batches pass(Loader& loader) {
   Batches all;
   for (auto& [data, target] : loader) {
     CHECK(target.equal(data * 10));
-    all.push_back(list(data));
+    all.push_back(longs(data));
   }
   return all;
 }
@@ -39,49 +39,49 @@ Batches pass(Loader& loader, int64_t rank, int64_t world, bool even = true) {
 }  // namespace
 
 TEST_CASE("one rank reads every sample once, the last batch short") {
-  auto loader = numbers(5, {.batch_size = 2});
+  auto loader = counted_loader(5, {.batch_size = 2});
   CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4}});
   CHECK(loader.size() == 3);
-  auto dropping = numbers(5, {.batch_size = 2, .drop_last = true});
+  auto dropping = counted_loader(5, {.batch_size = 2, .drop_last = true});
   CHECK(pass(dropping) == Batches{{0, 1}, {2, 3}});
   CHECK(dropping.size() == 2);
 }
 
 TEST_CASE("ranks read their shards, filled from the front") {
-  auto loader = numbers(10, {.batch_size = 2});
+  auto loader = counted_loader(10, {.batch_size = 2});
   CHECK(pass(loader, 0, 2) == Batches{{0, 1}, {4, 5}, {8, 9}});
   CHECK(pass(loader, 1, 2) == Batches{{2, 3}, {6, 7}, {0, 1}});
   CHECK(pass(loader, 1, 2, false) == Batches{{2, 3}, {6, 7}});
-  auto thirteen = numbers(13, {.batch_size = 4});
+  auto thirteen = counted_loader(13, {.batch_size = 4});
   CHECK(pass(thirteen, 1, 3) == Batches{{4, 5, 6, 7}, {3, 4, 5, 6}});
   CHECK(thirteen.total_batch_size() == 12);
   CHECK(thirteen.sample_count() == 13);
-  auto one = numbers(1, {.batch_size = 4});
+  auto one = counted_loader(1, {.batch_size = 4});
   CHECK(pass(one, 1, 2) == Batches{{0, 0, 0, 0}});
 }
 
 TEST_CASE("a seeded shuffle gives Accelerate's batches, epoch by epoch") {
-  auto loader = numbers(8, {.batch_size = 2, .shuffle = true, .seed = 42});
+  auto loader = counted_loader(8, {.batch_size = 2, .shuffle = true, .seed = 42});
   CHECK(pass(loader) == Batches{{6, 3}, {0, 7}, {2, 1}, {4, 5}});
   CHECK(pass(loader) == Batches{{4, 5}, {7, 1}, {3, 2}, {6, 0}});
-  auto sixteen = numbers(16, {.batch_size = 2, .shuffle = true, .seed = 42});
+  auto sixteen = counted_loader(16, {.batch_size = 2, .shuffle = true, .seed = 42});
   CHECK(pass(sixteen, 0, 2) == Batches{{6, 3}, {10, 15}, {14, 9}, {4, 13}});
   CHECK(pass(sixteen, 1, 2) == Batches{{0, 7}, {2, 12}, {8, 5}, {11, 1}});
 }
 
 TEST_CASE("set_epoch chooses the next pass, and epochs count passes, left early or not") {
-  auto loader = numbers(8, {.batch_size = 2, .shuffle = true, .seed = 42});
+  auto loader = counted_loader(8, {.batch_size = 2, .shuffle = true, .seed = 42});
   loader.set_epoch(1);
   CHECK(pass(loader) == Batches{{4, 5}, {7, 1}, {3, 2}, {6, 0}});
   CHECK(loader.epoch() == 2);
   for (auto& batch : loader) {
-    CHECK(list(batch.data) == Numbers{4, 7});
+    CHECK(longs(batch.data) == Numbers{4, 7});
     CHECK(loader.epoch() == 2);
     break;
   }
   loader.set_epoch(0);
   for (auto& batch : loader) {
-    CHECK(list(batch.data) == Numbers{6, 3});
+    CHECK(longs(batch.data) == Numbers{6, 3});
     break;
   }
   CHECK(loader.epoch() == 0);
@@ -91,7 +91,7 @@ TEST_CASE("set_epoch chooses the next pass, and epochs count passes, left early 
 
 TEST_CASE("an unset seed is the CPU generator's, fixed by the first pass") {
   torch::manual_seed(42);
-  auto loader = numbers(8, {.batch_size = 8, .shuffle = true});
+  auto loader = counted_loader(8, {.batch_size = 8, .shuffle = true});
   CHECK(pass(loader) == Batches{{6, 3, 0, 7, 2, 1, 4, 5}});
   torch::manual_seed(1);
   CHECK(loader.seed() == 42);
@@ -102,7 +102,7 @@ TEST_CASE("an unset seed is the CPU generator's, fixed by the first pass") {
 }
 
 TEST_CASE("last is told with the last batch, on every pass") {
-  auto loader = numbers(16, {.batch_size = 4});
+  auto loader = counted_loader(16, {.batch_size = 4});
   for (int round = 0; round < 2; ++round) {
     std::vector<bool> flags;
     for (auto position = loader.begin(); position != loader.end(); ++position) {
@@ -115,7 +115,7 @@ TEST_CASE("last is told with the last batch, on every pass") {
 }
 
 TEST_CASE("a loop that was left early leaves nothing behind") {
-  auto loader = numbers(16, {.batch_size = 4});
+  auto loader = counted_loader(16, {.batch_size = 4});
   for ([[maybe_unused]] auto& batch : loader) break;
   CHECK(pass(loader).size() == 4);
 }
@@ -147,7 +147,7 @@ TEST_CASE("a source of the user's own batches is walked and shared out like any 
     [[nodiscard]] int64_t size() const override { return 5; }
     [[nodiscard]] Sample read(const at::Tensor& indices) const override {
       Sample sample{indices * 2, {}};
-      for (const int64_t index : list(indices.contiguous())) sample.names.push_back("f" + std::to_string(index));
+      for (const int64_t index : longs(indices.contiguous())) sample.names.push_back("f" + std::to_string(index));
       return sample;
     }
   };
@@ -164,7 +164,7 @@ TEST_CASE("a source of the user's own batches is walked and shared out like any 
 }
 
 TEST_CASE("an iterator at its end stays there") {
-  auto loader = numbers(2, {.batch_size = 2});
+  auto loader = counted_loader(2, {.batch_size = 2});
   auto it = loader.begin();
   ++it;
   ++it;
@@ -173,7 +173,7 @@ TEST_CASE("an iterator at its end stays there") {
 }
 
 TEST_CASE("with split_batches a rank reads its part of every batch, and batch_size is the rank's") {
-  auto loader = numbers(13, {.batch_size = 4});
+  auto loader = counted_loader(13, {.batch_size = 4});
   const auto of = [&](int64_t rank, bool even) {
     loader.shard({.rank = rank, .world_size = 2, .even_batches = even, .split_batches = true});
     loader.set_epoch(0);
@@ -191,7 +191,7 @@ TEST_CASE("with split_batches a rank reads its part of every batch, and batch_si
 
 TEST_CASE("remainder is known from the first batch on") {
   const auto remainder = [](int64_t n, int64_t batch, int64_t world, bool drop, bool even = true) {
-    auto loader = numbers(n, {.batch_size = batch, .drop_last = drop});
+    auto loader = counted_loader(n, {.batch_size = batch, .drop_last = drop});
     loader.shard({.world_size = world, .even_batches = even});
     return loader.begin().info().remainder;
   };
@@ -206,13 +206,14 @@ TEST_CASE("remainder is known from the first batch on") {
 }
 
 TEST_CASE("a sampler says which samples an epoch visits, and the counts are its own") {
-  auto loader = numbers(10, {.batch_size = 2, .sampler = subset_sampler(torch::tensor({9, 1, 4, 2, 7, 0, 3}), false)});
+  auto loader =
+      counted_loader(10, {.batch_size = 2, .sampler = subset_sampler(torch::tensor({9, 1, 4, 2, 7, 0, 3}), false)});
   CHECK(pass(loader, 0, 2) == Batches{{9, 1}, {7, 0}});
   CHECK(pass(loader, 1, 2) == Batches{{4, 2}, {3, 9}});
   CHECK(loader.sample_count() == 10);
   CHECK(loader.begin().info().remainder == 3);
   CHECK_FALSE(loader.shuffles());
-  auto twice = numbers(3, {.batch_size = 4, .seed = 43, .sampler = random_sampler(3, 7)});
+  auto twice = counted_loader(3, {.batch_size = 4, .seed = 43, .sampler = random_sampler(3, 7)});
   CHECK(pass(twice) == Batches{{1, 0, 2, 2}, {0, 1, 1}});
   CHECK(twice.shuffles());
 }
@@ -223,7 +224,7 @@ TEST_CASE("a user's sampler is told the seed and the epoch, and what it gives is
     told.push_back(static_cast<int64_t>(seed) * 100 + epoch);
     return epoch == 3 ? torch::tensor({0, 4}) : epoch == 4 ? torch::tensor({0}) : torch::tensor({1, 0});
   };
-  auto loader = numbers(4, {.seed = 7, .sampler = make_sampler(2, order)});
+  auto loader = counted_loader(4, {.seed = 7, .sampler = make_sampler(2, order)});
   CHECK(pass(loader) == Batches{{1}, {0}});
   CHECK(pass(loader) == Batches{{1}, {0}});
   CHECK(told == std::vector<int64_t>{700, 701});
@@ -239,7 +240,7 @@ TEST_CASE("a user's sampler is told the seed and the epoch, and what it gives is
 
 TEST_CASE("batches of a batch sampler are filled by samples where they are of one size, else dealt whole") {
   const auto of = [](IndexBatches batches, int64_t rank, bool even = true, bool split = false) {
-    auto loader = numbers(14, {.batch_sampler = [=](uint64_t, int64_t) { return batches; }});
+    auto loader = counted_loader(14, {.batch_sampler = [=](uint64_t, int64_t) { return batches; }});
     loader.shard({.rank = rank, .world_size = 2, .even_batches = even, .split_batches = split});
     const auto all = pass(loader);
     CHECK(loader.size() == static_cast<int64_t>(all.size()));
@@ -267,10 +268,10 @@ TEST_CASE("batches of a batch sampler are filled by samples where they are of on
 
 TEST_CASE("the remainder of whole batches is what is real in the last round, and set_epoch reaches the batch sampler") {
   std::vector<int64_t> epochs;
-  auto loader = numbers(14, {.seed = 1, .batch_sampler = [&](uint64_t, int64_t epoch) {
-                               epochs.push_back(epoch);
-                               return IndexBatches{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}};
-                             }});
+  auto loader = counted_loader(14, {.seed = 1, .batch_sampler = [&](uint64_t, int64_t epoch) {
+                                      epochs.push_back(epoch);
+                                      return IndexBatches{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}};
+                                    }});
   loader.shard({.rank = 1, .world_size = 2});
   loader.set_epoch(4);
   CHECK(loader.begin().info().remainder == 4);
@@ -282,7 +283,7 @@ TEST_CASE("the remainder of whole batches is what is real in the last round, and
 TEST_CASE("options that each say which samples come when exclude one another") {
   const auto refused = [](const LoaderOptions& options) {
     try {
-      (void)numbers(4, options);
+      (void)counted_loader(4, options);
     } catch (const accelerate::Error& error) {
       return std::string(error.what());
     }
@@ -301,14 +302,14 @@ TEST_CASE("options that each say which samples come when exclude one another") {
 }
 
 TEST_CASE("no samples are no batches") {
-  auto loader = numbers(0, {.batch_size = 2, .shuffle = true});
+  auto loader = counted_loader(0, {.batch_size = 2, .shuffle = true});
   CHECK(pass(loader).empty());
   CHECK(loader.size() == 0);
 }
 
 TEST_CASE("loops nest, over two loaders and over one") {
-  auto outer = numbers(4, {.batch_size = 2});
-  auto inner = numbers(3, {.batch_size = 1});
+  auto outer = counted_loader(4, {.batch_size = 2});
+  auto inner = counted_loader(3, {.batch_size = 1});
   Numbers seen;
   for (auto place = outer.begin(); place != outer.end(); ++place) {
     for (auto& [data, target] : inner) seen.push_back(data.item<int64_t>());
@@ -326,11 +327,11 @@ TEST_CASE("loops nest, over two loaders and over one") {
 }
 
 TEST_CASE("a pass outlives its loader") {
-  auto loader = std::make_unique<Loader>(numbers(4, {.batch_size = 2}));
+  auto loader = std::make_unique<Loader>(counted_loader(4, {.batch_size = 2}));
   auto it = loader->begin();
   loader.reset();
-  CHECK(list(it->data) == Numbers{0, 1});
-  CHECK(list((++it)->data) == Numbers{2, 3});
+  CHECK(longs(it->data) == Numbers{0, 1});
+  CHECK(longs((++it)->data) == Numbers{2, 3});
   CHECK(it.info().last);
   ++it;
   CHECK(it == std::default_sentinel);
@@ -350,7 +351,7 @@ TEST_CASE("a batch belongs to the user: keeping or changing it changes neither t
 }
 
 TEST_CASE("copies are handles of one loader") {
-  auto loader = numbers(4, {.batch_size = 2});
+  auto loader = counted_loader(4, {.batch_size = 2});
   Loader copy = loader;
   copy.shard({.rank = 1, .world_size = 2});
   CHECK(pass(loader) == Batches{{2, 3}});
@@ -359,7 +360,7 @@ TEST_CASE("copies are handles of one loader") {
   CHECK(copy.share().world_size == 2);
   CHECK(copy.share().even_batches);
   CHECK(copy.options().batch_size == 2);
-  CHECK(numbers(4, {}) != numbers(4, {}));
+  CHECK(counted_loader(4, {}) != counted_loader(4, {}));
 }
 
 TEST_CASE("data of any dtype and shape is gathered by the batch") {
@@ -372,11 +373,11 @@ TEST_CASE("data of any dtype and shape is gathered by the batch") {
 }
 
 TEST_CASE("wrong loaders are refused, with both values in the message") {
-  CHECK_THROWS_WITH(numbers(4, {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
+  CHECK_THROWS_WITH(counted_loader(4, {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
   CHECK_THROWS_WITH(Loader(std::shared_ptr<const accelerate::data::Source>()), "loader: the source is a null pointer");
-  CHECK_THROWS_WITH(numbers(4, {}).set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
+  CHECK_THROWS_WITH(counted_loader(4, {}).set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
   const accelerate::Place here{.rank = 2, .world_size = 2, .host = "a"};
-  auto three = numbers(4, {.batch_size = 3});
+  auto three = counted_loader(4, {.batch_size = 3});
   CHECK_THROWS_WITH(three.shard({.rank = 2, .world_size = 2}, here),
                     "[rank 2 of 2, a] shard: rank is 2, must be 0 to 1 with world_size 2");
   CHECK_THROWS_WITH(

@@ -22,7 +22,7 @@ namespace {
 
 using PositionLoader = LoaderOf<at::Tensor>;
 
-PositionLoader positions(int64_t samples, const LoaderOptions& options) {
+PositionLoader positions_of_one_rank(int64_t samples, const LoaderOptions& options) {
   return PositionLoader(std::make_shared<Positions>(samples), options);
 }
 
@@ -52,7 +52,7 @@ struct Case {
     } else {
       options.shuffle = shuffle;
     }
-    auto made = positions(samples, options);
+    auto made = positions_of_one_rank(samples, options);
     made.shard({.rank = rank, .world_size = world_size, .even_batches = even, .split_batches = split});
     return made;
   }
@@ -81,7 +81,7 @@ std::vector<Case> random_cases(int count, unsigned seed) {
 }  // namespace
 
 TEST_CASE("the state counts the batch at hand as consumed, and is the next epoch's beginning after the last one") {
-  auto loader = positions(16, {.batch_size = 4, .shuffle = true, .seed = 3});
+  auto loader = positions_of_one_rank(16, {.batch_size = 4, .shuffle = true, .seed = 3});
   CHECK(loader.state() == LoaderState{.samples = 16, .seed = 3, .batch_size = 4});
   std::vector<int64_t> consumed;
   for ([[maybe_unused]] auto& batch : loader) {
@@ -186,7 +186,7 @@ TEST_CASE("with another number of ranks or batch size the samples not yet seen a
 
 TEST_CASE("a resumed epoch may be interrupted again, with the ranks that it was shared out to anew") {
   const auto loader_of = [](int64_t rank, int64_t world) {
-    auto loader = positions(30, {.batch_size = 2});
+    auto loader = positions_of_one_rank(30, {.batch_size = 2});
     loader.shard({.rank = rank, .world_size = world});
     return loader;
   };
@@ -209,13 +209,13 @@ TEST_CASE("a line says that an epoch was shared out anew") {
   const auto level = accelerate::base::log_level();
   accelerate::base::set_log_level(accelerate::base::LogLevel::info);
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
-  auto one = positions(10, {.batch_size = 2});
+  auto one = positions_of_one_rank(10, {.batch_size = 2});
   (void)pass(one, 2);
-  auto two = positions(10, {.batch_size = 1});
+  auto two = positions_of_one_rank(10, {.batch_size = 1});
   two.shard({.rank = 0, .world_size = 2});
   two.load_state(one.state());
   (void)pass(two);
-  auto same = positions(10, {.batch_size = 2});
+  auto same = positions_of_one_rank(10, {.batch_size = 2});
   same.load_state(one.state());
   (void)pass(same);
   accelerate::base::set_log_handler(before);
@@ -226,14 +226,14 @@ TEST_CASE("a line says that an epoch was shared out anew") {
 }
 
 TEST_CASE("a position within a step, which no loader of this share gives, is gone on from all the same") {
-  auto loader = positions(10, {.batch_size = 2});
+  auto loader = positions_of_one_rank(10, {.batch_size = 2});
   loader.shard({.rank = 1, .world_size = 2});
   loader.load_state({.consumed = 3, .samples = 10, .world_size = 2, .batch_size = 2});
   CHECK(pass(loader) == Batches{{5, 6}, {9, 3}});
 }
 
 TEST_CASE("set_epoch drops what was to be resumed") {
-  auto loader = positions(8, {.batch_size = 4});
+  auto loader = positions_of_one_rank(8, {.batch_size = 4});
   (void)pass(loader, 1);
   loader.load_state(loader.state());
   loader.set_epoch(5);
@@ -242,7 +242,7 @@ TEST_CASE("set_epoch drops what was to be resumed") {
 }
 
 TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips, and leaves the first one alone") {
-  auto loader = positions(16, {.batch_size = 4, .shuffle = true, .seed = 42});
+  auto loader = positions_of_one_rank(16, {.batch_size = 4, .shuffle = true, .seed = 42});
   loader.set_epoch(1);
   auto rest = loader.skip_first_batches(2);
   auto all = pass(loader);
@@ -260,9 +260,9 @@ TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips,
   CHECK(indices == Numbers{0, 1});
   CHECK(rest != loader);
   CHECK(pass(loader).size() == 4);
-  auto plain = positions(16, {.batch_size = 4}).skip_first_batches(1).skip_first_batches(1);
+  auto plain = positions_of_one_rank(16, {.batch_size = 4}).skip_first_batches(1).skip_first_batches(1);
   CHECK(pass(plain) == Batches{{8, 9, 10, 11}, {12, 13, 14, 15}});
-  auto none = positions(16, {.batch_size = 4}).skip_first_batches(7);
+  auto none = positions_of_one_rank(16, {.batch_size = 4}).skip_first_batches(7);
   CHECK(none.size() == 0);
   CHECK(pass(none).empty());
   CHECK_THROWS_WITH((void)loader.skip_first_batches(-1),
@@ -272,7 +272,7 @@ TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips,
 TEST_CASE("a loader that skips batches goes on where its state stands, and a resumed one skips what is left") {
   for (const int64_t world : {1, 2, 3}) {
     const auto loader_of = [&](int64_t ranks) {
-      auto loader = positions(24, {.batch_size = 2, .shuffle = true, .seed = 4});
+      auto loader = positions_of_one_rank(24, {.batch_size = 2, .shuffle = true, .seed = 4});
       loader.shard({.rank = 0, .world_size = ranks});
       return loader;
     };
@@ -303,9 +303,9 @@ TEST_CASE("a loader that skips batches goes on where its state stands, and a res
     CHECK(pass(beyond).empty());
   }
   // Two batches of four ranks are 16 samples, of which 6 were seen: what is left is shared out anew, in steps of 8.
-  auto one = positions(24, {.batch_size = 2}).skip_first_batches(2);
+  auto one = positions_of_one_rank(24, {.batch_size = 2}).skip_first_batches(2);
   (void)pass(one, 1);
-  auto four = positions(24, {.batch_size = 2}).skip_first_batches(2);
+  auto four = positions_of_one_rank(24, {.batch_size = 2}).skip_first_batches(2);
   four.shard({.rank = 0, .world_size = 4});
   four.load_state(one.state());
   CHECK(pass(four) == Batches{{14, 15}, {22, 23}});
@@ -323,10 +323,10 @@ TEST_CASE("a position within a batch of the batch sampler is gone on from, and a
       return batches;
     }};
   };
-  auto two = positions(11, cut(11, {2}));
+  auto two = positions_of_one_rank(11, cut(11, {2}));
   (void)pass(two, 3);
   const auto resumed = [&](const Numbers& sizes, const Share& share) {
-    auto loader = positions(11, cut(11, sizes));
+    auto loader = positions_of_one_rank(11, cut(11, sizes));
     loader.shard(share);
     loader.load_state(two.state());
     return pass(loader);
@@ -336,7 +336,7 @@ TEST_CASE("a position within a batch of the batch sampler is gone on from, and a
   CHECK(resumed({4}, {.rank = 1, .world_size = 2, .split_batches = true}) == Batches{{8, 9}, {7, 8}});
   CHECK(resumed({3, 5, 2, 1}, {}) == Batches{{6, 7}, {8, 9}, {10}});
   CHECK(resumed({8}, {.rank = 1, .world_size = 2, .split_batches = true}) == Batches{{9, 10, 6}});
-  auto tiny = positions(3, cut(3, {8}));
+  auto tiny = positions_of_one_rank(3, cut(3, {8}));
   tiny.shard({.rank = 1, .world_size = 2, .split_batches = true});
   CHECK(pass(tiny) == Batches{{2, 0}});
 }
@@ -360,7 +360,7 @@ TEST_CASE("a batch that could not be read is not consumed: its samples are not l
 }
 
 TEST_CASE("a state that cannot be is refused, with the numbers") {
-  auto loader = positions(16, {.batch_size = 4});
+  auto loader = positions_of_one_rank(16, {.batch_size = 4});
   const auto refused = [&](const LoaderState& state) {
     try {
       loader.load_state(state);
@@ -385,7 +385,9 @@ TEST_CASE("a state that cannot be is refused, with the numbers") {
   CHECK(refused({.batch_size = -3}) == "load_state: batch_size is -3, must be at least 1");
   CHECK_THROWS_WITH(loader.set_epoch(int64_t{1} << 32), "set_epoch: epoch is 4294967296, must be at most 4294967295");
   CHECK(pass(loader).size() == 4);  // as it was
-  auto batches = positions(4, {.batch_sampler = [](uint64_t, int64_t) { return IndexBatches{{0, 1}, {2}}; }});
+  auto batches = positions_of_one_rank(4, {.batch_sampler = [](uint64_t, int64_t) {
+                                         return IndexBatches{{0, 1}, {2}};
+                                       }});
   batches.load_state({.consumed = 2, .samples = 5});
   CHECK_THROWS_WITH((void)batches.begin(),
                     "load_state: the state is of an epoch of 5 samples, of which 2 were seen; this loader's has 3. "

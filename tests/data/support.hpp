@@ -51,8 +51,8 @@ inline std::vector<std::vector<Numbers>> two_ranks(const data::SourcePtr<data::B
 }
 
 /// A source that counts how often each sample is read.
-struct Counted final : data::Source {
-  explicit Counted(int64_t samples) : reads(static_cast<size_t>(samples), 0) {}
+struct CountedReads final : data::Source {
+  explicit CountedReads(int64_t samples) : reads(static_cast<size_t>(samples), 0) {}
   [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(reads.size()); }
   [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
     for (const int64_t i : list(indices)) ++reads[static_cast<size_t>(i)];

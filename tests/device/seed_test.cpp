@@ -10,7 +10,7 @@ using accelerate::ErrorKind;
 
 namespace {
 
-std::string refusal(const at::Tensor& state) {
+std::string refusal_of_state(const at::Tensor& state) {
   try {
     device::set_rng_state(c10::kCPU, state, {.rank = 1, .world_size = 2, .host = "a"});
   } catch (const accelerate::Error& error) {
@@ -70,11 +70,12 @@ TEST_CASE("a generator continues from a state that was read") {
 }
 
 TEST_CASE("a state of another kind is refused with both shapes") {
-  CHECK(refusal(torch::zeros({16}, torch::kByte)) ==
+  CHECK(refusal_of_state(torch::zeros({16}, torch::kByte)) ==
         "[rank 1 of 2, a] set_rng_state: state is Byte [16], must be Byte [5056] on the CPU for cpu");
-  CHECK(refusal(torch::zeros({5056})) ==
+  CHECK(refusal_of_state(torch::zeros({5056})) ==
         "[rank 1 of 2, a] set_rng_state: state is Float [5056], must be Byte [5056] on the CPU for cpu");
-  CHECK(refusal({}) == "[rank 1 of 2, a] set_rng_state: state is undefined, must be Byte [5056] on the CPU for cpu");
+  CHECK(refusal_of_state({}) ==
+        "[rank 1 of 2, a] set_rng_state: state is undefined, must be Byte [5056] on the CPU for cpu");
 }
 
 TEST_CASE("deterministic switches LibTorch's flags and leaves a workspace setting of the user's") {

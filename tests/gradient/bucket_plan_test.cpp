@@ -8,7 +8,7 @@ using namespace accelerate::gradient;
 
 namespace {
 
-struct Row {
+struct PlanRow {
   const char* what;
   std::vector<BucketItem> items;
   std::vector<int64_t> order;
@@ -22,7 +22,7 @@ const std::string b = "BFloat16 cpu";
 }  // namespace
 
 TEST_CASE("parameters share a bucket in order of arrival, up to the cap") {
-  const std::vector<Row> rows{
+  const std::vector<PlanRow> rows{
       {"nothing", {}, {}, {}, ""},
       {"one", {{10, f}}, {0}, {}, "Float cpu 10 bytes: 0"},
       {"order of arrival, not of registration",
@@ -47,7 +47,7 @@ TEST_CASE("parameters share a bucket in order of arrival, up to the cap") {
        "Float cpu 10 bytes: 0 | Float cpu 99 bytes: 1 | Float cpu 10 bytes: 2"},
       {"an empty parameter has a place", {{0, f}, {10, f}}, {0, 1}, {}, "Float cpu 10 bytes: 0 1"},
   };
-  for (const Row& row : rows) {
+  for (const PlanRow& row : rows) {
     CAPTURE(row.what);
     CHECK(to_string(plan_buckets(row.items, row.order, row.options)) == row.plan);
   }

@@ -11,7 +11,7 @@ using accelerate::gradient::run_backward;
 
 namespace {
 
-void plain(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
+void plain_step(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
 
 // Passes values on and throws in backward while it is switched on.
 struct Bomb : torch::autograd::Function<Bomb> {
@@ -46,7 +46,7 @@ struct CountingHook : torch::autograd::PostAccumulateGradHook {
 }  // namespace
 
 TEST_CASE("gradients that user code drops, replaces or detaches are taken back into the buckets") {
-  const Grads expected = truth(2, make_net, plain);
+  const Grads expected = truth(2, make_net, plain_step);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
     torch::optim::SGD stock(net->parameters(), 0.1);
@@ -63,7 +63,7 @@ TEST_CASE("gradients that user code drops, replaces or detaches are taken back i
       if (way == 5) {
         for (const auto& parameter : net->parameters()) parameter.mutable_grad() = parameter.grad().detach().zero_();
       }
-      plain(net, group.rank());
+      plain_step(net, group.rank());
       CHECK(same(gradients_of(net->parameters()), expected));
       CHECK(bit_equal(group, gradients_of(net->parameters())));
     }
@@ -74,7 +74,7 @@ TEST_CASE("the buckets that clipping sees follow what user code did to the gradi
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     Engine engine(group, named(net), small_buckets());
-    plain(net, group.rank());
+    plain_step(net, group.rank());
     net->first->weight.mutable_grad().reset();
     net->second->bias.mutable_grad() = torch::full({3}, 2.0, at::kDouble);
     double expected = 0;
@@ -104,7 +104,7 @@ TEST_CASE("gradients written by hand count as used") {
 }
 
 TEST_CASE("somebody else's post-accumulate hook keeps working, and its change is reduced") {
-  Grads expected = truth(2, make_net, plain);
+  Grads expected = truth(2, make_net, plain_step);
   expected[0] = expected[0] * 2;
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
@@ -118,7 +118,7 @@ TEST_CASE("somebody else's post-accumulate hook keeps working, and its change is
     }
     for (int round = 1; round <= 3; ++round) {
       engine.zero_all();
-      plain(net, group.rank());
+      plain_step(net, group.rank());
       CHECK(calls == round);
       CHECK(same(gradients_of(net->parameters()), expected));
     }
@@ -127,7 +127,7 @@ TEST_CASE("somebody else's post-accumulate hook keeps working, and its change is
 }
 
 TEST_CASE("a backward that throws half-way leaves the next one right, plain and through run_backward") {
-  const Grads expected = truth(2, make_net, plain);
+  const Grads expected = truth(2, make_net, plain_step);
   const auto exploding = [](const NetPtr& net, int64_t rank) {
     // second's and extra's gradients arrive, first's do not.
     const auto hidden = Bomb::apply(torch::tanh(net->first(batch(rank))));
@@ -147,11 +147,11 @@ TEST_CASE("a backward that throws half-way leaves the next one right, plain and 
             const auto call = [&] { backward(net, group.rank()); };
             through_run_backward ? run_backward(engines, group, call) : call();
           };
-          for (int i = 0; i < good_first; ++i) round(plain);
+          for (int i = 0; i < good_first; ++i) round(plain_step);
           for (int i = 0; i < 2; ++i) {
             CHECK_THROWS_WITH(round(exploding), "bomb");
             for (int good = 0; good < 2; ++good) {
-              round(plain);
+              round(plain_step);
               CHECK(same(gradients_of(net->parameters()), expected));
               CHECK(bit_equal(group, gradients_of(net->parameters())));
             }
@@ -194,19 +194,19 @@ TEST_CASE("two backwards inside one reduction are refused where the first is on 
     auto net = built(make_net);
     Engine engine(group, named(net), small_buckets());
     const std::vector<Engine*> engines{&engine};
-    plain(net, group.rank());
-    plain(net, group.rank());
+    plain_step(net, group.rank());
+    plain_step(net, group.rank());
     const std::string text = text_of([&] {
       run_backward(engines, group, [&] {
-        plain(net, group.rank());
-        plain(net, group.rank());
+        plain_step(net, group.rank());
+        plain_step(net, group.rank());
       });
     });
     CHECK(text.find(" got a second gradient in one reduction, while the first is on its way to 2 ranks; call backward "
                     "once per reduction, or all but the last under no_sync") != std::string::npos);
     CHECK(text.find("backward: parameter ") == 0);
     engine.zero_all();
-    plain(net, group.rank());
+    plain_step(net, group.rank());
     CHECK(bit_equal(group, gradients_of(net->parameters())));
   });
 }
@@ -219,7 +219,7 @@ TEST_CASE("static_graph on a graph that is not static is an error on the rank th
     Engine engine(group, named(net), options);
     net->forward(batch(group.rank())).sum().backward();
     engine.zero_all();
-    CHECK(text_of([&] { plain(net, group.rank()); }) ==
+    CHECK(text_of([&] { plain_step(net, group.rank()); }) ==
           "backward: static_graph is set, but parameter extra.weight was unused in the first reduction and is used "
           "now; leave static_graph off");
     engine.zero_all();
@@ -242,11 +242,11 @@ TEST_CASE("a lost peer comes out of backward as an Error of kind peer, and the g
         [&](const Group& group) {
           auto net = built(make_net);
           Engine engine(group, named(net), small_buckets());
-          plain(net, group.rank());
+          plain_step(net, group.rank());
           if (group.rank() == 1) return;  // ends while rank 0 goes on
           engine.zero_all();
           try {
-            plain(net, group.rank());
+            plain_step(net, group.rank());
           } catch (const Error& error) {
             CHECK(error.kind() == ErrorKind::peer);
             ++threw;
@@ -262,27 +262,27 @@ TEST_CASE("a lost peer comes out of backward as an Error of kind peer, and the g
 }
 
 TEST_CASE("an engine that is gone leaves its parameters as LibTorch knows them, and another may follow") {
-  const Grads expected = truth(2, make_net, plain);
+  const Grads expected = truth(2, make_net, plain_step);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
     { const Engine engine(group, named(net)); }
-    plain(net, group.rank());
+    plain_step(net, group.rank());
     CHECK_FALSE(bit_equal(group, {net->first->weight.grad()}));
     net->zero_grad();
     {
       Engine engine(group, named(net), small_buckets());
-      plain(net, group.rank());
+      plain_step(net, group.rank());
     }
     CHECK(same(gradients_of(net->parameters()), expected));
     net->zero_grad();
     const Engine engine(group, named(net), small_buckets());
-    plain(net, group.rank());
+    plain_step(net, group.rank());
     CHECK(same(gradients_of(net->parameters()), expected));
   });
 }
 
 TEST_CASE("two engines on one parameter are refused by its name, until the first retires") {
-  const Grads expected = truth(2, make_net, plain);
+  const Grads expected = truth(2, make_net, plain_step);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
     Engine first(group.duplicate(), named(net));
@@ -294,7 +294,7 @@ TEST_CASE("two engines on one parameter are refused by its name, until the first
           "prepared model go)");
     first.retire();
     const Engine second(group.duplicate(), named(net), small_buckets());
-    plain(net, group.rank());
+    plain_step(net, group.rank());
     CHECK(same(gradients_of(net->parameters()), expected));
   });
 }
@@ -307,7 +307,7 @@ TEST_CASE("after a reduction that broke off, zeroing part by part is enough") {
     Engine engine(group, named(net), options);
     net->forward(batch(group.rank())).sum().backward();
     engine.zero_all();
-    CHECK_THROWS(plain(net, group.rank()));
+    CHECK_THROWS(plain_step(net, group.rank()));
     engine.zero(net->first->parameters());
     CHECK(engine.unreduced());
     engine.zero(net->second->parameters());

@@ -26,7 +26,7 @@ struct Variable {
 };
 
 /// "kind: message" without the place
-std::string refusal(const AcceleratorOptions& options) {
+std::string refusal_of_start(const AcceleratorOptions& options) {
   try {
     Accelerator accelerator(options);
   } catch (const accelerate::Error& error) {
@@ -48,16 +48,16 @@ struct KeepThreads {
 TEST_CASE("a backend or device that cannot be is refused on one process too, by the name its giver used") {
   {
     const Variable backend("ACCELERATE_BACKEND", "nonsense");
-    CHECK(refusal({}) == "environment: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl");
+    CHECK(refusal_of_start({}) == "environment: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl");
   }
   {
     const Variable name("ACCELERATE_TORCH_DEVICE", "mps");
-    CHECK(refusal({}).starts_with("device: device: mps is asked for ("));
+    CHECK(refusal_of_start({}).starts_with("device: device: mps is asked for ("));
   }
-  CHECK(refusal({.device = "gpu0"}) ==
+  CHECK(refusal_of_start({.device = "gpu0"}) ==
         "usage: settings: device is 'gpu0', must be cpu, cuda, cuda:N or another device "
         "of LibTorch's");
-  const std::string missing = refusal({.device = "cuda:1000"});
+  const std::string missing = refusal_of_start({.device = "cuda:1000"});
   CHECK(missing.starts_with("device: device: cuda:1000 is asked for ("));
   CHECK(missing.ends_with("look at nvidia-smi and CUDA_VISIBLE_DEVICES"));
 }
@@ -97,6 +97,6 @@ TEST_CASE("ranks that are threads compute on the CPU, unless an accelerator that
   accelerate::simulate(2, [] {
     CHECK(Accelerator().device() == torch::kCPU);
     CHECK(Accelerator({.device = "cpu"}).device() == torch::kCPU);
-    CHECK(refusal({.device = "cuda:1000"}).starts_with("device: device: cuda:1000 is asked for ("));
+    CHECK(refusal_of_start({.device = "cuda:1000"}).starts_with("device: device: cuda:1000 is asked for ("));
   });
 }

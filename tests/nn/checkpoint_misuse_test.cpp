@@ -11,12 +11,12 @@ using accelerate::nn::recomputing;
 
 namespace {
 
-at::Tensor leaf(int64_t seed) { return numbers({3}, seed).requires_grad_(true); }
+at::Tensor small_leaf(int64_t seed) { return numbers({3}, seed).requires_grad_(true); }
 
 }  // namespace
 
 TEST_CASE("a leaf that changed between forward and backward is refused") {
-  const at::Tensor x = leaf(1), w = leaf(2);
+  const at::Tensor x = small_leaf(1), w = small_leaf(2);
   const at::Tensor y = checkpoint([&](const at::Tensor& in) { return in * w; }, x);
   {
     const torch::NoGradGuard no_grad;
@@ -30,7 +30,7 @@ TEST_CASE("a leaf that changed between forward and backward is refused") {
 }
 
 TEST_CASE("an input that changed is refused: by the function at once, later by LibTorch in backward") {
-  const at::Tensor x = leaf(1);
+  const at::Tensor x = small_leaf(1);
   const at::Tensor copy = x * 1;
   CHECK_THROWS_WITH_AS(checkpoint([](at::Tensor in) { return in.add_(1) * 2; }, copy),
                        "checkpoint: the function changed its input 0 in place ([3] Double), so it cannot run again on "
@@ -46,7 +46,7 @@ TEST_CASE("an input that changed is refused: by the function at once, later by L
 }
 
 TEST_CASE("a second run that is another computation is refused: shapes, dtypes, numbers of results, tensors used") {
-  const at::Tensor x = leaf(1), w = leaf(2);
+  const at::Tensor x = small_leaf(1), w = small_leaf(2);
   const at::Tensor between = w.exp();
   const std::string rest = "; it must compute the same from the same inputs";
   const auto check = [&](const auto& function, const std::string& text) {
@@ -71,7 +71,7 @@ TEST_CASE("a second run that is another computation is refused: shapes, dtypes, 
 }
 
 TEST_CASE("an exception in either run passes through, and random state, autocast and recomputing() are as before") {
-  const at::Tensor x = leaf(1);
+  const at::Tensor x = small_leaf(1);
   const auto fails_in = [&](bool second) {
     return [second](const at::Tensor& in) {
       const at::Tensor y = torch::dropout(in, 0.5, true);
@@ -93,7 +93,7 @@ TEST_CASE("an exception in either run passes through, and random state, autocast
 
 TEST_CASE("tensors of another thread's graph are told from the function's own") {
   at::Tensor made;
-  const at::Tensor x = leaf(1);
+  const at::Tensor x = small_leaf(1);
   std::thread([&] {
     for (int i = 0; i < 100; ++i) (void)x.sin();  // numbers nodes far beyond this thread's
     made = x.exp();
@@ -106,7 +106,7 @@ TEST_CASE("tensors of another thread's graph are told from the function's own") 
 }
 
 TEST_CASE("the graph before a checkpoint is left as it is, and a backward from another thread works") {
-  const at::Tensor x = leaf(1);
+  const at::Tensor x = small_leaf(1);
   const at::Tensor before = x.exp();
   const at::Tensor y = checkpoint([](const at::Tensor& in) { return in.sin(); }, before);
   std::thread([&] { y.sum().backward({}, /*retain_graph=*/true); }).join();

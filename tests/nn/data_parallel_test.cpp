@@ -50,7 +50,7 @@ struct TaggedImpl : torch::nn::Cloneable<TaggedImpl> {
 };
 TORCH_MODULE(Tagged);
 
-std::vector<at::Tensor> gradients(const torch::nn::Module& module) {
+std::vector<at::Tensor> gradients_of_replicas(const torch::nn::Module& module) {
   std::vector<at::Tensor> list;
   for (const auto& parameter : module.parameters()) list.push_back(parameter.grad().clone());
   return list;
@@ -77,14 +77,14 @@ TEST_CASE("output and gradients are those of the module alone, for any number of
       const at::Tensor alone_in = batch.clone().requires_grad_(true), in = batch.clone().requires_grad_(true);
       const at::Tensor expected = net(alone_in);
       expected.pow(2).mean().backward();
-      const auto expected_gradients = gradients(*net);
+      const auto expected_gradients = gradients_of_replicas(*net);
       net->zero_grad();
       DataParallel parallel(net, std::vector<at::Device>(devices, kCpu));
       const at::Tensor seen = parallel(in);
       seen.pow(2).mean().backward();
       CHECK(torch::allclose(seen, expected, 1e-12, 1e-14));
       CHECK(torch::allclose(in.grad(), alone_in.grad(), 1e-12, 1e-14));
-      const auto seen_gradients = gradients(*net);
+      const auto seen_gradients = gradients_of_replicas(*net);
       for (size_t i = 0; i < seen_gradients.size(); ++i) {
         CHECK(torch::allclose(seen_gradients[i], expected_gradients[i], 1e-12, 1e-14));
       }
@@ -118,10 +118,10 @@ TEST_CASE("two forwards before a backward give both gradients") {
   const at::Tensor one = torch::randn({6, 4}, at::kDouble), other = torch::randn({6, 4}, at::kDouble);
   const at::Tensor first = parallel(one), second = parallel(other);
   (first.sum() + second.sum()).backward();
-  const auto seen = gradients(*net);
+  const auto seen = gradients_of_replicas(*net);
   net->zero_grad();
   (net(one).sum() + net(other).sum()).backward();
-  const auto expected = gradients(*net);
+  const auto expected = gradients_of_replicas(*net);
   for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::allclose(seen[i], expected[i], 1e-12, 1e-14));
 }
 

@@ -25,7 +25,7 @@ float found_in(const std::vector<at::Tensor>& gradients, double scale = 4.0) {
   return scaler_of({}).unscale(gradients, torch::full({}, scale)).item<float>();
 }
 
-std::string refusal(const GradScalerOptions& options) {
+std::string refusal_of_options(const GradScalerOptions& options) {
   try {
     precision::check(options, kHere);
   } catch (const accelerate::Error& error) {
@@ -123,18 +123,21 @@ TEST_CASE("what is no saved loss scale is refused, naming what is wrong") {
 }
 
 TEST_CASE("options that cannot work are refused with their value") {
-  CHECK(refusal({}) == "taken");
-  CHECK(refusal({.min_scale = 0}) == "taken");
+  CHECK(refusal_of_options({}) == "taken");
+  CHECK(refusal_of_options({.min_scale = 0}) == "taken");
   const std::string here = "[rank 1 of 2, gpu-b] grad_scaler: ";
-  CHECK(refusal({.init_scale = 0}) == here + "init_scale is 0, must be a finite number above 0");
-  CHECK(refusal({.init_scale = kInf}) == here + "init_scale is inf, must be a finite number above 0");
-  CHECK(refusal({.init_scale = kNan}) == here + "init_scale is nan, must be a finite number above 0");
-  CHECK(refusal({.growth_factor = 1}) == here + "growth_factor is 1, must be a finite number above 1");
-  CHECK(refusal({.backoff_factor = 1}) == here + "backoff_factor is 1, must be between 0 and 1, both excluded");
-  CHECK(refusal({.backoff_factor = 0}) == here + "backoff_factor is 0, must be between 0 and 1, both excluded");
-  CHECK(refusal({.growth_interval = 0}) == here + "growth_interval is 0, must be at least 1");
-  CHECK(refusal({.min_scale = -1}) == here + "min_scale is -1, must be at least 0 and at most init_scale (65536)");
-  CHECK(refusal({.init_scale = 2, .min_scale = 4}) ==
+  CHECK(refusal_of_options({.init_scale = 0}) == here + "init_scale is 0, must be a finite number above 0");
+  CHECK(refusal_of_options({.init_scale = kInf}) == here + "init_scale is inf, must be a finite number above 0");
+  CHECK(refusal_of_options({.init_scale = kNan}) == here + "init_scale is nan, must be a finite number above 0");
+  CHECK(refusal_of_options({.growth_factor = 1}) == here + "growth_factor is 1, must be a finite number above 1");
+  CHECK(refusal_of_options({.backoff_factor = 1}) ==
+        here + "backoff_factor is 1, must be between 0 and 1, both excluded");
+  CHECK(refusal_of_options({.backoff_factor = 0}) ==
+        here + "backoff_factor is 0, must be between 0 and 1, both excluded");
+  CHECK(refusal_of_options({.growth_interval = 0}) == here + "growth_interval is 0, must be at least 1");
+  CHECK(refusal_of_options({.min_scale = -1}) ==
+        here + "min_scale is -1, must be at least 0 and at most init_scale (65536)");
+  CHECK(refusal_of_options({.init_scale = 2, .min_scale = 4}) ==
         here + "min_scale is 4, must be at least 0 and at most init_scale (2)");
 }
 

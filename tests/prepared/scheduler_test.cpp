@@ -13,7 +13,9 @@ using Rates = std::vector<double>;
 
 namespace {
 
-torch::optim::SGD sgd() { return torch::optim::SGD({torch::zeros({1})}, torch::optim::SGDOptions(1.0).momentum(0.9)); }
+torch::optim::SGD one_weight() {
+  return torch::optim::SGD({torch::zeros({1})}, torch::optim::SGDOptions(1.0).momentum(0.9));
+}
 
 /// Rates on rank 0 after each step of a schedule that is prepared.
 Rates rates(int64_t ranks, int steps, SchedulerUnit unit,
@@ -21,7 +23,7 @@ Rates rates(int64_t ranks, int steps, SchedulerUnit unit,
   Rates list;
   on_ranks(ranks,
            [&](Accelerator& accelerator) {
-             auto stock = sgd();
+             auto stock = one_weight();
              auto [optimizer, scheduler] = accelerator.prepare(stock, make(stock));
              for (int i = 0; i < steps; ++i) {
                optimizer.step();
@@ -59,7 +61,7 @@ TEST_CASE("after one step on two ranks a one-cycle schedule stands at 1, counted
   for (const auto unit : {SchedulerUnit::optimizer_steps, SchedulerUnit::processes}) {
     on_ranks(2,
              [&](Accelerator& accelerator) {
-               auto stock = sgd();
+               auto stock = one_weight();
                auto [optimizer, scheduler] = accelerator.prepare(stock, optim::OneCycleLR(stock, 0.01, 5));
                optimizer.step();
                scheduler.step();
@@ -129,13 +131,13 @@ TEST_CASE("a prepared schedule is saved and loaded, on as many ranks as before o
   std::string saved;
   const auto make = [](auto& optimizer) { return optim::ExponentialLR(optimizer, 0.5); };
   on_ranks(2, [&](Accelerator& accelerator) {
-    auto stock = sgd();
+    auto stock = one_weight();
     auto scheduler = accelerator.prepare(make(stock));
     for (int i = 0; i < 3; ++i) scheduler.step();
     if (accelerator.is_main_process()) saved = nlohmann::json(scheduler.state()).dump();
   });
   Accelerator accelerator({.cpu = true});
-  auto stock = sgd();
+  auto stock = one_weight();
   auto scheduler = accelerator.prepare(make(stock));
   scheduler.load_state(optim::scheduler_state_from_json(nlohmann::json::parse(saved)));
   CHECK(stock.param_groups()[0].options().get_lr() == 0.125);
@@ -146,8 +148,8 @@ TEST_CASE("a prepared schedule is saved and loaded, on as many ranks as before o
 TEST_CASE("ranks as threads follow the mean of their metrics on a plateau, and one rate") {
   // Rank 0's metric falls for ever, rank 1's rises as much: no mean is better than the first.
   on_ranks(2, [&](Accelerator& accelerator) {
-    auto stock = sgd();
-    auto local = sgd();
+    auto stock = one_weight();
+    auto local = one_weight();
     optim::ReduceLROnPlateau alone(local, {.factor = 0.5, .patience = 1});
     auto scheduler = accelerator.prepare(optim::ReduceLROnPlateau(stock, {.factor = 0.5, .patience = 1}));
     for (int i = 0; i < 4; ++i) {
@@ -163,7 +165,7 @@ TEST_CASE("ranks as threads follow the mean of their metrics on a plateau, and o
 
 TEST_CASE("a plateau rests within a window, and hears a metric once") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2, .scheduler_unit = SchedulerUnit::processes});
-  auto stock = sgd();
+  auto stock = one_weight();
   auto scheduler = accelerator.prepare(optim::ReduceLROnPlateau(stock));
   {
     auto window = accelerator.accumulate();

@@ -66,7 +66,7 @@ auto trains_over_inf(const Options& of_optimizer, bool last_too) {
 }
 
 template <typename Optimizer, typename Options>
-void waits_for_nothing(const Options& of_optimizer, const AcceleratorOptions& options) {
+void scaling_waits_for_nothing(const Options& of_optimizer, const AcceleratorOptions& options) {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     stand_in::at_every_pace(
@@ -133,9 +133,9 @@ TEST_CASE("an optimizer without a fused step waits for its flag and is right") {
 
 TEST_CASE("a steady fp16 step does not wait for the device: SGD, AdamW, windows, clipping, on 1 and 2 ranks") {
   auto options = with(Precision::fp16);
-  waits_for_nothing<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9), options);
+  scaling_waits_for_nothing<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9), options);
   options.gradient_accumulation_steps = 2;
-  waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
+  scaling_waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
 }
 
 TEST_CASE("a schedule makes a step wait for the flag of the one before, never for its own") {

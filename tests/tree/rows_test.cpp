@@ -9,15 +9,15 @@ namespace tree = accelerate::tree;
 
 namespace {
 
-struct Sample {
+struct Measured {
   torch::Tensor image, weight_of_class, loss;
   std::vector<std::string> names;
   std::string set;
 };
-auto tree_members(Sample& s) { return std::tie(s.image, s.weight_of_class, s.loss, s.names, s.set); }
+auto tree_members(Measured& s) { return std::tie(s.image, s.weight_of_class, s.loss, s.names, s.set); }
 
-Sample sample(int64_t first, int64_t rows) {
-  Sample made{torch::arange(first, first + rows), torch::ones(3), torch::tensor(1.0), {}, "train"};
+Measured sample(int64_t first, int64_t rows) {
+  Measured made{torch::arange(first, first + rows), torch::ones(3), torch::tensor(1.0), {}, "train"};
   for (int64_t i = 0; i < rows; ++i) made.names.push_back("n" + std::to_string(first + i));
   return made;
 }
@@ -60,7 +60,7 @@ TEST_CASE("rows of maps, columns, optionals, pairs and lists of samples are join
   using Pair = std::pair<torch::Tensor, std::optional<torch::Tensor>>;
   const Pair pair{torch::arange(2), torch::arange(2)};
   CHECK(list(*tree::join_rows(pair, {{&pair, 1, 1}, {&pair, 0, 2}})->second) == std::vector<int64_t>{1, 0, 1});
-  const std::vector<Sample> samples{sample(0, 1), sample(1, 1)};
+  const std::vector<Measured> samples{sample(0, 1), sample(1, 1)};
   const auto three = tree::join_rows(samples, {{&samples, 0, 2}, {&samples, 0, 1}});
   REQUIRE(three->size() == 3);
   CHECK(list(three->at(2).image) == std::vector<int64_t>{0});

@@ -14,10 +14,10 @@ using namespace accelerate::comm;
 using namespace std::chrono_literals;
 using accelerate::Place;
 
-const Place kHere{.rank = 0, .world_size = 2, .host = "gpu-a"};
+const Place kRankZero{.rank = 0, .world_size = 2, .host = "gpu-a"};
 
 bool listens(const Endpoint& endpoint) {
-  return somebody_listens(resolve(endpoint, kHere), std::chrono::steady_clock::now() + 5s);
+  return somebody_listens(resolve(endpoint, kRankZero), std::chrono::steady_clock::now() + 5s);
 }
 
 const Interface kLoopback{.name = "lo", .address = "127.0.0.1", .loopback = true};
@@ -27,13 +27,13 @@ const Interface kEthernet{.name = "eth0", .address = "192.0.2.2"};
 const Interface kFabric{.name = "ib0", .address = "198.51.100.7"};
 
 std::string for_others(const std::vector<std::string>& of_own_name, const std::vector<Interface>& here) {
-  return address_for_others(of_own_name, here, kHere);
+  return address_for_others(of_own_name, here, kRankZero);
 }
 
 }  // namespace
 
 TEST_CASE("a socket listens on its one address, on a free port where none is asked for") {
-  const FileDescriptor socket = listen_on({"127.0.0.1", 0}, kHere);
+  const FileDescriptor socket = listen_on({"127.0.0.1", 0}, kRankZero);
   CHECK(port_of(socket) > 0);
   CHECK(host_of(socket) == "127.0.0.1");
   CHECK(listens({"127.0.0.1", port_of(socket)}));
@@ -46,7 +46,7 @@ TEST_CASE("an endpoint as text") {
 }
 
 TEST_CASE("what keeps a socket from listening is told") {
-  const auto fails_with = [](int error) { fail_to_listen({"10.0.0.1", 80}, kHere, error); };
+  const auto fails_with = [](int error) { fail_to_listen({"10.0.0.1", 80}, kRankZero, error); };
   CHECK_THROWS_WITH(fails_with(EACCES),
                     "[rank 0 of 2, gpu-a] connect: cannot listen on 10.0.0.1:80: Permission denied");
   CHECK_THROWS_WITH(fails_with(EADDRINUSE),
@@ -57,7 +57,7 @@ TEST_CASE("what keeps a socket from listening is told") {
                     "it must name the machine of rank 0");
   // IPv6's link-local addresses need an interface; without IPv6 the system says so in other words.
   try {
-    static_cast<void>(listen_on({"fe80::1", 0}, kHere));
+    static_cast<void>(listen_on({"fe80::1", 0}, kRankZero));
     FAIL("no error");
   } catch (const accelerate::Error& error) {
     CHECK(error.kind() == accelerate::ErrorKind::io);
@@ -67,9 +67,9 @@ TEST_CASE("what keeps a socket from listening is told") {
 
 TEST_CASE("an address that no interface leads to is told") {
   // The broadcast address is reached by those only who ask for it.
-  CHECK_THROWS_WITH(local_address_towards({"255.255.255.255", 1}, kHere),
+  CHECK_THROWS_WITH(local_address_towards({"255.255.255.255", 1}, kRankZero),
                     "[rank 0 of 2, gpu-a] connect: no network interface of this machine reaches 255.255.255.255");
-  CHECK(local_address_towards({"127.0.0.1", 1}, kHere) == "127.0.0.1");
+  CHECK(local_address_towards({"127.0.0.1", 1}, kRankZero) == "127.0.0.1");
 }
 
 TEST_CASE("this machine has a loopback interface") {
@@ -80,13 +80,13 @@ TEST_CASE("this machine has a loopback interface") {
 
 TEST_CASE("GLOO_SOCKET_IFNAME names interfaces of this machine") {
   const std::vector<Interface> here{kLoopback, kEthernet, kV6, kFabric};
-  CHECK(interfaces_named("", here, kHere).empty());
-  CHECK((interfaces_named("ib0", here, kHere) == std::vector<std::string>{"ib0"}));
-  CHECK((interfaces_named("eth0,ib0", here, kHere) == std::vector<std::string>{"eth0", "ib0"}));
-  CHECK_THROWS_WITH(interfaces_named("eth0,ib7", here, kHere),
+  CHECK(interfaces_named("", here, kRankZero).empty());
+  CHECK((interfaces_named("ib0", here, kRankZero) == std::vector<std::string>{"ib0"}));
+  CHECK((interfaces_named("eth0,ib0", here, kRankZero) == std::vector<std::string>{"eth0", "ib0"}));
+  CHECK_THROWS_WITH(interfaces_named("eth0,ib7", here, kRankZero),
                     "[rank 0 of 2, gpu-a] connect: GLOO_SOCKET_IFNAME is 'eth0,ib7', and 'ib7' is no network interface "
                     "of this machine that is up and has an address; there are: lo, eth0, ib0");
-  CHECK_THROWS_WITH(interfaces_named("lo", {}, kHere),
+  CHECK_THROWS_WITH(interfaces_named("lo", {}, kRankZero),
                     "[rank 0 of 2, gpu-a] connect: GLOO_SOCKET_IFNAME is 'lo', and 'lo' is no network interface of "
                     "this machine that is up and has an address; there are: none");
 }

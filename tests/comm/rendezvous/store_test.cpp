@@ -68,7 +68,7 @@ void wait_until(const std::function<bool()>& done) {
   REQUIRE(done());
 }
 
-bool listens(const std::string& host, int64_t port) {
+bool listens_on(const std::string& host, int64_t port) {
   return somebody_listens(resolve({host, port}, {}), std::chrono::steady_clock::now() + 5s);
 }
 
@@ -254,8 +254,8 @@ TEST_CASE("the store listens on MASTER_ADDR only") {
   const int64_t port = free_port();
   std::string told;
   std::thread rank_0([&] { told = refusal(process_of(0, 2, port), 60s); });
-  wait_until([&] { return listens("127.0.0.1", port); });
-  CHECK_FALSE(listens("127.0.0.2", port));
+  wait_until([&] { return listens_on("127.0.0.1", port); });
+  CHECK_FALSE(listens_on("127.0.0.2", port));
   CHECK(refusal(process_of(1, 2, port), 60s).empty());
   rank_0.join();
   CHECK(told.empty());

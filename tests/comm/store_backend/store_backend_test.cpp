@@ -15,7 +15,7 @@ namespace {
 
 using accelerate::comm::connect;
 
-int64_t free_port() {
+int64_t port_nobody_has() {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -28,10 +28,10 @@ int64_t free_port() {
 }
 
 /// Ranks as threads, which meet as processes would.
-void on_every_rank(const std::function<void(const Group&)>& check) {
+void on_every_stored_rank(const std::function<void(const Group&)>& check) {
   accelerate::comm::add_backend(store_backend::row());
   for (const int64_t ranks : {1, 2, 3}) {
-    const int64_t port = free_port();
+    const int64_t port = port_nobody_has();
     std::vector<std::thread> threads;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&check, rank, ranks, port] {
@@ -60,7 +60,7 @@ void on_every_rank(const std::function<void(const Group&)>& check) {
 #include "tests/comm/collectives_cases.hpp"
 
 TEST_CASE("a backend from outside is known by its row alone") {
-  on_every_rank([](const Group& group) { CHECK(group.backend() == "store"); });
+  on_every_stored_rank([](const Group& group) { CHECK(group.backend() == "store"); });
   CHECK(accelerate::env::resolve_settings({.backend = "store"}, {}, {}).backend == "store");
   CHECK(accelerate::env::resolve_settings({}, {{"ACCELERATE_BACKEND", "store"}}, {}).backend == "store");
 }

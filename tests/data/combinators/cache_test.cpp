@@ -10,7 +10,7 @@ using namespace sources;
 using Strings = std::vector<std::string>;
 
 TEST_CASE("a cache asks for each sample once, when it is first needed") {
-  const auto source = std::make_shared<Counted>(5);
+  const auto source = std::make_shared<CountedReads>(5);
   const auto cached = data::cache(source);
   CHECK(cached->size() == 5);
   CHECK(read(cached, {3, 1, 3}) == Numbers{3, 1, 3});
@@ -23,7 +23,7 @@ TEST_CASE("a cache asks for each sample once, when it is first needed") {
 }
 
 TEST_CASE("a batch of a cache is the user's own, as is the source's") {
-  const auto cached = data::cache(std::make_shared<Counted>(3));
+  const auto cached = data::cache(std::make_shared<CountedReads>(3));
   auto batch = cached->read(index({0, 1, 2}));
   batch.data.add_(100);
   CHECK(read(cached, {0, 1, 2}) == Numbers{0, 1, 2});
@@ -42,14 +42,14 @@ TEST_CASE("lists and missing targets are cached; what belongs to all samples sta
 }
 
 TEST_CASE("two ranks share one cache, which reads every sample once; a cache of nothing has no batches") {
-  const auto source = std::make_shared<Counted>(5);
+  const auto source = std::make_shared<CountedReads>(5);
   const auto cached = data::cache(source);
   CHECK(two_ranks(cached) == std::vector<std::vector<Numbers>>{{{0, 1}, {4, 0}}, {{2, 3}, {1, 2}}});
   CHECK(source->reads == Numbers{1, 1, 1, 1, 1});
   const auto nothing = data::cache(numbers(0));
   CHECK(two_ranks(nothing) == std::vector<std::vector<Numbers>>{{}, {}});
   CHECK(read(nothing, {}).empty());
-  const auto unread = data::cache(std::make_shared<Counted>(2));
+  const auto unread = data::cache(std::make_shared<CountedReads>(2));
   CHECK(read(unread, {}).empty());
   CHECK(read(unread, {1}) == Numbers{1});
 }

@@ -16,8 +16,8 @@ TEST_CASE("concatenate gives the samples of one source after those of another, i
 }
 
 TEST_CASE("a batch asks each source once, for its own samples") {
-  const auto first = std::make_shared<Counted>(3);
-  const auto second = std::make_shared<Counted>(2);
+  const auto first = std::make_shared<CountedReads>(3);
+  const auto second = std::make_shared<CountedReads>(2);
   const auto joined = data::concatenate(std::vector<data::SourcePtr<data::Batch>>{first, second});
   (void)joined->read(index({4, 0, 4, 1}));
   CHECK(first->reads == Numbers{1, 1, 0});

@@ -19,7 +19,7 @@ TEST_CASE("filter keeps the samples for which the predicate is true, in their or
 }
 
 TEST_CASE("the predicate sees every sample once, however often the kept ones are read") {
-  const auto source = std::make_shared<Counted>(1000);
+  const auto source = std::make_shared<CountedReads>(1000);
   int64_t asked = 0;
   const auto kept = data::filter(source, [&](const data::Batch& sample) {
     CHECK(sample.data.dim() == 0);

@@ -19,7 +19,7 @@ using namespace test_files;
 
 namespace {
 
-const fs::path recorded = TEST_SOURCE_DIR "/tests/data/sources/recorded/images";
+const fs::path recorded_images = TEST_SOURCE_DIR "/tests/data/sources/recorded/images";
 using Options = torch::nn::functional::InterpolateFuncOptions;
 
 at::Tensor decoded(const std::string& file) {
@@ -35,13 +35,13 @@ std::string broken(const std::string& file) {
   return "nothing thrown";
 }
 
-at::Tensor expected(const std::string& name) { return map_npy(recorded / (name + ".npy")); }
+at::Tensor expected(const std::string& name) { return map_npy(recorded_images / (name + ".npy")); }
 
 /// A folder of classes with copies of recorded images.
 struct Classes : Folder {
   void add(const std::string& name, const std::string& image) const {
     fs::create_directories((path / name).parent_path());
-    write(path / name, read(recorded / image));
+    write(path / name, read(recorded_images / image));
   }
   [[nodiscard]] std::string refused(ImageFolder options = {.path = {}}) const {
     options.path = path;
@@ -63,7 +63,7 @@ std::string with_size(std::string jpeg, uint16_t height, uint16_t width) {
 
 TEST_CASE("every kind of JPEG and PNG is decoded to Pillow's pixels") {
   int seen = 0;
-  for (const auto& entry : fs::directory_iterator(recorded)) {
+  for (const auto& entry : fs::directory_iterator(recorded_images)) {
     const auto name = entry.path().filename().string();
     if (entry.path().extension() == ".npy" || name == "cmyk.jpg") continue;
     CAPTURE(name);
@@ -160,21 +160,22 @@ TEST_CASE("an image that does not decode names its sample, its file and what is 
         "image_folder: sample 1, " + path +
             " does not decode: expected ff d8 ff (JPEG) or 89 50 4e 47 (PNG) at its start, found no "
             "byte; OnError::skip leaves such out");
-  const auto whole = read(recorded / "rgb.jpg");
+  const auto whole = read(recorded_images / "rgb.jpg");
   CHECK(says("b.jpg", whole.substr(0, 700)) ==
         "image_folder: sample 1, " + path +
             " does not decode: Premature end of JPEG file; OnError::skip leaves such out");
-  CHECK(says("b.jpg", read(recorded / "cmyk.jpg")) == "image_folder: sample 1, " + path +
-                                                          " does not decode: expected an RGB or grey image, found a "
-                                                          "CMYK one; convert it; OnError::skip leaves such out");
-  CHECK(broken(read(recorded / "rgb.png").substr(0, 900)) == "the file ends within the image");
-  auto damaged = read(recorded / "rgb.png");
+  CHECK(says("b.jpg", read(recorded_images / "cmyk.jpg")) ==
+        "image_folder: sample 1, " + path +
+            " does not decode: expected an RGB or grey image, found a "
+            "CMYK one; convert it; OnError::skip leaves such out");
+  CHECK(broken(read(recorded_images / "rgb.png").substr(0, 900)) == "the file ends within the image");
+  auto damaged = read(recorded_images / "rgb.png");
   damaged[500] = static_cast<char>(damaged[500] ^ 0x55);
   CHECK(broken(damaged) == "IDAT: incorrect data check");
 }
 
 TEST_CASE("a small file cannot claim a large image") {
-  const auto jpeg = with_size(read(recorded / "rgb.jpg"), 65000, 65000);
+  const auto jpeg = with_size(read(recorded_images / "rgb.jpg"), 65000, 65000);
   CHECK(broken(jpeg) ==
         "its header says 65000x65000 pixels, more than a file of " + std::to_string(jpeg.size()) + " bytes holds");
   const auto large = png(60000, 50000, 8, 2, "abc");
@@ -184,7 +185,7 @@ TEST_CASE("a small file cannot claim a large image") {
 
 TEST_CASE("an image cut at any length does not decode") {
   for (const std::string name : {"rgb.jpg", "progressive.jpg", "rgb.png", "palette.png"}) {
-    const auto whole = read(recorded / name);
+    const auto whole = read(recorded_images / name);
     for (size_t length = 0; length < whole.size(); ++length) {
       CAPTURE(name);
       CAPTURE(length);
@@ -200,7 +201,7 @@ TEST_CASE("with skip broken images are left out before the first epoch, counted 
   classes.add("y/d.png", "rgb.png");
   write(classes.path / "x" / "a.jpg", "broken");
   write(classes.path / "x" / "c.png", png(2, 1, 8, 2, std::string(7, '\0')));
-  write(classes.path / "y" / "c.jpg", read(recorded / "rgb.jpg").substr(0, 300));
+  write(classes.path / "y" / "c.jpg", read(recorded_images / "rgb.jpg").substr(0, 300));
   const ImageFolder folder{.path = classes.path, .dtype = torch::kByte, .on_error = OnError::skip};
   const auto lines = logged([&] {
     const ImageFolderSource source(folder);

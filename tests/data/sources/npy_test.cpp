@@ -18,7 +18,7 @@ using namespace test_files;
 
 namespace {
 
-const fs::path recorded = TEST_SOURCE_DIR "/tests/data/sources/recorded";
+const fs::path recorded_arrays = TEST_SOURCE_DIR "/tests/data/sources/recorded";
 
 std::string refused(const fs::path& path) {
   return message([&] { (void)map_npy(path); }, ErrorKind::data);
@@ -46,7 +46,7 @@ TEST_CASE("what NumPy wrote is read with its dtype, shape and values") {
   const auto six = torch::arange(6, torch::kLong).view({2, 3});
   const auto same = [](const std::string& name, const at::Tensor& expected) {
     CAPTURE(name);
-    const auto found = map_npy(recorded / (name + ".npy"));
+    const auto found = map_npy(recorded_arrays / (name + ".npy"));
     CHECK(found.dtype() == expected.dtype());
     CHECK(found.equal(expected));
   };
@@ -64,25 +64,25 @@ TEST_CASE("what NumPy wrote is read with its dtype, shape and values") {
   const auto lower = six.to(torch::kDouble);
   same("c8", torch::complex(lower, -lower).to(torch::kComplexFloat));
   same("c16", torch::complex(lower, -lower));
-  const auto u8 = map_npy(recorded / "u8.npy");
+  const auto u8 = map_npy(recorded_arrays / "u8.npy");
   CHECK(u8.dtype() == torch::kUInt64);
   CHECK(u8.view(torch::kLong).equal(six + std::numeric_limits<int64_t>::min()));
 }
 
 TEST_CASE("all versions of the header, numbers, empty arrays and columns in either order are read") {
   const auto six = torch::arange(6, torch::kFloat).view({2, 3});
-  CHECK(map_npy(recorded / "version2.npy").equal(six));
-  CHECK(map_npy(recorded / "version3.npy").equal(six));
-  CHECK(map_npy(recorded / "number.npy").equal(torch::tensor(2.5F)));
-  CHECK(map_npy(recorded / "empty.npy").sizes() == at::IntArrayRef{0, 3});
-  CHECK(map_npy(recorded / "column_in_fortran_order.npy")
+  CHECK(map_npy(recorded_arrays / "version2.npy").equal(six));
+  CHECK(map_npy(recorded_arrays / "version3.npy").equal(six));
+  CHECK(map_npy(recorded_arrays / "number.npy").equal(torch::tensor(2.5F)));
+  CHECK(map_npy(recorded_arrays / "empty.npy").sizes() == at::IntArrayRef{0, 3});
+  CHECK(map_npy(recorded_arrays / "column_in_fortran_order.npy")
             .equal(torch::tensor({0., 1., 2.}, torch::kDouble).view({3, 1})));
 }
 
 TEST_CASE("batches of every dtype are gathered from the mapped files") {
   for (const std::string name : {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"}) {
     CAPTURE(name);
-    const auto path = recorded / (name + ".npy");
+    const auto path = recorded_arrays / (name + ".npy");
     auto loader =
         npy({.data = path, .target = path},
             {.batch_size = 2, .sampler = accelerate::data::subset_sampler(torch::tensor({1, 0}, torch::kLong), false)});
@@ -95,20 +95,20 @@ TEST_CASE("batches of every dtype are gathered from the mapped files") {
 
 TEST_CASE("a batch and the mapped tensor may be changed; the file stays as it is") {
   const Folder folder;
-  fs::copy(recorded / "i4.npy", folder.path / "x.npy");
+  fs::copy(recorded_arrays / "i4.npy", folder.path / "x.npy");
   const auto before = read(folder.path / "x.npy");
   auto tensor = map_npy(folder.path / "x.npy");
   auto loader = npy({.data = folder.path / "x.npy"}, {.batch_size = 2});
   loader.begin()->data.fill_(9);
   tensor.fill_(7);
   CHECK(tensor.eq(7).all().item<bool>());
-  CHECK(map_npy(folder.path / "x.npy").equal(map_npy(recorded / "i4.npy")));
+  CHECK(map_npy(folder.path / "x.npy").equal(map_npy(recorded_arrays / "i4.npy")));
   CHECK(read(folder.path / "x.npy") == before);
 }
 
 TEST_CASE("a tensor keeps its file mapped, also when the file is gone by name") {
   const Folder folder;
-  fs::copy(recorded / "f4.npy", folder.path / "x.npy");
+  fs::copy(recorded_arrays / "f4.npy", folder.path / "x.npy");
   const auto row = map_npy(folder.path / "x.npy")[1];
   fs::remove(folder.path / "x.npy");
   CHECK(row.equal(torch::tensor({0.75F, 1.0F, 1.25F})));
@@ -141,8 +141,8 @@ TEST_CASE("raw numbers have the dtype and shape that are given") {
 }
 
 TEST_CASE("arrays that LibTorch cannot map are refused with the call that saves them otherwise") {
-  const auto says = [](const std::string& name) { return refused(recorded / (name + ".npy")); };
-  const auto path = [](const std::string& name) { return "npy: " + (recorded / (name + ".npy")).string(); };
+  const auto says = [](const std::string& name) { return refused(recorded_arrays / (name + ".npy")); };
+  const auto path = [](const std::string& name) { return "npy: " + (recorded_arrays / (name + ".npy")).string(); };
   CHECK(says("fortran") ==
         path("fortran") + " is in Fortran order: expected C order; save it as numpy.ascontiguousarray(array)");
   CHECK(says("big_endian") ==
@@ -209,7 +209,7 @@ TEST_CASE("a header that lies about its numbers allocates nothing and is refused
 
 TEST_CASE("a .npy file cut at any length is an Error") {
   const Folder folder;
-  const auto whole = read(recorded / "i8.npy");
+  const auto whole = read(recorded_arrays / "i8.npy");
   for (size_t length = 0; length < whole.size(); ++length) {
     CAPTURE(length);
     write(folder.path / "x.npy", whole.substr(0, length));
@@ -258,7 +258,7 @@ TEST_CASE("raw files that are no whole number of samples, and wrong descriptions
 
 TEST_CASE("counts that disagree, no samples and labels outside the classes are refused with file and sample") {
   const Folder folder;
-  const auto x = (recorded / "f4.npy").string();
+  const auto x = (recorded_arrays / "f4.npy").string();
   const auto y = folder.file("y.npy");
   const auto labels = [&](const std::string& shape, const std::string& numbers, const std::string& descr = "<i8") {
     write(y, npy_bytes("{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + shape + "), }", numbers));
@@ -277,10 +277,10 @@ TEST_CASE("counts that disagree, no samples and labels outside the classes are r
   labels("2,", bytes<float>({0, 1}), "<f4");
   CHECK(says(3, ErrorKind::usage) == "npy: " + y + " holds float32: expected integers, as classes is 3");
 
-  CHECK(message([&] { (void)npy({.data = recorded / "empty.npy"}); }, ErrorKind::data) ==
-        "npy: " + (recorded / "empty.npy").string() + " has 0 samples: expected at least 1");
-  CHECK(message([&] { (void)npy({.data = recorded / "number.npy"}); }, ErrorKind::data) ==
-        "npy: " + (recorded / "number.npy").string() + " holds one number: expected [N, ...]");
+  CHECK(message([&] { (void)npy({.data = recorded_arrays / "empty.npy"}); }, ErrorKind::data) ==
+        "npy: " + (recorded_arrays / "empty.npy").string() + " has 0 samples: expected at least 1");
+  CHECK(message([&] { (void)npy({.data = recorded_arrays / "number.npy"}); }, ErrorKind::data) ==
+        "npy: " + (recorded_arrays / "number.npy").string() + " holds one number: expected [N, ...]");
   CHECK(message([&] { (void)npy({.data = x, .classes = 3}); }, ErrorKind::usage) ==
         "npy: classes is 3, but there is no target");
 }

@@ -10,8 +10,8 @@ using data::Normalize;
 
 namespace {
 
-const std::vector<double> mean{0.4914, 0.4822, 0.4465};
-const std::vector<double> deviation{0.2470, 0.2435, 0.2616};
+const std::vector<double> kMean{0.4914, 0.4822, 0.4465};
+const std::vector<double> kDeviation{0.2470, 0.2435, 0.2616};
 
 }  // namespace
 
@@ -21,10 +21,10 @@ TEST_CASE("Normalize is bit-equal to torchvision's") {
   const std::vector<float> floats{-0x1.fd4e26p+0F, -0x1.a6ef7cp+0F, -0x1.5090d2p+0F, -0x1.f46456p-1F,
                                   -0x1.390472p-1F, -0x1.139704p-2F, 0x1.2b6b92p-4F,  0x1.a94cc4p-2F,
                                   0x1.aee844p-1F,  0x1.2900cap+0F,  0x1.7a8d70p+0F,  0x1.cc1a1cp+0F};
-  CHECK(Normalize(mean, deviation)(images).equal(torch::tensor(floats).view({1, 3, 2, 2})));
+  CHECK(Normalize(kMean, kDeviation)(images).equal(torch::tensor(floats).view({1, 3, 2, 2})));
   const std::vector<float> halves{-0x1.fd8p+0F, -0x1.a74p+0F, -0x1.508p+0F, -0x1.f48p-1F, -0x1.39p-1F, -0x1.13p-2F,
                                   0x1.2bcp-4F,  0x1.aap-2F,   0x1.ae4p-1F,  0x1.28cp+0F,  0x1.7a8p+0F, 0x1.cbcp+0F};
-  const auto half = Normalize(mean, deviation)(images.to(torch::kHalf));
+  const auto half = Normalize(kMean, kDeviation)(images.to(torch::kHalf));
   CHECK((half.dtype() == torch::kHalf));
   CHECK(half.to(torch::kFloat).equal(torch::tensor(halves).view({1, 3, 2, 2})));
 }
@@ -34,7 +34,7 @@ TEST_CASE("Normalize takes one value for all channels, and leaves its input as i
   const auto before = images.clone();
   CHECK(Normalize({0.5}, {0.25})(images).equal((images - 0.5F) / 0.25F));
   CHECK(images.equal(before));
-  CHECK(Normalize(mean, deviation)(torch::rand({0, 3, 4, 4})).sizes() == at::IntArrayRef{0, 3, 4, 4});
+  CHECK(Normalize(kMean, kDeviation)(torch::rand({0, 3, 4, 4})).sizes() == at::IntArrayRef{0, 3, 4, 4});
 }
 
 TEST_CASE("ToFloat is bit-equal to torchvision's ToTensor") {
@@ -50,8 +50,8 @@ TEST_CASE("ToFloat is bit-equal to torchvision's ToTensor") {
 TEST_CASE("a source of bytes is normalised batch by batch, on two ranks") {
   const auto bytes = torch::arange(5 * 3 * 2 * 2, torch::kUInt8).view({5, 3, 2, 2});
   const auto source =
-      data::transform(data::memory_source(bytes, torch::arange(5)), data::ToFloat(), Normalize(mean, deviation));
-  const auto all = Normalize(mean, deviation)(bytes.to(torch::kFloat).div(255));
+      data::transform(data::memory_source(bytes, torch::arange(5)), data::ToFloat(), Normalize(kMean, kDeviation));
+  const auto all = Normalize(kMean, kDeviation)(bytes.to(torch::kFloat).div(255));
   for (int64_t rank = 0; rank < 2; ++rank) {
     (void)share_of(source, {.batch_size = 2}, rank, 2, [&](const data::Batch& batch) {
       CHECK(batch.data.equal(all.index_select(0, batch.target)));
@@ -70,10 +70,10 @@ TEST_CASE("Normalize refuses what does not fit, with the values") {
                     "normalize: channel 0 has mean 0.5 and std 1e-60; both must be finite, and std must not be 0");
   CHECK_THROWS_WITH(Normalize({std::nan("")}, {1.0}),
                     "normalize: channel 0 has mean nan and std 1; both must be finite, and std must not be 0");
-  CHECK_THROWS_WITH((void)Normalize(mean, deviation)(torch::zeros({2, 1, 28, 28})),
+  CHECK_THROWS_WITH((void)Normalize(kMean, kDeviation)(torch::zeros({2, 1, 28, 28})),
                     "normalize: the images are [2, 1, 28, 28], must be [..., 3, H, W] for 3 values of mean");
   CHECK_THROWS_WITH((void)Normalize({0.5}, {0.5})(torch::zeros({2, 28})),
                     "normalize: the images are [2, 28], must be [..., C, H, W] for 1 values of mean");
-  CHECK_THROWS_WITH((void)Normalize(mean, deviation)(torch::zeros({2, 3, 8, 8}, torch::kUInt8)),
+  CHECK_THROWS_WITH((void)Normalize(kMean, kDeviation)(torch::zeros({2, 3, 8, 8}, torch::kUInt8)),
                     "normalize: the images are Byte, must be of floating point; ToFloat makes them");
 }

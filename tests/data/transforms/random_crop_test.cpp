@@ -11,7 +11,7 @@ using data::RandomCrop;
 
 namespace {
 
-data::TransformContext pass(int64_t samples, int64_t epoch = 0) {
+data::TransformContext cropped_pass(int64_t samples, int64_t epoch = 0) {
   return {.pass = {.seed = 11, .epoch = epoch}, .indices = torch::arange(samples)};
 }
 
@@ -43,36 +43,37 @@ std::map<std::pair<int64_t, int64_t>, int> windows(const at::Tensor& images, con
 TEST_CASE("each crop is a window of its padded image, all windows as likely") {
   const auto images = torch::arange(600 * 2 * 4 * 5, torch::kFloat).view({600, 2, 4, 5}) + 1;
   const RandomCrop crop({.size = {4, 5}, .padding = 1, .fill = -1});
-  const auto crops = crop(images, pass(600));
+  const auto crops = crop(images, cropped_pass(600));
   CHECK(crops.sizes() == images.sizes());
   const auto found = windows(padded(images, 1, -1), crops);
   CHECK(found.size() == 9);
   for (const auto& [place, count] : found) CHECK(std::abs(count - 67) < 35);
-  CHECK(crop(images, pass(600)).equal(crops));
-  CHECK_FALSE(crop(images, pass(600, 1)).equal(crops));
+  CHECK(crop(images, cropped_pass(600)).equal(crops));
+  CHECK_FALSE(crop(images, cropped_pass(600, 1)).equal(crops));
 }
 
 TEST_CASE("a crop may be smaller than the image, larger than it with padding, or the whole") {
   const auto images = torch::arange(50 * 3 * 6 * 7).view({50, 3, 6, 7}) + 1;
-  CHECK(windows(images, RandomCrop({.size = {5, 6}})(images, pass(50))).size() == 4);
-  CHECK(windows(padded(images, 2, 0), RandomCrop({.size = {9, 11}, .padding = 2})(images, pass(50))).size() == 2);
-  CHECK(RandomCrop({.size = {6, 7}})(images, pass(50)).equal(images));
+  CHECK(windows(images, RandomCrop({.size = {5, 6}})(images, cropped_pass(50))).size() == 4);
+  CHECK(windows(padded(images, 2, 0), RandomCrop({.size = {9, 11}, .padding = 2})(images, cropped_pass(50))).size() ==
+        2);
+  CHECK(RandomCrop({.size = {6, 7}})(images, cropped_pass(50)).equal(images));
   // Windows that hold padding alone.
   const auto dot = torch::ones({40, 1, 1, 1});
-  const auto crops = RandomCrop({.size = {1, 1}, .padding = 3})(dot, pass(40));
+  const auto crops = RandomCrop({.size = {1, 1}, .padding = 3})(dot, cropped_pass(40));
   CHECK(crops.sum().item<float>() < 10);
 }
 
 TEST_CASE("images of any dtype and layout are cropped") {
   const auto images = torch::randint(0, 255, {20, 3, 8, 8}, torch::kUInt8);
   const RandomCrop crop({.size = {8, 8}, .padding = 2, .fill = 7});
-  const auto crops = crop(images, pass(20));
+  const auto crops = crop(images, cropped_pass(20));
   CHECK((crops.dtype() == torch::kUInt8));
-  CHECK(crop(images.to(torch::kDouble), pass(20)).equal(crops.to(torch::kDouble)));
-  CHECK(crop(images.to(torch::kBFloat16), pass(20)).equal(crops.to(torch::kBFloat16)));
-  CHECK(crop(images.contiguous(at::MemoryFormat::ChannelsLast), pass(20)).equal(crops));
-  CHECK(crop(images.select(1, 0), pass(20)).equal(crops.select(1, 0)));
-  CHECK(crop(images.narrow(0, 0, 0), pass(0)).sizes() == at::IntArrayRef{0, 3, 8, 8});
+  CHECK(crop(images.to(torch::kDouble), cropped_pass(20)).equal(crops.to(torch::kDouble)));
+  CHECK(crop(images.to(torch::kBFloat16), cropped_pass(20)).equal(crops.to(torch::kBFloat16)));
+  CHECK(crop(images.contiguous(at::MemoryFormat::ChannelsLast), cropped_pass(20)).equal(crops));
+  CHECK(crop(images.select(1, 0), cropped_pass(20)).equal(crops.select(1, 0)));
+  CHECK(crop(images.narrow(0, 0, 0), cropped_pass(0)).sizes() == at::IntArrayRef{0, 3, 8, 8});
 }
 
 TEST_CASE("the same windows at any batch size and world size") {
@@ -95,10 +96,10 @@ TEST_CASE("RandomCrop refuses what does not fit, with both sizes") {
   CHECK_THROWS_WITH(RandomCrop({.size = {0, 4}}), "random_crop: size is 0x4, must be at least 1x1");
   CHECK_THROWS_WITH(RandomCrop({.size = {4, 4}, .padding = -1}), "random_crop: padding is -1, must be at least 0");
   const RandomCrop crop({.size = {8, 9}, .padding = 1});
-  CHECK_THROWS_WITH((void)crop(torch::zeros({2, 3, 6, 6}), pass(2)),
+  CHECK_THROWS_WITH((void)crop(torch::zeros({2, 3, 6, 6}), cropped_pass(2)),
                     "random_crop: the images are 6x6 and 1 pixels of padding, size is 8x9");
-  CHECK_THROWS_WITH((void)crop(torch::zeros({2, 8, 8}), pass(3)),
+  CHECK_THROWS_WITH((void)crop(torch::zeros({2, 8, 8}), cropped_pass(3)),
                     "random_crop: the images are [2, 8, 8] on cpu, must be [3, ..., H, W] on the CPU");
-  CHECK_THROWS_WITH((void)crop(torch::zeros({2, 8, 8}, torch::kMeta), pass(2)),
+  CHECK_THROWS_WITH((void)crop(torch::zeros({2, 8, 8}, torch::kMeta), cropped_pass(2)),
                     "random_crop: the images are [2, 8, 8] on meta, must be [2, ..., H, W] on the CPU");
 }

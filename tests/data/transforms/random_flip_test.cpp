@@ -9,7 +9,7 @@ using data::RandomHorizontalFlip;
 
 namespace {
 
-data::TransformContext pass(int64_t samples, int64_t epoch = 0) {
+data::TransformContext flipped_pass(int64_t samples, int64_t epoch = 0) {
   return {.pass = {.seed = 11, .epoch = epoch}, .indices = torch::arange(samples)};
 }
 
@@ -29,16 +29,16 @@ int mirrored(const at::Tensor& images, const at::Tensor& flipped) {
 TEST_CASE("each image is mirrored or not, as often as p says, and differently in another epoch") {
   const auto images = torch::arange(1000 * 6).view({1000, 1, 2, 3});
   const auto before = images.clone();
-  const auto flipped = RandomHorizontalFlip()(images, pass(1000));
+  const auto flipped = RandomHorizontalFlip()(images, flipped_pass(1000));
   CHECK(std::abs(mirrored(images, flipped) - 500) < 80);
-  CHECK(std::abs(mirrored(images, RandomHorizontalFlip(0.1)(images, pass(1000))) - 100) < 50);
-  CHECK(mirrored(images, RandomHorizontalFlip(0.0)(images, pass(1000))) == 0);
-  CHECK(mirrored(images, RandomHorizontalFlip(1.0)(images, pass(1000))) == 1000);
-  CHECK(RandomHorizontalFlip()(images, pass(1000)).equal(flipped));
-  CHECK_FALSE(RandomHorizontalFlip()(images, pass(1000, 1)).equal(flipped));
+  CHECK(std::abs(mirrored(images, RandomHorizontalFlip(0.1)(images, flipped_pass(1000))) - 100) < 50);
+  CHECK(mirrored(images, RandomHorizontalFlip(0.0)(images, flipped_pass(1000))) == 0);
+  CHECK(mirrored(images, RandomHorizontalFlip(1.0)(images, flipped_pass(1000))) == 1000);
+  CHECK(RandomHorizontalFlip()(images, flipped_pass(1000)).equal(flipped));
+  CHECK_FALSE(RandomHorizontalFlip()(images, flipped_pass(1000, 1)).equal(flipped));
   CHECK(images.equal(before));
-  CHECK(RandomHorizontalFlip()(images.to(torch::kUInt8), pass(1000)).equal(flipped.to(torch::kUInt8)));
-  CHECK(RandomHorizontalFlip()(images.narrow(0, 0, 0), pass(0)).size(0) == 0);
+  CHECK(RandomHorizontalFlip()(images.to(torch::kUInt8), flipped_pass(1000)).equal(flipped.to(torch::kUInt8)));
+  CHECK(RandomHorizontalFlip()(images.narrow(0, 0, 0), flipped_pass(0)).size(0) == 0);
 }
 
 TEST_CASE("the same images are mirrored at any batch size and world size") {
@@ -60,8 +60,8 @@ TEST_CASE("the same images are mirrored at any batch size and world size") {
 TEST_CASE("RandomHorizontalFlip refuses what does not fit, with the values") {
   CHECK_THROWS_WITH(RandomHorizontalFlip(1.5), "random_horizontal_flip: p is 1.5, must be 0 to 1");
   CHECK_THROWS_WITH(RandomHorizontalFlip(-0.5), "random_horizontal_flip: p is -0.5, must be 0 to 1");
-  CHECK_THROWS_WITH((void)RandomHorizontalFlip()(torch::zeros({2, 4}), pass(3)),
+  CHECK_THROWS_WITH((void)RandomHorizontalFlip()(torch::zeros({2, 4}), flipped_pass(3)),
                     "random_horizontal_flip: the images are [2, 4], must be [3, ..., W]");
-  CHECK_THROWS_WITH((void)RandomHorizontalFlip()(torch::zeros(3), pass(3)),
+  CHECK_THROWS_WITH((void)RandomHorizontalFlip()(torch::zeros(3), flipped_pass(3)),
                     "random_horizontal_flip: the images are [3], must be [3, ..., W]");
 }
