@@ -25,6 +25,10 @@ bool is_out_of_memory(const std::exception& error) {
 
 int64_t find_executable_batch_size(const comm::Group& group, const std::function<void(int64_t)>& run,
                                    int64_t starting_batch_size) {
+  if (starting_batch_size < 1) {
+    base::fail(ErrorKind::usage, group.place(), "find_executable_batch_size",
+               "starting_batch_size is {}, must be at least 1", starting_batch_size);
+  }
   for (int64_t size = starting_batch_size; size > 0; size = size * 9 / 10) {
     bool fitted = true;
     try {

@@ -17,7 +17,7 @@ bool is_out_of_memory(const std::exception& error);
 /// Calls run(batch_size) with a tenth less each time (rounded down) until it does not run out of memory on any rank.
 ///
 /// returns   the size that fitted, the same on all ranks
-/// Other exceptions pass through. Throws Error (device) when size 0 is reached.
+/// Other exceptions pass through. Throws Error: usage for a start below 1, device when size 0 is reached.
 int64_t find_executable_batch_size(const comm::Group& group, const std::function<void(int64_t)>& run,
                                    int64_t starting_batch_size);
 

@@ -11,6 +11,7 @@
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/precision/autocast.hpp"
+#include "accelerate/prepared/known_tensors.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
 
@@ -57,12 +58,15 @@ bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
 
 at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
   if (!shared_->window.ends) return {};
-  at::Tensor loss = device::naming_out_of_memory(shared_->place, "optimizer.step", [&] {
-    at::Tensor of_step = step_now(closure);
-    precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
-    if (index() == 0) ++shared_->steps;
-    return of_step;
-  });
+  at::Tensor loss = device::naming_out_of_memory(
+      shared_->place, "optimizer.step",
+      [&] {
+        at::Tensor of_step = step_now(closure);
+        precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
+        if (index() == 0) ++shared_->steps;
+        return of_step;
+      },
+      [&] { return known_tensors(*shared_); });
   check_synchronized();
   return loss;
 }

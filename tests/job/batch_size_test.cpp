@@ -32,6 +32,27 @@ TEST_CASE("a batch size is found where the host's memory runs out") {
   CHECK(accelerate::job::find_executable_batch_size(accelerate::comm::Group(), run, 10) == 5);
 }
 
+TEST_CASE("no size fits, or there is none to begin with: said with the size; other exceptions pass through") {
+  std::vector<int64_t> tried;
+  const auto never = [&](int64_t size) {
+    tried.push_back(size);
+    throw std::bad_alloc();
+  };
+  const auto find = [&](int64_t start) {
+    return accelerate::job::find_executable_batch_size(accelerate::comm::Group(), never, start);
+  };
+  CHECK_THROWS_WITH(find(16),
+                    "find_executable_batch_size: no batch size from 16 down fitted into memory, zero was reached; a "
+                    "smaller model is needed");
+  CHECK(tried == std::vector<int64_t>{16, 14, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1});
+  tried.clear();
+  CHECK_THROWS_WITH(find(0), "find_executable_batch_size: starting_batch_size is 0, must be at least 1");
+  CHECK_THROWS_WITH(find(-8), "find_executable_batch_size: starting_batch_size is -8, must be at least 1");
+  CHECK(tried.empty());
+  const auto other = [](int64_t) { throw std::runtime_error("another"); };
+  CHECK_THROWS_WITH(accelerate::job::find_executable_batch_size(accelerate::comm::Group(), other, 8), "another");
+}
+
 TEST_CASE(
     "a device's memory that ran out is an Error of kind device, with what the allocator said, and is known again") {
   const accelerate::Place here{.rank = 1, .world_size = 2, .host = "gpu-a"};

@@ -109,6 +109,46 @@ TEST_CASE("out of memory comes as an Error of the device, and training goes on w
   }
 }
 
+TEST_CASE("out of memory in a step or a forward lists what the optimizer remembers, with its parameter's name") {
+  on_devices(1, [](Accelerator& accelerator) {
+    torch::nn::Linear small(4, 4), large(256, 512);
+    torch::optim::AdamW adamw(large->parameters(), 0.1);
+    auto [first, model, optimizer] = accelerator.prepare(small, large, adamw);
+    const auto x = torch::ones({1, 256}).to(accelerator.device());
+    const auto many = torch::ones({4096, 256}).to(accelerator.device());
+    const auto text_of = [](const auto& call) -> std::string {
+      try {
+        call();
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "memory sufficed";
+    };
+    const auto backward = [&, &model = model] { accelerator.backward(model(x).sum()); };
+    const std::string parameters =
+        "; known to be there: 1.0 MiB in 6 tensors, the largest weight of model_1 [512, 256] Float (512 KiB), "
+        "gradient of weight of model_1 [512, 256] Float (512 KiB), ";
+    backward();
+    std::string said = [&, &optimizer = optimizer] {
+      const Limit limit(size_t{5500} << 10);
+      return text_of([&] { optimizer.step(); });
+    }();
+    CAPTURE(said);
+    CHECK(said.find("optimizer.step: standin:") != std::string::npos);
+    CHECK(said.find(parameters) != std::string::npos);
+    optimizer.step();
+    optimizer.zero_grad();
+    said = [&, &model = model] {
+      const Limit limit(size_t{8} << 20);
+      return text_of([&] { model(many); });
+    }();
+    CHECK(
+        said.find("in 8 tensors, the largest weight of model_1 [512, 256] Float (512 KiB), exp_avg of weight of "
+                  "model_1 [512, 256] Float (512 KiB), exp_avg_sq of weight of model_1 [512, 256] Float (512 KiB); the "
+                  "rest") != std::string::npos);
+  });
+}
+
 TEST_CASE("a step after a reduction broke off on the device is refused, whatever lies in the gradients") {
   while_rank_1_stays_away(
       [](auto& optimizer, const auto& backward) {
