@@ -109,3 +109,32 @@ TEST_CASE("a plain loss.backward() in a window is told once at the step; acceler
                "divided by gradient_accumulation_steps (2)"));
   CHECK(lines_of([&](Accelerator& accelerator) { train(accelerator, false); }, 2).empty());
 }
+
+TEST_CASE(
+    "zero_grad() leaves no gradients, as PyTorch's does, zero_grad(false) leaves zeros, which a step decays with") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      OneWeight net(1.0);
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5).weight_decay(0.5));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const auto backward = [&, &model = model] {
+        accelerator.backward(model(full(1.0)).sum());
+        REQUIRE(net->w.grad().item<double>() == 1.0);
+      };
+      backward();
+      optimizer.zero_grad();
+      CHECK_FALSE(net->w.grad().defined());
+      optimizer.step();
+      CHECK(net->w.item<double>() == 1.0);
+      backward();
+      optimizer.zero_grad(/*set_to_none=*/false);
+      REQUIRE(net->w.grad().defined());
+      CHECK(net->w.grad().item<double>() == 0.0);
+      optimizer.step();
+      CHECK(net->w.item<double>() == 0.75);
+      backward();  // and what was zeroed either way starts from nothing
+      optimizer.step();
+      CHECK(net->w.item<double>() == 0.0625);
+    });
+  }
+}
