@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/profile/profiler.hpp"
 
+#include <dlfcn.h>
 #include <torch/csrc/profiler/stubs/base.h>
 
 #include <filesystem>
@@ -169,6 +170,23 @@ TEST_CASE("with nvtx steps, operators and their backward are ranges within one a
   CHECK(std::any_of(opened.begin(), opened.end(),
                     [](const auto& name) { return name.find("MmBackward0 > aten::mm") != std::string::npos; }));
   profiler.stop();
+}
+
+TEST_CASE("the ranges go through NVTX itself to whoever listens to a process: as many ends as beginnings") {
+  if (!torch::profiler::impl::cudaStubs()->enabled()) return;  // a LibTorch without NVTX: the next test
+  // As Nsight Systems does it. NVTX looks for a listener at its first call in a process, which is here.
+  const std::string listener = TEST_BINARY_DIR "/nvtx_listener/libnvtx_listener.so";
+  ::setenv("NVTX_INJECTION64_PATH", listener.c_str(), 1);
+  CHECK(hundred_steps({.skip_first = 10, .active = 3, .repeat = 1}, {.nvtx = true}).ready == 1);
+  ::unsetenv("NVTX_INJECTION64_PATH");
+  void* const library = ::dlopen(listener.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE_MESSAGE(library != nullptr, "NVTX did not load it");
+  const auto heard = [&](const char* what) { return reinterpret_cast<int (*)()>(::dlsym(library, what))(); };  // NOLINT
+  CHECK(heard("steps_begun") == 3);
+  CHECK(heard("products_begun") == 3);
+  CHECK(heard("ranges_begun") >= 6);
+  CHECK(heard("ranges_ended") == heard("ranges_begun"));
+  ::dlclose(library);
 }
 
 TEST_CASE("nvtx on a LibTorch without CUDA is a line of the log, and nothing else") {

@@ -3,11 +3,14 @@
 #include "tests/testing.hpp"
 //
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/remove_tree.hpp"
 #include "tests/trainer/support.hpp"
 
@@ -53,6 +56,72 @@ class ThrowsAt : public TrainerCallback {
  private:
   int64_t step_;
 };
+
+using accelerate::base::FileDescriptor;
+
+/// Two ends of a terminal of so many columns; who sits at it reads without waiting.
+struct ScreenAndKeyboard {
+  explicit ScreenAndKeyboard(unsigned short columns)
+      : keyboard(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)) {
+    REQUIRE((::grantpt(keyboard.get()) == 0 && ::unlockpt(keyboard.get()) == 0));
+    screen.reset(::open(::ptsname(keyboard.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    REQUIRE(::ioctl(screen.get(), TIOCSWINSZ, &size) == 0);
+  }
+  FileDescriptor keyboard, screen;
+};
+
+std::string all_text_from(int descriptor) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (ssize_t n; (n = ::read(descriptor, buffer.data(), buffer.size())) > 0;) {
+    text.append(buffer.data(), static_cast<size_t>(n));
+  }
+  return text;
+}
+
+/// The rows that a terminal shows of it; what is not ASCII is #.
+Strings rows_of(const std::string& written, size_t columns) {
+  Strings rows(1);
+  size_t row = 0, column = 0;
+  const auto down = [&] {
+    if (++row == rows.size()) rows.emplace_back();
+  };
+  for (size_t at = 0; at < written.size(); ++at) {
+    const auto c = static_cast<unsigned char>(written[at]);
+    if (c == '\r') {
+      column = 0;
+    } else if (c == '\n') {
+      down();
+    } else if (c == '\x1b') {  // [A, [K
+      at += 2;
+      written[at] == 'A' ? void(--row) : rows[row].resize(std::min(column, rows[row].size()));
+    } else if ((c & 0xc0) != 0x80) {
+      if (column == columns) {
+        down();
+        column = 0;
+      }
+      rows[row].resize(std::max(rows[row].size(), column + 1), ' ');
+      rows[row][column++] = c < 0x80 ? static_cast<char>(c) : '#';
+    }
+  }
+  while (!rows.empty() && rows.back().find_first_not_of(' ') == std::string::npos) rows.pop_back();
+  return rows;
+}
+
+/// Trains and evaluates with the bars as every Trainer has them, with that as the program's stderr.
+void train_with_stderr(int descriptor) {
+  const FileDescriptor before(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  REQUIRE(::dup2(descriptor, STDERR_FILENO) == STDERR_FILENO);
+  {
+    TripleTrainer trainer(OneWeight(),
+                          {.per_device_train_batch_size = 1, .max_steps = 5, .eval_strategy = IntervalStrategy::epoch},
+                          {.train_dataset = triples(3), .eval_dataset = triples(2)});
+    trainer.remove_callback<accelerate::PrinterCallback>();
+    trainer.train();
+  }
+  REQUIRE(::dup2(before.get(), STDERR_FILENO) == STDERR_FILENO);
+}
 
 }  // namespace
 
@@ -148,6 +217,36 @@ TEST_CASE("a bar of the steps is shown, on the main process alone") {
   CHECK(std::count_if(lines.begin(), lines.end(), [](const auto& line) {
           return line.find("| 5/5 [") != std::string::npos;
         }) == 2);  // the fifth step, and the end
+}
+
+TEST_CASE("on a terminal of any width one row stays of the bars, which never wraps") {
+  for (const size_t columns : {100, 24, 9, 1}) {
+    CAPTURE(columns);
+    const ScreenAndKeyboard terminal(static_cast<unsigned short>(columns));
+    train_with_stderr(terminal.screen.get());
+    const std::string written = all_text_from(terminal.keyboard.get());
+    const Strings rows = rows_of(written, columns);
+    REQUIRE(rows.size() == 1);
+    CHECK(rows.front().starts_with(std::string("100%|").substr(0, columns)));
+    if (columns == 100) CHECK(rows.front().find("| 5/5 [") != std::string::npos);
+    CHECK(written.ends_with("\r\n"));
+  }
+}
+
+TEST_CASE("in a file the bars are a few whole lines, and a terminal that is closed stops no training") {
+  const ReportDir folder;
+  fs::create_directories(folder.path);
+  const FileDescriptor file(::open((folder.path / "log").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  train_with_stderr(file.get());
+  REQUIRE(::lseek(file.get(), 0, SEEK_SET) == 0);
+  const std::string written = all_text_from(file.get());
+  CHECK(written.find_first_of("\r\x1b") == std::string::npos);
+  CHECK(std::count(written.begin(), written.end(), '\n') == 1);
+  CHECK(written.starts_with("100%|"));
+  CHECK(written.ends_with("]\n"));
+  ScreenAndKeyboard terminal(80);
+  terminal.keyboard.reset();
+  CHECK_NOTHROW(train_with_stderr(terminal.screen.get()));
 }
 
 TEST_CASE("what an earlier train() made is not saved with the next one's") {
