@@ -38,13 +38,22 @@ class RMSpropStep final : public CountedStep<torch::optim::RMSpropParamState> {
                                  .momentum = options.momentum(),
                                  .centered = options.centered()};
     const RMSpropLists lists{call.parameters, call.gradients, call.first, call.second, call.maxima};
-    call.device.is_cpu() ? rmsprop_on_cpu(lists, numbers, scale) : rmsprop_on_device(lists, numbers, scale);
+    call.device.is_cpu() ? rmsprop_on_cpu(lists, numbers, scale) : rmsprop_on_device(lists, numbers, scale, call.rate);
   }
 
-  // Its operators take the rate as the host's number.
-  bool begin_recording() override { return false; }
-  void add_options(Fingerprint&, size_t) override {}
-  void add_state(Fingerprint&, torch::optim::OptimizerParamState&) override {}
+  void add_options(Fingerprint& fingerprint, size_t group) override {
+    const auto& options = options_of<Options>(group);
+    for (const double number :
+         {options.alpha(), options.eps(), options.weight_decay(), options.momentum(), options.centered() ? 1.0 : 0.0}) {
+      fingerprint.add(number);
+    }
+  }
+
+  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+    const auto& averages = static_cast<State&>(state);
+    for (const auto& one : {averages.square_avg(), averages.momentum_buffer(), averages.grad_avg()})
+      fingerprint.add(one);
+  }
 };
 
 }  // namespace

@@ -3,16 +3,19 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
 #include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "accelerate/device/in_parts.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -62,26 +65,44 @@ struct RMSpropTensor {
 };
 
 template <typename Number>
-void rmsprop_tensors(const RMSpropLists& lists, const RMSpropNumbers& numbers, double scale) {
+std::vector<RMSpropTensor<Number>> tensors_of(const RMSpropLists& lists, const RMSpropNumbers& numbers, double scale) {
   using Math = at::opmath_type<Number>;
   const auto memory = [](const std::vector<at::Tensor>& list, size_t i) {
     return list.empty() ? nullptr : list[i].mutable_data_ptr<Number>();
   };
+  std::vector<RMSpropTensor<Number>> tensors;
   for (size_t i = 0; i < lists.parameters.size(); ++i) {
-    const RMSpropTensor<Number> tensor{.parameter = memory(lists.parameters, i),
-                                       .gradient = memory(lists.gradients, i),
-                                       .square = memory(lists.squares, i),
-                                       .buffer = memory(lists.buffers, i),
-                                       .mean = memory(lists.means, i),
-                                       .lr = static_cast<Math>(numbers.lr),
-                                       .alpha = static_cast<Math>(numbers.alpha),
-                                       .eps = static_cast<Math>(numbers.eps),
-                                       .weight_decay = static_cast<Math>(numbers.weight_decay),
-                                       .momentum = static_cast<Math>(numbers.momentum),
-                                       .scale = static_cast<Math>(scale)};
-    at::parallel_for(0, lists.parameters[i].numel(), grain,
-                     [&](int64_t begin, int64_t end) { tensor.run(begin, end); });
+    tensors.push_back({.parameter = memory(lists.parameters, i),
+                       .gradient = memory(lists.gradients, i),
+                       .square = memory(lists.squares, i),
+                       .buffer = memory(lists.buffers, i),
+                       .mean = memory(lists.means, i),
+                       .lr = static_cast<Math>(numbers.lr),
+                       .alpha = static_cast<Math>(numbers.alpha),
+                       .eps = static_cast<Math>(numbers.eps),
+                       .weight_decay = static_cast<Math>(numbers.weight_decay),
+                       .momentum = static_cast<Math>(numbers.momentum),
+                       .scale = static_cast<Math>(scale)});
   }
+  return tensors;
+}
+
+// All tensors' elements in a row are shared out, so that threads meet once in a step.
+template <typename Number>
+void rmsprop_tensors(const RMSpropLists& lists, const RMSpropNumbers& numbers, double scale) {
+  const auto tensors = tensors_of<Number>(lists, numbers, scale);
+  std::vector<int64_t> ends;
+  for (const at::Tensor& parameter : lists.parameters) {
+    ends.push_back((ends.empty() ? 0 : ends.back()) + parameter.numel());
+  }
+  device::in_parts(ends.back(), grain, [&](int64_t first, int64_t count) {
+    const int64_t end = first + count;
+    for (auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin()); first < end;
+         first = ends[i++]) {
+      const int64_t begin_of_tensor = i == 0 ? 0 : ends[i - 1];
+      tensors[i].run(first - begin_of_tensor, std::min(end, ends[i]) - begin_of_tensor);
+    }
+  });
 }
 
 std::vector<at::Tensor> copies(const std::vector<at::Tensor>& list) {
@@ -98,7 +119,8 @@ void rmsprop_on_cpu(const RMSpropLists& lists, const RMSpropNumbers& numbers, co
                                   [&] { rmsprop_tensors<scalar_t>(lists, numbers, divisor); });
 }
 
-void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale) {
+void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale,
+                       const at::Tensor& rate) {
   // A cancelled step is made and undone: only so is it the same to the bit, whatever the gradients hold.
   const std::vector<at::Tensor>* const changed[] = {&lists.parameters, &lists.squares, &lists.buffers, &lists.means};
   std::vector<std::vector<at::Tensor>> before;
@@ -124,6 +146,11 @@ void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers,
   if (numbers.momentum > 0) {
     at::_foreach_mul_(lists.buffers, numbers.momentum);
     at::_foreach_addcdiv_(lists.buffers, slopes, spread);
+  }
+  if (rate.defined()) {
+    at::_foreach_sub_(lists.parameters,
+                      at::_foreach_mul(numbers.momentum > 0 ? lists.buffers : at::_foreach_div(slopes, spread), rate));
+  } else if (numbers.momentum > 0) {
     at::_foreach_add_(lists.parameters, lists.buffers, -numbers.lr);
   } else {
     at::_foreach_addcdiv_(lists.parameters, slopes, spread, -numbers.lr);

@@ -24,7 +24,9 @@ struct RMSpropLists {
 // One pass over the memory. Steps that scale.skip cancels must not come here.
 void rmsprop_on_cpu(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale);
 
-// Operators on whole lists; scale.skip is read on the device.
-void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale);
+// Operators on whole lists; scale.skip is read on the device. rate: 0-dim there, taken for numbers.lr where it is
+// defined.
+void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale,
+                       const at::Tensor& rate);
 
 }  // namespace accelerate::optim

@@ -32,6 +32,14 @@ StepScale on_device(const StepScale& scale, at::Device device) {
   return here;
 }
 
+// LibTorch's fused kernels, and ours, leave this to the caller: a backward that saved the old values is to find them
+// changed, as after a stock step.
+void mark_changed(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 bool is_set(const std::optional<at::Tensor>& flag) { return flag && *flag->const_data_ptr<float>() != 0; }
 
 }  // namespace
@@ -155,6 +163,7 @@ void StepOnPieces::run(Call& call, const StepScale& scale) {
   if (recording_) read_from_device(call);
   update(call, scale);
   if (!call.masters.empty()) at::_foreach_copy_(call.values, call.masters);
+  mark_changed(call.masters.empty() ? call.parameters : call.values);
   keep(call, scale);
   if (recording_) note_recorded(call);
 }

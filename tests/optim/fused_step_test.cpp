@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/optim/steps.hpp"
 //
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <sstream>
 
 using accelerate::optim::FusedStep;
@@ -26,6 +29,19 @@ int64_t refused_steps(const Make& make, int64_t steps, const Parameters& stock, 
   }
   return refused;
 }
+
+// How often this thread, or all of them, came to a page of memory that was not there yet.
+int64_t page_faults(decltype(RUSAGE_SELF) of_whom) {
+  rusage usage{};
+  getrusage(of_whom, &usage);
+  return usage.ru_minflt;
+}
+
+struct WithThreads {
+  explicit WithThreads(int count) : before(at::get_num_threads()) { at::set_num_threads(count); }
+  ~WithThreads() { at::set_num_threads(before); }
+  int before;
+};
 
 }  // namespace
 
@@ -220,5 +236,64 @@ TEST_CASE("after a kernel that threw the step can be made again, and updates onc
     REQUIRE(fused->step());
     stock_optimizer->step();
     CHECK(largest_difference({stock.begin() + 1, stock.end()}, {ours.begin() + 1, ours.end()}) < 1e-12);
+  }
+}
+
+TEST_CASE("RMSprop shares large parameters and many small ones out among LibTorch's threads, to the bits of one") {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    std::vector<Parameters> results;
+    for (const int threads : {1, 2, 3}) {
+      const WithThreads with(threads);
+      torch::manual_seed(3);
+      Parameters list{torch::randn({211, 1009}, dtype).requires_grad_(), torch::empty({0}, dtype).requires_grad_()};
+      for (int i = 0; i < 40; ++i) list.push_back(torch::randn({1 + 97 * i}, dtype).requires_grad_());
+      torch::optim::RMSprop optimizer(list, torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true));
+      auto fused = FusedStep::recognise(optimizer);
+      for (int64_t step = 0; step < 3; ++step) {
+        set_gradients(list, step);
+        REQUIRE(fused->step({.scale = torch::tensor(4.0F)}));
+      }
+      results.push_back(list);
+    }
+    for (const Parameters& others : {results[1], results[2]}) {
+      for (size_t i = 0; i < others.size(); ++i) CHECK(torch::equal(results[0][i], others[i]));
+    }
+  }
+}
+
+TEST_CASE("half of what RMSprop writes is another thread's, where LibTorch has two") {
+  const WithThreads two(2);
+  constexpr int64_t bytes = 32 << 20;
+  const int64_t pages = bytes / getpagesize();
+  void* const fresh = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(fresh != MAP_FAILED);
+  REQUIRE(madvise(fresh, bytes, MADV_NOHUGEPAGE) == 0);
+  {
+    const at::Tensor parameter = torch::ones({bytes / 4}).requires_grad_();
+    torch::optim::RMSprop optimizer({parameter}, 0.01);
+    auto state = std::make_unique<torch::optim::RMSpropParamState>();
+    state->square_avg(torch::from_blob(fresh, {bytes / 4}));
+    optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    auto fused = FusedStep::recognise(optimizer);
+    parameter.mutable_grad() = torch::ones_like(parameter);
+    const auto all_before = page_faults(RUSAGE_SELF), own_before = page_faults(RUSAGE_THREAD);
+    REQUIRE(fused->step());
+    const auto all = page_faults(RUSAGE_SELF) - all_before, own = page_faults(RUSAGE_THREAD) - own_before;
+    CHECK(all >= pages);
+    CHECK(own < all * 3 / 4);
+    CHECK(torch::equal(parameter.detach(), torch::full({bytes / 4}, parameter[0].item<float>())));
+  }
+  munmap(fresh, bytes);
+}
+
+TEST_CASE("a backward that saved a parameter notices that a step has changed it") {
+  for (const Make& make : one_of_each()) {
+    const Parameters ours = parameters();
+    auto optimizer = make(ours);
+    auto fused = FusedStep::recognise(*optimizer);
+    const at::Tensor loss = (ours[0] * ours[0]).sum();
+    set_gradients(ours, 0);
+    REQUIRE(fused->step());
+    CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("modified by an inplace operation"), c10::Error);
   }
 }

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/in_parts.hpp"
+
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace accelerate::device {
+
+// The iterator's loop is within the library, where OpenMP is switched on. It walks over bytes that nobody touches:
+// where a part begins in them is what it begins with.
+void in_parts(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> part) {
+  grain = std::max<int64_t>(grain, 1);
+  if (count <= grain) return part(0, count);
+  const at::Tensor counted = at::empty({count}, at::kByte);
+  const auto* const begin = static_cast<const char*>(counted.const_data_ptr());
+  auto iterator = at::TensorIteratorConfig()
+                      .set_check_mem_overlap(false)
+                      .check_all_same_dtype(false)
+                      .resize_outputs(false)
+                      .add_output(counted)
+                      .build();
+  const auto walk = [&](char** data, const int64_t* strides, int64_t length, int64_t runs) {
+    for (int64_t run = 0; run < runs; ++run) part(data[0] + run * strides[1] - begin, length);
+  };
+  iterator.for_each(walk, grain);
+}
+
+}  // namespace accelerate::device
