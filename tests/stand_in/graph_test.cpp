@@ -74,6 +74,59 @@ auto trains_graphed(const Options& of_optimizer,
   };
 }
 
+/// Eight steps in fp16, of which four overflow. Flags, counts of steps, scale and rate are the last of the results.
+template <typename Optimizer, typename State, typename Options>
+auto overflows_now_and_then(const Options& of_optimizer) {
+  return [=](Accelerator& accelerator) -> Tensors {
+    stand_in::Job<PlainNet, Optimizer> job(accelerator, of_optimizer, 24 * accelerator.num_processes());
+    auto& [model, optimizer, loader] = job.prepared;
+    accelerate::optim::LambdaLR falling(job.stock,
+                                        [](int64_t steps) { return std::pow(0.5, static_cast<double>(steps)); });
+    auto scheduler = accelerator.prepare(falling);
+    auto step = accelerator.graphed_step(
+        [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
+          accelerator.backward(loss_of(model(images), labels));
+          const auto norm = accelerator.clip_grad_norm_(model, 0.5);
+          optimizer.step();
+          optimizer.zero_grad();
+          return norm;
+        },
+        kWarmAtOnce);
+    std::vector<double> seen;
+    int64_t steps = 0;
+    for (auto& [images, labels] : loader) {
+      const bool overflows = ++steps == 2 || steps == 5 || steps == 6 || steps == 8;
+      step(overflows ? images * kInf : images, labels);
+      scheduler.step();
+      if (steps % 3 == 0) seen.push_back(optimizer.step_was_skipped() ? 1.0 : 0.0);
+    }
+    check_graphs(accelerator, step, 1);
+    std::ignore = &optimizer.state();  // its counts are those of the steps that were made
+    for (const auto& parameter : model->parameters()) {
+      auto& state = *job.stock.state().at(parameter.unsafeGetTensorImpl());
+      seen.push_back(static_cast<double>(static_cast<State&>(state).step()));
+    }
+    seen.insert(seen.end(), {accelerator.loss_scale(), scheduler.get_last_lr().at(0)});
+    Tensors all = stand_in::state_of(model);
+    all.push_back(torch::tensor(seen));
+    return all;
+  };
+}
+
+/// As same_as_on_cpu(), for what is not the same to the bit.
+void close_to_cpu(const std::function<Tensors(Accelerator&)>& body, AcceleratorOptions options, double tolerance) {
+  options.device = "cpu";
+  const auto expected = stand_in::results(1, body, options).front();
+  options.device = "standin";
+  stand_in::at_every_pace(
+      [&] {
+        const auto found = stand_in::results(1, body, options).front();
+        REQUIRE(found.size() == expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) CHECK(at::allclose(found[i], expected[i], 0, tolerance));
+      },
+      500);
+}
+
 AcceleratorOptions with(Precision precision) {
   auto options = stand_in::with_small_buckets();
   options.mixed_precision = precision;
@@ -129,43 +182,19 @@ TEST_CASE("a recorded step gives the plain one's bits: optimizers, clipping, a s
 }
 
 TEST_CASE("fp16 in a recorded step skips what overflows: parameters, scale, rate and flag as on the CPU") {
-  stand_in::same_as_on_cpu(
-      [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<PlainNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(0.015625),
-                                                         24 * accelerator.num_processes());
-        auto& [model, optimizer, loader] = job.prepared;
-        accelerate::optim::LambdaLR falling(job.stock,
-                                            [](int64_t steps) { return std::pow(0.5, static_cast<double>(steps)); });
-        auto scheduler = accelerator.prepare(falling);
-        auto step = accelerator.graphed_step(
-            [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
-              accelerator.backward(loss_of(model(images), labels));
-              const auto norm = accelerator.clip_grad_norm_(model, 0.5);
-              optimizer.step();
-              optimizer.zero_grad();
-              return norm;
-            },
-            kWarmAtOnce);
-        std::vector<double> seen;
-        int64_t steps = 0;
-        for (auto& [images, labels] : loader) {
-          const bool overflows = ++steps == 2 || steps == 5 || steps == 6 || steps == 8;
-          step(overflows ? images * kInf : images, labels);
-          scheduler.step();
-          if (steps % 3 == 0) seen.push_back(optimizer.step_was_skipped() ? 1.0 : 0.0);
-        }
-        check_graphs(accelerator, step, 1);
-        std::ignore = &optimizer.state();  // its counts are those of the steps that were made
-        for (const auto& parameter : model->parameters()) {
-          auto& state = *job.stock.state().at(parameter.unsafeGetTensorImpl());
-          seen.push_back(static_cast<double>(static_cast<torch::optim::AdamWParamState&>(state).step()));
-        }
-        seen.insert(seen.end(), {accelerator.loss_scale(), scheduler.get_last_lr().at(0)});
-        Tensors all = stand_in::state_of(model);
-        all.push_back(torch::tensor(seen));
-        return all;
-      },
-      with(Precision::fp16));
+  using namespace torch::optim;  // NOLINT
+  stand_in::same_as_on_cpu(overflows_now_and_then<AdamW, AdamWParamState>(AdamWOptions(0.015625)),
+                           with(Precision::fp16));
+}
+
+TEST_CASE("a recorded RMSprop gives the plain one's numbers to rounding, with its rate and its skipped steps") {
+  using namespace torch::optim;  // NOLINT
+  for (const bool more : {false, true}) {
+    const auto of_optimizer =
+        RMSpropOptions(0.03125).eps(0.0625).momentum(more ? 0.5 : 0).centered(more).weight_decay(more ? 0.25 : 0);
+    close_to_cpu(trains_graphed<RMSprop>(of_optimizer), stand_in::with_small_buckets(), 1e-5);
+    close_to_cpu(overflows_now_and_then<RMSprop, RMSpropParamState>(of_optimizer), with(Precision::fp16), 1e-2);
+  }
 }
 
 TEST_CASE("parameters in bfloat16 with masters in float32: a recorded step steps on the masters, loaded ones too") {
@@ -301,15 +330,16 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
       using SGD::SGD;
     };
     PlainNet net, other;
-    torch::optim::RMSprop rmsprop(net->parameters());
+    OwnStep own(net->parameters(), 0.125);
     torch::optim::SGD sgd(other->parameters(), 0.125);
     accelerate::optim::ConstantLR constant(sgd);
     const auto [images, labels] = stand_in::small_data(3);
     {
-      auto [model, optimizer] = accelerator.prepare(net, rmsprop);
+      auto [model, optimizer] = accelerator.prepare(net, own);
       auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer));
       step(images.to(accelerator.device()), labels.to(accelerator.device()));
-      CHECK(step.why_plain() == "optimizer steps with numbers of the host; SGD, Adam, AdamW and Adagrad do not");
+      CHECK(step.why_plain() ==
+            "optimizer steps with numbers of the host; SGD, Adam, AdamW, Adagrad and RMSprop do not");
       accelerator.free_memory();
     }
     auto [model, optimizer, scheduler] = accelerator.prepare(other, sgd, constant);
@@ -352,6 +382,36 @@ TEST_CASE("results are a tensor, several or none, without a graph of autograd; i
     }
     CHECK(several.graphs() == 1);
     CHECK(none.graphs() == 1);
+  });
+}
+
+TEST_CASE("in an open region of autocast neither a recording nor a pass after a replay takes an old cast of a weight") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 24);
+        auto& [model, optimizer, loader] = job.prepared;
+        auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer), kWarmAtOnce);
+        Tensors all;
+        const auto region = accelerator.autocast();  // casts of weights are kept while it is open
+        for (auto& [images, labels] : loader) {
+          step(images, labels);
+          all.push_back(model(images).detach());  // a graph of autograd that lives on would be in the way
+        }
+        check_graphs(accelerator, step, 1);
+        return all;
+      },
+      with(Precision::bf16), {1});
+}
+
+TEST_CASE("a recording comes after what the caller's stream was given, and before what that one gets next") {
+  stand_in::at_every_pace([] {
+    const auto x = torch::zeros({1}).to(stand_in::device());
+    const auto graph = accelerate::device::find_graphs(stand_in::kType)->make();
+    x.add_(1);
+    accelerate::device::record(
+        *graph, stand_in::device(), [&] { x.mul_(3); }, [&] { x.add_(100); });
+    x.add_(10);
+    CHECK(x.item<double>() == 13);
   });
 }
 

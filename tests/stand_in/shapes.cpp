@@ -29,6 +29,15 @@ std::optional<Stack> same(const Stack& a) { return Stack{like(a[0])}; }
 
 std::optional<Stack> flags(const Stack& a) { return Stack{meta(a[0].toTensor().sizes(), at::kBool)}; }
 
+// Of a flag and two tensors of one shape; what is broadcast otherwise runs when its stream has come so far.
+std::optional<Stack> where(const Stack& a) {
+  const auto &condition = a[0].toTensor(), &one = a[1].toTensor(), &other = a[2].toTensor();
+  if (condition.dim() != 0 || one.sizes() != other.sizes() || one.scalar_type() != other.scalar_type()) {
+    return std::nullopt;
+  }
+  return Stack{like(a[1])};
+}
+
 std::optional<Stack> index_select(const Stack& a) {
   auto sizes = a[0].toTensor().sizes().vec();
   if (sizes.empty()) return std::nullopt;
@@ -86,6 +95,7 @@ Rule rule_for(const std::string& name) {
   static const std::map<std::string, Rule> rules{{"aten::relu", same},
                                                  {"aten::isnan", flags},
                                                  {"aten::native_dropout_backward", same},
+                                                 {"aten::where.self", where},
                                                  {"aten::index_select", index_select},
                                                  {"aten::_amp_update_scale_", same},
                                                  {"aten::convolution", convolution},
