@@ -138,7 +138,8 @@ std::string GraphedStepCore::why_not() const {
     const bool fits = optimizer.fused() != nullptr && optimizer.fused()->begin_recording();
     if (fits) std::ignore = optimizer.fused()->end_recording();
     if (!fits)
-      return fmt::format("{} steps with numbers of the host; SGD, Adam, AdamW, Adagrad and RMSprop do not", optimizer.name());
+      return fmt::format("{} steps with numbers of the host; SGD, Adam, AdamW, Adagrad and RMSprop do not",
+                         optimizer.name());
   }
   return {};
 }

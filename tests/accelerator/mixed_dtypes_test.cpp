@@ -119,8 +119,7 @@ void check_mixed(const Options& of_optimizer, at::ScalarType last, double tolera
             CAPTURE(i);
             CHECK(at::allclose(seen[i].to(at::kDouble), expected[i].to(at::kDouble), tolerance, tolerance));
           }
-          CHECK(torch::equal(seen[2].detach(),
-                             sine_waves({2}, 3, at::kDouble)));  // weight decay leaves idle alone
+          CHECK(torch::equal(seen[2].detach(), sine_waves({2}, 3, at::kDouble)));  // weight decay leaves idle alone
         },
         options);
   }
