@@ -107,11 +107,6 @@ class DispatchPass {
     auto tree_members() { return std::tie(batch, last, samples, state, failure); }
   };
 
-  static std::optional<state::LoaderState> state_of(Loader& loader) {
-    if constexpr (data::Resumable<Loader>) return loader.state();
-    return std::nullopt;
-  }
-
   std::optional<Batch> read() {
     if (!position_) {
       position_.emplace(loader_.begin());
@@ -119,8 +114,9 @@ class DispatchPass {
       ++*position_;
     }
     if (*position_ == loader_.end()) return std::nullopt;
-    states_.push_back(state_of(loader_));
-    return **position_;
+    std::optional<Batch> batch(**position_);
+    states_.push_back(state_of(loader_));  // some read only now
+    return batch;
   }
 
   std::optional<data::Round<Batch>> read_round() {
@@ -151,9 +147,11 @@ class DispatchPass {
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
     std::vector<Message> messages(static_cast<size_t>(group_.size()));
-    Message common{.state = state_of(loader_)};
+    Message common{.state =
+                       failure_ && sent_ ? sent_ : state_of(loader_)};  // of a round that failed nobody has a batch
     if (round) {
       common = {.last = !next_round_ && !failure_, .samples = round->samples, .state = state_after(round->read)};
+      sent_ = common.state;
     } else if (failure_) {
       common.failure = base::what_failed(failure_);
     }
@@ -181,6 +179,7 @@ class DispatchPass {
   Place place_;
   data::BatchDispatcher<Batch> dispatcher_;
   std::optional<position_t<Loader>> position_;
+  std::optional<state::LoaderState> sent_;
   std::deque<std::optional<state::LoaderState>> states_;  // after each batch that was read, from a number on
   int64_t states_from_ = 0;
   std::optional<data::Round<Batch>> next_round_;

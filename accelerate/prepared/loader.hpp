@@ -23,6 +23,7 @@
 #include "accelerate/prepared/filling.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
+#include "accelerate/prepared/standing.hpp"
 #include "accelerate/tree/tree.hpp"
 
 namespace accelerate::prepared {
@@ -53,6 +54,8 @@ class LoaderCore : public Entry {
   explicit LoaderCore(const void* identity) : Entry(entry_kind, identity) {}
   /// Empty for loaders that cannot say where they stand.
   StateAccess<state::LoaderState> access{};
+  /// One for all handles of the loader.
+  std::shared_ptr<Standing> standing = std::make_shared<Standing>();
 };
 
 /// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.
@@ -90,8 +93,6 @@ template <typename Loader>
 /// out, and copied while the step runs.
 template <typename Loader>
 class PreparedLoader {
-  struct Dispatched;
-
  public:
   using Batch = batch_t<Loader>;
 
@@ -122,7 +123,7 @@ class PreparedLoader {
 
       std::shared_ptr<Loader> loader;
       std::shared_ptr<Shared> shared;
-      std::shared_ptr<Dispatched> dispatched;
+      std::shared_ptr<Standing> standing;
       std::shared_ptr<device::UploadLane> lane;
       bool place;
       Pass pass;
@@ -133,15 +134,17 @@ class PreparedLoader {
       Walk(const PreparedLoader& of)
           : loader(of.loader_),
             shared(of.shared_),
-            dispatched(of.dispatched_),
+            standing(of.standing_),
             lane(of.lane_),
             place(of.options_.device_placement && !shared->device.is_cpu()),
             pass(begin(of)) {
         loop.emplace(shared->open_loops, loader.get(), info());
       }
       static Pass begin(const PreparedLoader& of) {
-        if (of.dispatches()) return Pass(std::in_place_index<1>, *of.loader_, of.options_, *of.shared_);
-        return Pass(std::in_place_index<0>, *of.loader_, of.options_, *of.shared_);
+        LoaderOptions options = of.options_;
+        options.skipped = of.skip_.of_pass(of.resumed(), of.samples_per_step());
+        if (of.dispatches()) return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_);
+        return Pass(std::in_place_index<0>, *of.loader_, options, *of.shared_);
       }
       [[nodiscard]] const state::BatchInfo& info() const {
         return std::visit([](const auto& one) -> const state::BatchInfo& { return one.info(); }, pass);
@@ -150,7 +153,7 @@ class PreparedLoader {
         RECORD_USER_SCOPE("accelerate::next_batch");  // profile::kDataSpan
         batch.reset();                                // its memory serves the next one
         auto next = std::visit([](auto& one) { return one.next(); }, pass);
-        if (const auto* sent = std::get_if<1>(&pass)) dispatched->state = sent->state();
+        note_standing();
         if (!next) loop.reset();
         if (!next || !place) {
           batch = std::move(next);
@@ -158,6 +161,20 @@ class PreparedLoader {
         }
         device::naming_out_of_memory(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
         if (lane) begin_next();
+        note_standing();  // what follows may have been read
+      }
+      void note_standing() {
+        if constexpr (data::Resumable<Loader>) {
+          std::visit(
+              [this](const auto& one) {
+                if constexpr (requires { one.state(); }) {
+                  standing->came_to(one.state(), loader->state());
+                } else if constexpr (!data::Skippable<Loader>) {
+                  standing->came_to({}, loader->state());
+                }
+              },
+              pass);
+        }
       }
       Batch moved(const Batch& next) {
         if (!lane) return tree::to(next, shared->device, /*non_blocking=*/true);
@@ -217,29 +234,29 @@ class PreparedLoader {
   /// The next pass is of this epoch.
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
   {
-    dispatched_->state.reset();
+    standing_->moved();
     loader_->set_epoch(epoch);
   }
 
-  /// Where its latest pass stands, the same on all ranks; see data::LoaderBase.
+  /// Where its latest pass stands, the same on all ranks; see data::LoaderBase. The batch at hand is consumed, what a
+  /// loader was read ahead is not.
   [[nodiscard]] state::LoaderState state() const requires data::Resumable<Loader> {
-    return dispatched_->state ? *dispatched_->state : loader_->state();
+    return standing_->state(loader_->state());
   }
   /// The next pass goes on from there. Every rank loads the same state.
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
-    dispatched_->state.reset();
+    standing_->moved();
     loader_->load_state(state);
   }
   /// The registry asks and tells it where it stands. It is not kept alive.
-  void enter(LoaderCore& core) const {
+  void enter(LoaderCore& core) {
+    standing_ = core.standing;
     if constexpr (data::Resumable<Loader>) {
       core.access.add(
           std::shared_ptr<void>(loader_),
-          [loader = loader_.get(), dispatched = dispatched_] {
-            return dispatched->state ? *dispatched->state : loader->state();
-          },
-          [loader = loader_.get(), dispatched = dispatched_](const state::LoaderState& state) {
-            dispatched->state.reset();
+          [loader = loader_.get(), standing = standing_] { return standing->state(loader->state()); },
+          [loader = loader_.get(), standing = standing_](const state::LoaderState& state) {
+            standing->moved();
             loader->load_state(state);
           });
     }
@@ -248,16 +265,18 @@ class PreparedLoader {
   [[nodiscard]] state::LoaderState state() const requires(!data::Resumable<Loader>) { return refuse_state(); }
   void load_state(const state::LoaderState&) const requires(!data::Resumable<Loader>) { (void)refuse_state(); }
   /// Another handle whose passes leave out this rank's first batches; this one is not changed. Ours skip them without
-  /// reading, of any other loader they are read and dropped. Throws Error (usage) for a negative number.
+  /// reading, of any other loader they are read and dropped. A pass that goes on from a loaded state does not leave out
+  /// again what was seen; of a loader that was resumed before, what is left is skipped. Throws Error (usage) for a
+  /// negative number.
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
     auto other = *this;
-    other.dispatched_ = std::make_shared<Dispatched>();
     if constexpr (data::Skippable<Loader>) {
+      other.standing_ = std::make_shared<Standing>();
       other.loader_ = std::make_shared<Loader>(
           loader_->skip_first_batches(batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1)));
     } else {
       data::check_skipped(batches, shared_->place);
-      other.options_.skipped += batches;
+      other.skip_.add(batches, resumed());
     }
     return other;
   }
@@ -265,13 +284,13 @@ class PreparedLoader {
   friend bool operator==(const PreparedLoader& a, const PreparedLoader& b) {
     if constexpr (std::derived_from<Loader, data::LoaderBase>)
       return *a.loader_ == *b.loader_;  // copies are the same loader
-    return a.loader_ == b.loader_ && a.options_.skipped == b.options_.skipped;
+    return a.loader_ == b.loader_ && a.skip_.all() == b.skip_.all();
   }
 
  private:
   /// batches   that the loader says it has
   [[nodiscard]] int64_t size_of(int64_t batches) const {
-    return std::max<int64_t>(whole_size(batches) - options_.skipped, 0);
+    return std::max<int64_t>(whole_size(batches) - skip_.all(), 0);
   }
   [[nodiscard]] int64_t whole_size(int64_t batches) const {
     if (dispatches()) return data::rounds_of(batches, dispatch_options(*loader_, options_, shared_->group));
@@ -279,6 +298,20 @@ class PreparedLoader {
     return data::deal_count(
         batches,
         {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});
+  }
+
+  /// Where a loader goes on that does not skip itself.
+  [[nodiscard]] std::optional<state::LoaderState> resumed() const {
+    if constexpr (data::Resumable<Loader> && !data::Skippable<Loader>) return standing_->resumed(loader_->state());
+    return std::nullopt;
+  }
+  [[nodiscard]] int64_t samples_per_step() const {
+    if constexpr (data::Resumable<Loader> && !data::Skippable<Loader>) {
+      if constexpr (data::Batched<Loader>) return std::max<int64_t>(total_batch_size(), 1);
+      return std::max<int64_t>(static_cast<state::LoaderState>(loader_->state()).batch_size, 1) *
+             (options_.split_batches ? 1 : shared_->group.size());
+    }
+    return 1;
   }
 
   static state::LoaderState refuse_state() {
@@ -289,15 +322,11 @@ class PreparedLoader {
     return {};
   }
 
-  /// Where a dispatched pass stands: rank 0's loader is ahead of it.
-  struct Dispatched {
-    std::optional<state::LoaderState> state;
-  };
-
   std::shared_ptr<Loader> loader_;
   std::shared_ptr<Shared> shared_;
   LoaderOptions options_;
-  std::shared_ptr<Dispatched> dispatched_ = std::make_shared<Dispatched>();
+  Skip skip_{};  // of loaders that do not skip themselves
+  std::shared_ptr<Standing> standing_ = std::make_shared<Standing>();
   std::shared_ptr<device::UploadLane> lane_{};
 };
 

@@ -12,6 +12,7 @@
 #include "accelerate/data/split.hpp"
 #include "accelerate/prepared/loader_random.hpp"
 #include "accelerate/prepared/shared.hpp"
+#include "accelerate/state/loader_state.hpp"
 
 namespace accelerate::prepared {
 
@@ -21,7 +22,7 @@ struct LoaderOptions {
   bool device_placement = true;
   /// Rank 0 reads for all. Unset: for streams.
   std::optional<bool> dispatch_batches{};
-  /// Batches of this rank that each pass reads and leaves out: for loaders that cannot skip them.
+  /// Batches of this rank that a pass reads and leaves out: for loaders that cannot skip them.
   int64_t skipped = 0;
 };
 
@@ -91,6 +92,13 @@ class OwnPass {
   AlikeWalk<Loader> walk_;
 };
 
+/// Where a loader says that it stands.
+template <typename Loader>
+[[nodiscard]] std::optional<state::LoaderState> state_of(Loader& loader) {
+  if constexpr (data::Resumable<Loader>) return loader.state();
+  return std::nullopt;
+}
+
 /// Any other loader is read one round ahead: a batch of each rank, of which this one keeps its own, or one batch of
 /// which each rank keeps a part. So the end is known with the last batch, and what the loader throws in a round comes
 /// to all ranks after the same number of batches.
@@ -100,19 +108,22 @@ class ForeignPass {
   using Batch = batch_t<Loader>;
 
   ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
-      : walk_(loader, shared.group), dealer_(dealing(options, shared.group), shared.place) {
+      : loader_(loader), walk_(loader, shared.group), dealer_(dealing(options, shared.group), shared.place) {
     if (options.split_batches && !data::Shardable<Loader> && shared.group.size() > 1) {
       splitter_.emplace(dealing(options, shared.group), shared.place);
     }
     ahead_ = read_round();
+    ahead_at_ = read_to_;
     for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
     info_.index = -1;
   }
 
   [[nodiscard]] std::optional<Batch> next() {
     if (!ahead_ && failure_) std::rethrow_exception(failure_);
+    state_ = ahead_ ? ahead_at_ : std::nullopt;
     if (!ahead_) return std::nullopt;
     std::optional<Batch> following = read_round();
+    ahead_at_ = read_to_;
     ++info_.index;
     info_.last = !following && !failure_;
     if (info_.last) info_.remainder = remainder();
@@ -121,6 +132,8 @@ class ForeignPass {
   /// What next() will give, unless that is filled up at the end; null at the end.
   [[nodiscard]] Batch* peek() { return ahead_ ? &*ahead_ : nullptr; }
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
+  /// Of the loader, with the batches that were handed out as consumed; unset: as it says itself.
+  [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
 
  private:
   /// A shardable loader gives its own share already: nothing is dealt.
@@ -138,6 +151,7 @@ class ForeignPass {
         auto batch = walk_.next();
         ended_ = !batch;
         if (ended_) break;
+        read_to_ = state_of(loader_);
         if (auto ready = feed(std::move(*batch))) mine = std::move(ready);
       } while (splitter_ ? !mine : !dealer_.round_complete());
     } catch (...) {
@@ -160,6 +174,7 @@ class ForeignPass {
     return data::Shardable<Loader> ? state::BatchInfo{}.remainder : dealer_.remainder();
   }
 
+  Loader& loader_;
   AlikeWalk<Loader> walk_;
   data::BatchDealer<Batch> dealer_;
   std::optional<data::BatchSplitter<Batch>> splitter_;  // in the dealer's stead
@@ -167,6 +182,7 @@ class ForeignPass {
   std::exception_ptr failure_;
   bool ended_ = false;
   std::optional<Batch> ahead_;
+  std::optional<state::LoaderState> read_to_, ahead_at_, state_;  // after what was read, with ahead_, with what is out
 };
 
 template <typename Loader>

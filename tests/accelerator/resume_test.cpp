@@ -30,6 +30,78 @@ std::pair<std::vector<Batches>, accelerate::state::LoaderState> walk_from(int64_
   return {seen, states[0]};
 }
 
+/// A user's loader that says where it stands and cannot skip: `samples` samples, in each epoch in another order.
+struct StatesItself {
+  explicit StatesItself(int64_t all = 22) : samples(all) {}
+
+  int64_t samples, each = 2;
+  int64_t epoch = 0, consumed = 0;
+  bool resumed = false;
+  std::optional<int64_t> broken{};  // sample that cannot be read
+
+  struct Position {
+    StatesItself* of;
+    accelerate::data::Batch batch{};
+    accelerate::data::Batch& operator*() {
+      const int64_t rows = std::min(of->each, of->samples - of->consumed);
+      const auto order = torch::arange(of->samples).roll(of->epoch);
+      batch.data = batch.target = order.slice(0, of->consumed, of->consumed + rows).clone();
+      for (const int64_t sample : numbers(batch.data)) {
+        if (sample == of->broken) throw std::runtime_error("sample is broken");
+      }
+      of->consumed += rows;
+      return batch;
+    }
+    Position& operator++() {
+      if (of->consumed == of->samples) ++of->epoch, of->consumed = 0;
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const { return of->epoch != begun; }
+    int64_t begun = of->epoch;
+  };
+  Position begin() {
+    if (!std::exchange(resumed, false)) consumed = 0;
+    return {this};
+  }
+  [[nodiscard]] static std::default_sentinel_t end() { return {}; }
+  [[nodiscard]] accelerate::state::LoaderState state() const {
+    return {.epoch = epoch, .consumed = consumed, .samples = samples, .batch_size = each};
+  }
+  void load_state(const accelerate::state::LoaderState& from) {
+    epoch = from.epoch;
+    consumed = from.consumed;
+    resumed = consumed > 0;
+  }
+};
+/// The same, read by rank 0 alone.
+struct StreamStatesItself : StatesItself {
+  using StatesItself::StatesItself;
+  static constexpr bool is_stream = true;
+};
+
+/// This rank's batches of a pass, at most so many.
+template <typename Loader>
+Batches walked_pass(Loader& loader, size_t most = 1000) {
+  Batches seen;
+  for (auto& batch : loader) {
+    seen.push_back(numbers(batch.data));
+    if (seen.size() == most) break;
+  }
+  return seen;
+}
+
+Batches batches_from(const Batches& all, size_t first) {
+  return {all.begin() + static_cast<std::ptrdiff_t>(std::min(first, all.size())), all.end()};
+}
+
+/// The state of a loop that is left after `most` batches.
+template <typename Loader>
+accelerate::state::LoaderState left_after(Accelerator& accelerator, int64_t samples, size_t most) {
+  auto loader = accelerator.prepare(Loader(samples));
+  (void)walked_pass(loader, most);
+  return loader.state();
+}
+
 }  // namespace
 
 TEST_CASE("a prepared loader goes on where another run's stood, on as many ranks or on others") {
@@ -88,5 +160,88 @@ TEST_CASE("skip_first_batches leaves out this rank's first batches, of our loade
     std::list<accelerate::data::Batch> batches;
     for (int64_t i = 0; i < 10; i += 2) batches.push_back({torch::arange(i, i + 2), torch::arange(i, i + 2)});
     return batches;
+  });
+}
+
+TEST_CASE_TEMPLATE("a foreign loader that says where it stands goes on there, in this epoch and the next", Loader,
+                   StatesItself, StreamStatesItself) {
+  for (const int64_t ranks : {1, 2, 3}) {
+    on_ranks(ranks, [&](Accelerator& accelerator) {
+      auto undisturbed = accelerator.prepare(Loader{});
+      const std::array epochs{walked_pass(undisturbed), walked_pass(undisturbed)};
+      const size_t whole = epochs[0].size() - 1;  // the last one is filled from the front, which a resumed pass lacks
+      for (size_t most = 1; most < whole; ++most) {
+        CAPTURE(most);
+        const auto state = left_after<Loader>(accelerator, 22, most);
+        CHECK(state.consumed == static_cast<int64_t>(most) * 2 * ranks);
+        auto loader = accelerator.prepare(Loader{});
+        loader.load_state(state);
+        CHECK(loader.state() == state);
+        auto rest = walked_pass(loader);
+        rest.resize(whole - most);
+        CHECK(rest == Batches(epochs[0].begin() + static_cast<std::ptrdiff_t>(most),
+                              epochs[0].begin() + static_cast<std::ptrdiff_t>(whole)));
+        CHECK(walked_pass(loader) == epochs[1]);
+      }
+    });
+  }
+}
+
+TEST_CASE_TEMPLATE("what a resumed foreign loader has seen is not skipped again", Loader, StatesItself,
+                   StreamStatesItself) {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [&](Accelerator& accelerator) {
+      const Loader fresh(24);
+      auto undisturbed = accelerator.prepare(Loader(fresh));
+      const std::array epochs{walked_pass(undisturbed), walked_pass(undisturbed)};
+      auto loader = accelerator.prepare(Loader(fresh));
+      auto skipping = accelerator.skip_first_batches(loader, 2);
+      CHECK(walked_pass(skipping, 1) == Batches{epochs[0][2]});
+      const auto state = loader.state();  // one loader, one place
+      CHECK(skipping.state() == state);
+
+      auto again = accelerator.prepare(Loader(fresh));
+      auto again_skipping = accelerator.skip_first_batches(again, 2);
+      again.load_state(state);
+      CHECK(walked_pass(again_skipping) == batches_from(epochs[0], 3));
+      CHECK(walked_pass(again_skipping) == batches_from(epochs[1], 2));
+
+      auto early = accelerator.prepare(Loader(fresh));
+      early.load_state(left_after<Loader>(accelerator, 24, 1));
+      auto early_skipping = accelerator.skip_first_batches(early, 1);  // of what is left
+      CHECK(walked_pass(early_skipping) == batches_from(epochs[0], 2));
+      CHECK(walked_pass(early_skipping) == batches_from(epochs[1], 1));
+
+      Loader own(fresh);
+      own.load_state(state);  // not through what prepare() gave
+      auto resumed = accelerator.prepare(own);
+      CHECK(resumed.state() == state);
+      CHECK(walked_pass(resumed) == batches_from(epochs[0], 3));
+    });
+  }
+}
+
+TEST_CASE("a foreign loader that was moved behind prepare's back stands where it says") {
+  on_ranks(1, [](Accelerator& accelerator) {
+    StatesItself own;
+    auto loader = accelerator.prepare(own);
+    auto second = accelerator.prepare(own);
+    (void)walked_pass(loader, 3);
+    CHECK(own.state().consumed == 8);  // a batch was read ahead
+    CHECK(loader.state().consumed == 6);
+    CHECK(second.state().consumed == 6);
+    own.load_state({.epoch = 4, .consumed = 10, .samples = 22, .batch_size = 2});
+    CHECK(loader.state().consumed == 10);
+    CHECK(second.state().epoch == 4);
+  });
+}
+
+TEST_CASE_TEMPLATE("what was read for a round that failed is not consumed", Loader, StatesItself, StreamStatesItself) {
+  on_ranks(2, [](Accelerator& accelerator) {
+    Loader torn;
+    torn.broken = 10;  // in the third round's second batch
+    auto loader = accelerator.prepare(torn);
+    CHECK_THROWS((void)walked_pass(loader));
+    CHECK(loader.state().consumed == 8);
   });
 }

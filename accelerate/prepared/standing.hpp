@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a loader stands that cannot leave out batches itself, and may have read more than was handed out.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "accelerate/state/loader_state.hpp"
+
+namespace accelerate::prepared {
+
+/// Of one loader, whichever handle walks it. "own" is always what the loader itself says at that moment: where it was
+/// moved by somebody else in between, its own word counts.
+class Standing {
+ public:
+  /// A pass came as far.
+  ///
+  /// handed_out   with the batches that were handed out as consumed; unset: as the loader says
+  void came_to(std::optional<state::LoaderState> handed_out, state::LoaderState own) {
+    handed_out_ = std::move(handed_out);
+    own_ = std::move(own);
+  }
+  /// The loader was told where to go on, or which epoch to begin.
+  void moved() {
+    handed_out_.reset();
+    own_.reset();
+  }
+
+  [[nodiscard]] state::LoaderState state(const state::LoaderState& own) const {
+    return handed_out_ && own == own_ ? *handed_out_ : own;
+  }
+  /// The place within an epoch from which the next pass goes on; unset: it begins one.
+  [[nodiscard]] std::optional<state::LoaderState> resumed(const state::LoaderState& own) const {
+    return own == own_ || own.consumed == 0 ? std::nullopt : std::optional(own);
+  }
+
+ private:
+  std::optional<state::LoaderState> handed_out_;
+  std::optional<state::LoaderState> own_;  // when that was handed out
+};
+
+/// Batches of this rank that passes leave out.
+struct Skip {
+  int64_t of_epoch = 0;
+  /// Of a pass that goes on from `rest` beyond that: they were asked for when the loader stood there.
+  int64_t of_rest = 0;
+  std::optional<state::LoaderState> rest{};
+
+  void add(int64_t batches, const std::optional<state::LoaderState>& resumed) {
+    if (!resumed) {
+      of_epoch += batches;
+      return;
+    }
+    if (rest != resumed) of_epoch += std::exchange(of_rest, 0);
+    rest = resumed;
+    of_rest += batches;
+  }
+  [[nodiscard]] int64_t all() const { return of_epoch + of_rest; }
+
+  /// How many the next pass leaves out: what was seen of an epoch is not skipped again.
+  ///
+  /// resumed   where the pass goes on; unset: it begins an epoch
+  /// samples   that all ranks together take per step, at least 1
+  [[nodiscard]] int64_t of_pass(const std::optional<state::LoaderState>& resumed, int64_t samples) const {
+    if (!resumed) return all();
+    const bool asked_for_rest = rest == resumed;
+    const int64_t seen = (resumed->consumed + samples - 1) / samples;
+    return std::max<int64_t>(of_epoch + (asked_for_rest ? 0 : of_rest) - seen, 0) + (asked_for_rest ? of_rest : 0);
+  }
+};
+
+}  // namespace accelerate::prepared
