@@ -149,6 +149,10 @@ class ProgressRange {
                     { range_.size() } -> std::convertible_to<int64_t>;
                   }) {
       return static_cast<int64_t>(range_.size());
+    } else if constexpr (requires {
+                           { range_.size() } -> std::convertible_to<std::optional<int64_t>>;
+                         }) {
+      return range_.size();  // a stream's, which may know it
     } else {
       return std::nullopt;
     }

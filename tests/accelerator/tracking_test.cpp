@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an Accelerator shows of a run: trackers, progress, log lines, memory, profiler.
+#include <unistd.h>
+
 #include <accelerate/accelerate.hpp>
+#include <array>
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -139,6 +142,30 @@ TEST_CASE("a prepared loader is walked under a progress bar as without one") {
   }
   CHECK(sum == 45);
   CHECK(ends == 1);
+}
+
+TEST_CASE("a prepared stream's bar has a total where its length is known") {
+  const auto shown = [](std::optional<int64_t> length) {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe(ends.data()) == 0);
+    Accelerator accelerator;
+    const auto read = [](const accelerate::data::ReadContext&) {
+      return [i = int64_t{0}]() mutable -> std::optional<torch::Tensor> {
+        return i < 10 ? std::optional(torch::full({1}, i++)) : std::nullopt;
+      };
+    };
+    auto loader = accelerator.prepare(
+        accelerate::data::StreamLoader(accelerate::data::make_stream(read, length), {.batch_size = 4}));
+    for ([[maybe_unused]] auto& batch : accelerate::progress(loader, {.output = ends[1]})) {
+    }
+    ::close(ends[1]);
+    std::string text(4096, '\0');
+    text.resize(static_cast<size_t>(std::max<ssize_t>(::read(ends[0], text.data(), text.size()), 0)));
+    ::close(ends[0]);
+    return text;
+  };
+  CHECK(shown(10).find(" 3/3 [") != std::string::npos);
+  CHECK(shown(std::nullopt).starts_with("3it ["));
 }
 
 TEST_CASE("log lines in order come from every rank, rank 0 first; others from the main process") {

@@ -182,6 +182,21 @@ TEST_CASE("a range gives what is in it, by reference, and knows its size") {
   CHECK(all_of(pipe.reader).starts_with("0it ["));
 }
 
+TEST_CASE("of a range that may not know its size the bar has a total where it does") {
+  struct Stream : std::vector<int> {
+    std::optional<int64_t> batches;
+    [[nodiscard]] std::optional<int64_t> size() const { return batches; }
+  };
+  const Pipe pipe;
+  const auto shown = [&](std::optional<int64_t> size) {
+    Stream stream{{1, 2}, size};
+    for (const int number : ProgressRange<Stream&>(stream, quiet_on(pipe.writer.get()))) (void)number;
+    return timeless(all_of(pipe.reader));
+  };
+  CHECK(shown(2).find("| 2/2 [T<T, R]\n") != std::string::npos);
+  CHECK(shown(std::nullopt).starts_with("2it ["));
+}
+
 TEST_CASE("a range may be walked again, left early and thrown out of; each pass has its line") {
   const Pipe pipe;
   std::vector<int> numbers{1, 2, 3};
