@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "accelerate/data/parts.hpp"
+#include "accelerate/data/sources/image_folder.hpp"
 #include "accelerate/data/sources/mnist.hpp"
 #include "accelerate/data/sources/tokens.hpp"
 #include "accelerate/data/transforms/to_float.hpp"
@@ -131,6 +132,18 @@ TEST_CASE("digits, blocks of tokens and bytes made floats go into memory that is
             .size() == 2);
   const auto bytes = accelerate::data::memory_source(torch::zeros({1000, 5}, torch::kByte), torch::arange(1000));
   CHECK(places({accelerate::data::transform(bytes, accelerate::data::ToFloat()), options}).size() == 2);
+}
+
+TEST_CASE("so do images of a folder, as floats and as bytes") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path / "x");
+  for (int i = 0; i < 12; ++i) {
+    std::filesystem::copy_file(TEST_SOURCE_DIR "/tests/data/sources/recorded/images/rgb.png",
+                               folder.path / "x" / (std::to_string(i) + ".png"));
+  }
+  for (const auto dtype : {torch::kFloat, torch::kByte}) {
+    CHECK(places(accelerate::data::image_folder({.path = folder.path, .dtype = dtype}, {.batch_size = 3})).size() == 2);
+  }
 }
 
 TEST_CASE("large batches of digits and tokens are made by several threads, each sample as one makes it") {

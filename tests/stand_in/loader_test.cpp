@@ -2,10 +2,17 @@
 // Batches on their way to the device: copied on a stream of their own, one ahead, and right whatever the loop does.
 #include <ATen/DeviceAccelerator.h>
 
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
+#include "accelerate/data/sources/image_folder.hpp"
 #include "accelerate/data/stream_loader.hpp"
+#include "accelerate/data/transforms/to_float.hpp"
+#include "accelerate/data/transforms/transform.hpp"
+#include "accelerate/tracking/png.hpp"
 #include "tests/stand_in/ranks.hpp"
+#include "tests/temporary_folder.hpp"
 
 using accelerate::Accelerator;
 using stand_in::on_devices;
@@ -212,6 +219,36 @@ TEST_CASE("data in memory are read into pinned memory, by workers too, and not f
   });
   Accelerator on_cpu({.cpu = true});
   CHECK_FALSE(is_pinned(on_cpu, numbers(24)));
+}
+
+TEST_CASE("bytes made floats and the images of a folder lie in pinned memory where that is asked for") {
+  const testing::TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path / "x");
+  for (int i = 0; i < 6; ++i) {
+    std::ofstream(folder.path / "x" / (std::to_string(i) + ".png")) << accelerate::tracking::png_of(
+        {.height = 2, .width = 3, .channels = 3, .pixels = std::vector<uint8_t>(18, static_cast<uint8_t>(i))});
+  }
+  const auto bytes = data::memory_source(torch::ones({6, 5}, torch::kByte), torch::arange(6));
+  const auto check = [&](Accelerator& accelerator, bool pinned) {
+    const auto walk_one = [&](data::Loader of) {
+      auto loader = accelerator.prepare(of);
+      for (auto& batch : *loader) {  // as it is read, before it is copied
+        CHECK(batch.data.is_pinned() == pinned);
+        CHECK(batch.target.is_pinned() == pinned);
+      }
+    };
+    const data::LoaderOptions options{.batch_size = 2, .pin_memory = pinned};
+    walk_one({data::transform(bytes, data::ToFloat()), options});
+    for (const auto dtype : {torch::kFloat, torch::kByte}) {
+      walk_one(data::image_folder({.path = folder.path, .dtype = dtype}, options));
+    }
+  };
+  on_devices(2, [&](Accelerator& accelerator) {
+    check(accelerator, true);
+    check(accelerator, false);
+  });
+  same_as_on_cpu(batches_of([&] { return data::image_folder({.path = folder.path}, {.batch_size = 2}); }));
+  same_as_on_cpu(batches_of([&] { return data::Loader(data::transform(bytes, data::ToFloat()), {.batch_size = 2}); }));
 }
 
 TEST_CASE("data that lie on the device are gathered there: nothing is copied but the numbers of samples") {

@@ -162,10 +162,12 @@ void ImageFolderSource::refuse(int64_t sample) const {
              problem_of(samples_[static_cast<size_t>(sample)].path));
 }
 
-Batch ImageFolderSource::read(const at::Tensor& indices) const {
+Batch ImageFolderSource::read_in_pass(const at::Tensor& indices, const ReadContext& context) const {
   const int64_t count = indices.size(0);
-  const at::Tensor bytes = at::empty({count, 3, size_[0], size_[1]}, at::TensorOptions().dtype(at::kByte));
-  const at::Tensor labels = at::empty({count}, at::TensorOptions().dtype(at::kLong));
+  const bool as_bytes = folder_.dtype == at::kByte;
+  const at::Tensor bytes =
+      memory_.take({count, 3, size_[0], size_[1]}, at::kByte, /*pinned=*/as_bytes && context.pinned);
+  const at::Tensor labels = memory_.take({count}, at::kLong, context.pinned);
   const auto* const index = indices.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     const auto& sample = samples_[static_cast<size_t>(index[i])];
@@ -178,7 +180,8 @@ Batch ImageFolderSource::read(const at::Tensor& indices) const {
     }
     labels.data_ptr<int64_t>()[i] = sample.label;
   }
-  return {.data = folder_.dtype == at::kByte ? bytes : bytes.to(at::kFloat).div_(255), .target = labels};
+  if (as_bytes) return {.data = bytes, .target = labels};
+  return {.data = memory_.take(bytes.sizes(), at::kFloat, context.pinned).copy_(bytes).div_(255), .target = labels};
 }
 
 Loader image_folder(const ImageFolder& folder, const LoaderOptions& options) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/data/batch_memory.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/sources/on_error.hpp"
 
@@ -38,8 +39,10 @@ class ImageFolderSource final : public Source {
   explicit ImageFolderSource(const ImageFolder& folder);
 
   [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
-  /// data [B, 3, H, W] of the given dtype, target [B] int64. Throws Error (data) that names the file and the sample.
-  [[nodiscard]] Batch read(const at::Tensor& indices) const override;
+  /// data [B, 3, H, W] of the given dtype, target [B] int64, in memory that nobody holds any more. Throws Error (data)
+  /// that names the file and the sample.
+  [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
+  [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 
   /// Names of the folders; a label is a place in it.
   [[nodiscard]] const std::vector<std::string>& classes() const { return classes_; }
@@ -62,6 +65,7 @@ class ImageFolderSource final : public Source {
   std::vector<Sample> samples_;
   std::array<int64_t, 2> size_{};  // of batches
   int64_t skipped_ = 0;
+  mutable BatchMemory memory_;
 };
 
 /// A loader over ImageFolderSource: image_folder({.path = "train", .size = {{64, 64}}}, {.batch_size = 32}).

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "accelerate/data/batch_memory.hpp"
+#include "accelerate/data/source.hpp"
 
 namespace accelerate::data {
 
@@ -14,9 +15,9 @@ namespace accelerate::data {
 class ToFloat {
  public:
   /// images    of any shape
-  /// returns   on the CPU in memory that nobody holds any more
+  /// returns   on the CPU in memory that nobody holds any more, pinned where the pass asks for it
   /// Throws Error (data) for another dtype.
-  at::Tensor operator()(const at::Tensor& images) const;
+  at::Tensor operator()(const at::Tensor& images, const ReadContext& pass = {}) const;
 
  private:
   std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();  // copies share it

@@ -24,8 +24,14 @@ template <typename T>
 concept RandomTransform = requires(const T& transform, const at::Tensor& tensor, const TransformContext& context) {
   { transform(tensor, context) } -> std::convertible_to<at::Tensor>;
 };
+/// transform(tensor, pass): what it makes may be pinned.
 template <typename T>
-concept AnyTransform = RandomTransform<T> || requires(const T& transform, const at::Tensor& tensor) {
+concept PinningTransform = requires(const T& transform, const at::Tensor& tensor, const ReadContext& pass) {
+  { transform(tensor, pass) } -> std::convertible_to<at::Tensor>;
+};
+template <typename T>
+concept AnyTransform = RandomTransform<T> || PinningTransform<T> ||
+    requires(const T& transform, const at::Tensor& tensor) {
   { transform(tensor) } -> std::convertible_to<at::Tensor>;
 };
 
@@ -64,6 +70,8 @@ class Transform final : public DerivedSource<AnyBatch> {
     const auto apply = [&](const auto& transform) {
       if constexpr (RandomTransform<std::remove_cvref_t<decltype(transform)>>) {
         tensor = transform(tensor, own);
+      } else if constexpr (PinningTransform<std::remove_cvref_t<decltype(transform)>>) {
+        tensor = transform(tensor, context);
       } else {
         tensor = transform(tensor);
       }
@@ -85,7 +93,8 @@ class Transform final : public DerivedSource<AnyBatch> {
 ///   transform(images, RandomCrop({.size = {32, 32}, .padding = 4}), RandomHorizontalFlip(), Normalize(mean, std))
 ///
 /// A transform of one's own is called with the tensor [B, ...], and with the TransformContext where it takes one: draws
-/// from that are the same at any number of workers and ranks, and differ from epoch to epoch.
+/// from that are the same at any number of workers and ranks, and differ from epoch to epoch. One that draws nothing
+/// may take the ReadContext, to see whether what it makes should be pinned.
 template <typename AnySource, detail::AnyTransform... Transforms>
 requires(sizeof...(Transforms) > 0)
     [[nodiscard]] SourcePtr<batch_of<AnySource>> transform(std::shared_ptr<AnySource> source,
