@@ -6,16 +6,21 @@
 
 namespace accelerate::base {
 
-/// One line about what was thrown: the first of its text.
-inline std::string what_failed(const std::exception_ptr& failure) {
+/// All that was thrown says.
+inline std::string text_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return text.substr(0, text.find('\n'));
+    return error.what();
   } catch (...) {
     return "something that is no std::exception";
   }
+}
+
+/// One line about what was thrown: the first of its text.
+inline std::string what_failed(const std::exception_ptr& failure) {
+  const std::string text = text_of(failure);
+  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace accelerate::base

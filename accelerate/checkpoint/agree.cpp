@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/checkpoint/agree.hpp"
 
-namespace accelerate::checkpoint {
+#include "accelerate/base/what_failed.hpp"
 
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception of an unknown type";
-  }
-}
+namespace accelerate::checkpoint {
 
 std::exception_ptr attempt(const std::function<void()>& run) {
   try {
@@ -25,7 +17,7 @@ std::exception_ptr attempt(const std::function<void()>& run) {
 void agree(const comm::Group& group, const std::exception_ptr& mine, std::string_view operation,
            std::string_view doing) {
   std::vector<std::string> all;
-  if (group.size() > 1) all = group.all_gather_bytes(mine ? text_of(mine) : "");
+  if (group.size() > 1) all = group.all_gather_bytes(mine ? base::text_of(mine) : "");
   if (mine) std::rethrow_exception(mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;

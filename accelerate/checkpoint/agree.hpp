@@ -10,9 +10,6 @@
 
 namespace accelerate::checkpoint {
 
-/// All of what was thrown, for other ranks.
-[[nodiscard]] std::string text_of(const std::exception_ptr& failure);
-
 /// What run() throws, if it does.
 [[nodiscard]] std::exception_ptr attempt(const std::function<void()>& run);
 

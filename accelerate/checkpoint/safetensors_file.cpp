@@ -12,12 +12,6 @@ namespace {
 
 const std::map<std::string, std::string> written_by_torch{{"format", "pt"}};
 
-bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.defined() && b.defined() && a.numel() > 0 && a.layout() == c10::kStrided && b.layout() == c10::kStrided &&
-         a.device() == b.device() && a.scalar_type() == b.scalar_type() && a.const_data_ptr() == b.const_data_ptr() &&
-         a.sizes() == b.sizes() && a.strides() == b.strides();
-}
-
 archive::SafetensorsEntry entry_of(const std::string& name, const at::Tensor& tensor, std::string_view operation) {
   const auto names = names_of(tensor.scalar_type());
   if (!names || !archive::safetensors_bits(names->safetensors)) {
@@ -36,8 +30,9 @@ std::map<std::string, std::string> tied(const NamedTensors& tensors) {
   std::unordered_map<const void*, size_t> first;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
-    if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.numel() == 0) continue;
-    const auto [place, is_first] = first.try_emplace(tensor.const_data_ptr(), i);
+    const void* const memory = memory_of(tensor);
+    if (memory == nullptr) continue;
+    const auto [place, is_first] = first.try_emplace(memory, i);
     if (!is_first && same_memory(tensor, tensors[place->second].second)) found[name] = tensors[place->second].first;
   }
   return found;

@@ -131,7 +131,8 @@ struct Saver::Background {
         mine = write(making->folder, copy.content, making->part, called);
       });
       if (failed) {
-        std::ignore = attempt([&] { making->leave_part("!" + text_of(failed)); });  // on a full disk there is no room
+        std::ignore =
+            attempt([&] { making->leave_part("!" + base::text_of(failed)); });  // on a full disk there is no room
         making->working.reset();
         std::rethrow_exception(failed);
       }
@@ -151,7 +152,7 @@ Saver::~Saver() {
   if (!background_) return;
   background_->thread.join();
   if (background_->failure) {
-    base::log(base::LogLevel::error, group_.place(), "{}", text_of(background_->failure));
+    base::log(base::LogLevel::error, group_.place(), "{}", base::text_of(background_->failure));
   }
 }
 

@@ -67,6 +67,18 @@ std::string_view bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
+const void* memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.numel() == 0) return nullptr;
+  return tensor.const_data_ptr();
+}
+
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  const void* const memory = memory_of(a);
+  return memory != nullptr && memory == memory_of(b) && a.device() == b.device() &&
+         a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
 std::string shape_of(const at::Tensor& tensor) { return fmt::format("[{}]", c10::Join(", ", tensor.sizes())); }
 
 }  // namespace accelerate::checkpoint

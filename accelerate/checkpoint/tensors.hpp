@@ -29,6 +29,12 @@ struct DtypeNames {
 /// The bytes of a tensor that as_written() gave.
 [[nodiscard]] std::string_view bytes_of(const at::Tensor& tensor);
 
+/// Where its bytes begin; null where it has none: without elements, undefined, sparse.
+[[nodiscard]] const void* memory_of(const at::Tensor& tensor);
+/// Tied: the same bytes under the same shape, strides and dtype, so that one of them is both. What has no bytes is tied
+/// to nothing: such tensors are written and missed each by its own name, as safetensors.torch does.
+[[nodiscard]] bool same_memory(const at::Tensor& a, const at::Tensor& b);
+
 /// "[2, 3]"
 [[nodiscard]] std::string shape_of(const at::Tensor& tensor);
 

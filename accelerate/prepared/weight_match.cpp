@@ -21,17 +21,21 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides();
-}
-
-void forget_tied(const NamedTensors& weights, WeightMatch& match) {
-  std::erase_if(match.unmet.missing, [&](const std::string& name) {
-    const auto found = std::find_if(weights.begin(), weights.end(), [&](const auto& one) { return one.first == name; });
-    return std::any_of(match.pairs.begin(), match.pairs.end(),
-                       [&](const auto& pair) { return same_memory(pair.here, found->second); });
-  });
+// Names that no other name's saved tensor stands for.
+std::vector<std::string> without_tied(const NamedTensors& missing, const std::vector<WeightMatch::Pair>& met) {
+  std::unordered_multimap<const void*, const at::Tensor*> by_memory;
+  for (const auto& pair : met) {
+    if (const void* memory = checkpoint::memory_of(pair.here)) by_memory.emplace(memory, &pair.here);
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : missing) {
+    const auto [first, last] = by_memory.equal_range(checkpoint::memory_of(tensor));
+    const auto stands_for = [&, &one = tensor](const auto& other) {
+      return checkpoint::same_memory(*other.second, one);
+    };
+    if (std::none_of(first, last, stands_for)) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -40,11 +44,12 @@ WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
   std::unordered_map<std::string_view, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : saved) by_name.emplace(name, &tensor);
   WeightMatch match;
+  NamedTensors missing;
   const NamedTensors weights = weights_of(model);
   for (const auto& [name, tensor] : weights) {
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
-      match.unmet.missing.push_back(name);
+      missing.emplace_back(name, tensor);
       continue;
     }
     const at::Tensor& other = *found->second;
@@ -59,7 +64,7 @@ WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
   for (const auto& [name, tensor] : saved) {
     if (by_name.contains(name)) match.unmet.unexpected.push_back(name);
   }
-  if (!match.unmet.missing.empty()) forget_tied(weights, match);
+  if (!missing.empty()) match.unmet.missing = without_tied(missing, match.pairs);
   return match;
 }
 

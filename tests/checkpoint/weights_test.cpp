@@ -7,6 +7,7 @@
 #include <set>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/checkpoint/safetensors_file.hpp"
 #include "tests/checkpoint/folder.hpp"
 
 namespace checkpoint = accelerate::checkpoint;
@@ -99,6 +100,25 @@ TEST_CASE("one file of tensors, by its name safetensors or of torch.save; views 
       }
     }
   }
+}
+
+TEST_CASE("tied is what has the same bytes under the same shape; what has no bytes is tied to nothing") {
+  using checkpoint::same_memory;
+  const auto one = torch::arange(6, torch::kFloat);
+  CHECK(same_memory(one, one.detach()));
+  CHECK_FALSE(same_memory(one, one.clone()));
+  CHECK_FALSE(same_memory(one, one.view({2, 3})));
+  CHECK_FALSE(same_memory(one.slice(0, 0, 3), one.slice(0, 0, 6, 2)));
+  CHECK_FALSE(same_memory(one.slice(0, 0, 3), one.slice(0, 3, 6)));
+  CHECK_FALSE(same_memory(one, one.view(torch::kInt)));
+  CHECK_FALSE(same_memory(one, at::_neg_view(one)));
+  const auto none = torch::empty({0, 3});
+  CHECK_FALSE(same_memory(none, none));
+  CHECK_FALSE(same_memory(torch::Tensor(), torch::Tensor()));
+  const auto sparse = torch::eye(2).to_sparse();
+  CHECK_FALSE(same_memory(sparse, sparse));
+  CHECK(checkpoint::tied({{"a", one}, {"none", none}, {"b", one.detach()}, {"nothing", none}}) ==
+        std::map<std::string, std::string>{{"b", "a"}});
 }
 
 TEST_CASE("what the formats lack is refused by name") {
