@@ -10,6 +10,7 @@
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/agree.hpp"
+#include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/read.hpp"
 #include "accelerate/prepared/content.hpp"
 #include "accelerate/prepared/model.hpp"
@@ -24,22 +25,34 @@ void together(const comm::Group& group, std::string_view operation, const std::f
   checkpoint::agree(group, checkpoint::attempt(run), operation);
 }
 
+bool has_manifest(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / archive::manifest_name, error);
+}
+
+// Hugging Face Accelerate's, as far as one can tell: it has weights, and nothing that only we write.
+bool is_of_accelerate(const fs::path& folder) {
+  std::error_code error;
+  const auto has = [&](const fs::path& name) { return fs::exists(folder / name, error); };
+  return !has_manifest(folder) && (has(checkpoint::model_file(0)) || has(checkpoint::model_bin_file(0))) &&
+         !has(checkpoint::loader_file(0)) && !has(checkpoint::masters_file);
+}
+
 bool is_checkpoint(const fs::path& folder) {
   std::error_code error;
-  return fs::exists(folder / archive::manifest_name, error) || fs::exists(folder / "model.safetensors", error) ||
-         fs::exists(folder / "pytorch_model.bin", error);
+  return has_manifest(folder) || fs::exists(folder / checkpoint::model_file(0), error) ||
+         fs::exists(folder / checkpoint::model_bin_file(0), error);
+}
+
+void say_not_verified(const fs::path& folder) {
+  base::log(base::LogLevel::warning, {},
+            "load_state: {} has no {}: it is of Hugging Face Accelerate, and cannot be verified", folder.string(),
+            archive::manifest_name);
 }
 
 // A folder that was asked for by its name: nothing else is taken in its place, but the error says what there is.
 void check_whole(const fs::path& folder, bool verify) {
-  std::error_code error;
-  if (!fs::exists(folder / archive::manifest_name, error)) {
-    base::log(base::LogLevel::warning, {},
-              "load_state: {} has no {}: it is of Hugging Face Accelerate, and cannot be "
-              "verified",
-              folder.string(), archive::manifest_name);
-    return;
-  }
+  if (!has_manifest(folder)) return say_not_verified(folder);
   const auto wrong = archive::what_is_wrong(folder, verify);
   if (!wrong) return;
   std::string remedy;
@@ -123,6 +136,16 @@ bool Checkpointing::looks() const {
   return std::find(hosts.begin(), hosts.end(), base::host_name()) - hosts.begin() == group.rank();
 }
 
+std::string Checkpointing::what_is_wrong(const fs::path& folder, bool verify) const {
+  if (!is_of_accelerate(folder)) return archive::what_is_wrong(folder, verify).value_or("");
+  try {
+    const auto read = checkpoint::read(folder, shared_->group.rank(), shared_->device.type(), "load_state");
+    return missing_part(*shared_, customs_.size(), read);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& options, bool looks) const {
   const comm::Group& group = shared_->group;
   std::string all;
@@ -134,8 +157,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   LoadedState chosen;
   std::istringstream names(all);
   for (std::string name; std::getline(names, name);) {
-    const auto wrong =
-        what_is_wrong_anywhere(group, looks ? archive::what_is_wrong(parent / name, options.verify).value_or("") : "");
+    const auto wrong = what_is_wrong_anywhere(group, looks ? what_is_wrong(parent / name, options.verify) : "");
     if (wrong.empty()) {
       chosen.path = parent / name;
       break;
@@ -152,6 +174,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   for (const std::string& passed : chosen.passed_over) {
     base::log(base::LogLevel::warning, shared_->place, "load_state: passed over {}", passed);
   }
+  if (!has_manifest(chosen.path)) say_not_verified(chosen.path);
   return chosen;
 }
 

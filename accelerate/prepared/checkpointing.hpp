@@ -100,6 +100,9 @@ class Checkpointing {
   [[nodiscard]] std::filesystem::path numbered_folder() const;
   [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
   [[nodiscard]] bool looks() const;
+  /// Empty: nothing. A folder without a manifest, Hugging Face Accelerate's, is whole where all is there that a load
+  /// needs.
+  [[nodiscard]] std::string what_is_wrong(const std::filesystem::path& folder, bool verify) const;
   /// The highest numbered one that is whole for all who look. Collective.
   [[nodiscard]] LoadedState newest(const std::filesystem::path& parent, const LoadOptions& options, bool looks) const;
   /// The folder to load, the same on all ranks.

@@ -20,6 +20,10 @@ namespace accelerate::prepared {
 /// "model.0/first.weight"
 [[nodiscard]] std::string name_in(const ModelCore& model, const std::string& name);
 
+/// The first part of a checkpoint that a load would miss: "optimizer.bin is missing"; empty: it is all there. For
+/// folders of Hugging Face Accelerate's, which do not list what belongs to them.
+[[nodiscard]] std::string missing_part(Shared& shared, size_t customs, const checkpoint::Read& read);
+
 /// What was read, and where it goes.
 struct Fit {
   checkpoint::Read read{};

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/checkpoint/names.hpp"
 #include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
 #include "accelerate/prepared/content.hpp"
@@ -159,6 +160,22 @@ void load_random_states(const Shared& shared, const checkpoint::Read& read) {
 }
 
 }  // namespace
+
+std::string missing_part(Shared& shared, size_t customs, const checkpoint::Read& read) {
+  const Content& content = read.content;
+  const auto missing = [](size_t saved, size_t needed, const auto& file_of) {
+    return saved < needed ? fmt::format("{} is missing", file_of(static_cast<int64_t>(saved))) : "";
+  };
+  for (const auto& text :
+       {missing(content.models.size(), shared.registry.list<ModelCore>().size(), checkpoint::model_file),
+        missing(content.optimizers.size(), shared.registry.list<OptimizerCore>().size(), checkpoint::optimizer_file),
+        missing(content.schedulers.size(), shared.registry.list<SchedulerCore>().size(), checkpoint::scheduler_file),
+        missing(read.has_random_states ? 1 : 0, 1, [](int64_t) { return checkpoint::random_file(0); }),
+        missing(content.customs.size(), customs, checkpoint::custom_file)}) {
+    if (!text.empty()) return text;
+  }
+  return {};
+}
 
 Fit fit_content(Shared& shared, const std::vector<CustomObject>& customs, checkpoint::Read read,
                 const LoadOptions& options) {

@@ -227,6 +227,29 @@ TEST_CASE("of tied weights a file of Python's has one: it is all of them") {
         }).find("not saved: first.bias, last.bias") != std::string::npos);
 }
 
+TEST_CASE("of a model that is one tensor under many names one name is enough; what has no elements has its own") {
+  const SharedFolder folder;
+  struct Many : torch::nn::Module {
+    Many() {
+      const auto empty = torch::empty({0});
+      for (int i = 0; i < 3000; ++i) register_parameter("w" + std::to_string(i), shared);
+      register_buffer("none", empty);
+      register_buffer("nothing", empty);
+    }
+    torch::Tensor shared = torch::zeros({2});
+  };
+  Accelerator accelerator({.cpu = true});
+  auto model = accelerator.prepare(std::make_shared<Many>());
+  accelerate::prepared::TensorDict dict;
+  dict.insert("w17", torch::full({2}, 3.0F));
+  dict.insert("nothing", torch::empty({0}));
+  accelerator.save(dict, folder.path / "one.safetensors");
+  const auto loaded = accelerator.load_model(model, folder.path / "one.safetensors", false);
+  CHECK(loaded.missing == std::vector<std::string>{"none"});
+  CHECK(loaded.unexpected.empty());
+  CHECK(model->shared.equal(torch::full({2}, 3.0F)));
+}
+
 TEST_CASE("an optimizer of another type is refused by its options, too, where it has no state yet") {
   const SharedFolder folder;
   auto net = linear(1);
@@ -263,6 +286,39 @@ TEST_CASE("a program that is started again and again loads what there is, if the
   CHECK(refusal([&] {
           accelerator.load_state({}, {.if_any = true});
         }).ends_with("(checkpoint_0: model.safetensors is missing)"));
+}
+
+TEST_CASE("without manifests, as Python's, the newest numbered folder that has all a load needs is taken") {
+  const SharedFolder folder;
+  Counter counter;
+  auto net = linear(1);
+  const auto prepared = [&](Accelerator& accelerator) {
+    accelerator.register_for_checkpointing(counter);
+    return accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  };
+  const auto checkpoints = folder.path / "checkpoints";
+  {
+    Accelerator accelerator(in(folder.path));
+    auto handles = prepared(accelerator);
+    for (int i = 0; i < 5; ++i) {
+      accelerator.save_state();
+      fs::remove(checkpoints / ("checkpoint_" + std::to_string(i)) / "manifest.json");
+    }
+  }
+  fs::remove(checkpoints / "checkpoint_4" / "custom_checkpoint_0.pkl");
+  fs::remove(checkpoints / "checkpoint_3" / "optimizer.bin");
+  fs::remove(checkpoints / "checkpoint_2" / "model.safetensors");
+  fs::resize_file(checkpoints / "checkpoint_1" / "random_states_0.pkl", 40);
+  Accelerator accelerator(in(folder.path));
+  auto handles = prepared(accelerator);
+  const auto loaded = accelerator.load_state();
+  CHECK(loaded.path == checkpoints / "checkpoint_0");
+  CHECK(loaded.world_size == 0);
+  REQUIRE(loaded.passed_over.size() == 4);
+  CHECK(loaded.passed_over[0] == "checkpoint_4: custom_checkpoint_0.pkl is missing");
+  CHECK(loaded.passed_over[1] == "checkpoint_3: optimizer.bin is missing");
+  CHECK(loaded.passed_over[2].find("checkpoint_2/manifest.json") != std::string::npos);
+  CHECK(loaded.passed_over[3].find("checkpoint_1/random_states_0.pkl") != std::string::npos);
 }
 
 TEST_CASE("nothing prepared, and a manifest of a newer version, are said") {

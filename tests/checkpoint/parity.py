@@ -153,12 +153,51 @@ def fresh(probe, folder):
     assert len(set(draws())) == 5
 
 
+def named_by_itself(probe, folder):
+    """Accelerate's numbered folders: the newest that has all is loaded, in the order of their numbers, and the log says what it is."""
+    python = Python("adam")
+    python.accelerator.project_configuration.set_directories(folder)
+    python.accelerator.project_configuration.automatic_checkpoint_naming = True
+    for iteration in (9, 10, 11):  # as text 9 would be the newest
+        python.accelerator.project_configuration.iteration = iteration
+        python.train(iteration, 1)
+        python.accelerator.save_state()
+    all_of_them = folder / "checkpoints"
+
+    def load():
+        ran = subprocess.run([probe, "train", "adam", str(all_of_them), str(STEPS), "-"], timeout=100, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return [float(line) for line in ran.stdout.splitlines()[:-1]], ran.stderr
+
+    def says(told, newest):
+        return f"{all_of_them}/checkpoint_{newest} has no manifest.json: it is of Hugging Face Accelerate, and cannot be verified" in told
+
+    # The schedule is stepped with the steps, so the probe's steps go on from the third.
+    losses, told = load()
+    assert len(losses) == STEPS and says(told, 11) and "passed over" not in told, told
+    python = Python("adam")
+    python.load(all_of_them / "checkpoint_11")
+    close(python.train(3, STEPS), losses, "Accelerate's newest, here")
+
+    weights = all_of_them / "checkpoint_11" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    _, told = load()
+    assert says(told, 10) and "passed over checkpoint_11: " in told and "model.safetensors" in told, told
+    (all_of_them / "checkpoint_10" / "random_states_0.pkl").unlink()
+    _, told = load()
+    assert says(told, 9) and "passed over checkpoint_10: random_states_0.pkl is missing" in told, told
+    (all_of_them / "checkpoint_9" / "optimizer.bin").unlink()
+    ran = subprocess.run([probe, "train", "adam", str(all_of_them), "1", "-"], timeout=100, capture_output=True, text=True)
+    assert ran.returncode == 1 and "checkpoint_9: optimizer.bin is missing" in ran.stderr, ran.stderr
+
+
 def main():
     probe, folder = sys.argv[1], Path(sys.argv[2])
     shutil.rmtree(folder, ignore_errors=True)
     for name in OPTIMIZERS:
         both_ways(probe, folder / name, name)
     fresh(probe, folder)
+    named_by_itself(probe, folder / "named")
     shutil.rmtree(folder)
 
 
