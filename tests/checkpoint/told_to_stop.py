@@ -2,7 +2,7 @@
 """A training that is told to stop saves at the next step and ends with 75; started again, by hand or by the launcher, it ends with the
 weights of one that nobody told anything, to the last bit.
 
-told_to_stop.py FOLDER LAUNCHER EXAMPLE
+told_to_stop.py FOLDER LAUNCHER EXAMPLE [the launcher's options]
 """
 import os
 import random
@@ -36,7 +36,7 @@ def program(project):
 
 
 def on_two(project, *options):
-    return [launcher, "--cpu", "--num_processes", "2", "--main_process_port", "0", *options, *program(project)]
+    return [launcher, "--cpu", "--num_processes", "2", "--main_process_port", "0", *sys.argv[4:], *options, *program(project)]
 
 
 def run(command):
