@@ -159,7 +159,9 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
 }
 
 NewFolder::~NewFolder() {
-  if (!path_.empty()) base::remove_tree(path_);
+  if (path_.empty()) return;
+  lock_.reset();  // network file systems keep a file that is open, under another name, and the folder with it
+  base::remove_tree(path_);
 }
 
 void NewFolder::commit(const Manifest& manifest, bool durable) {
@@ -176,6 +178,7 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
     fail(operation_, path_, fmt::format("cannot be renamed to {}", place_.string()));
   }
   const fs::path old = std::exchange(path_, {});
+  lock_.reset();
   ::unlink((place_ / lock_name).c_str());
   if (durable) bring_to_disk(parent_of(place_), operation_);
   if (replaces) base::remove_tree(old);
