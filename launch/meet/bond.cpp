@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "launch/run/announce.hpp"
+#include "launch/run/hang_judge.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -42,7 +43,11 @@ class Blocked {
 class Bond {
  public:
   Bond(Gathered gathered, const Hello& own, const BondOptions& options)
-      : gathered_(std::move(gathered)), own_(own), options_(options), done_(gathered_.members.size()) {
+      : gathered_(std::move(gathered)),
+        own_(own),
+        options_(options),
+        hang_judge_(own.machines, std::chrono::milliseconds(own.hang_ms)),
+        done_(gathered_.members.size()) {
     const Blocked all(0);  // the thread inherits it: signals are the work's
     watcher_ = std::thread([this] { watch(); });
   }
@@ -99,10 +104,49 @@ class Bond {
     tell_all(message_of(*end_), nullptr);
   }
 
+  /// What the guardian says of its ranks.
+  void hear_guardian() {
+    std::array<char, 4096> bytes;
+    const ssize_t count = recv(options_.hang, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count <= 0) return;
+    from_guardian_.append(bytes.data(), static_cast<size_t>(count));
+    const std::lock_guard lock(mutex_);
+    while (const auto message = take_message(from_guardian_)) {
+      if (own_.machine != 0) tell_all(*message + "\n", nullptr);
+      hear_stillness(own_.machine, *message);
+    }
+  }
+
+  void hear_stillness(int64_t machine, std::string_view message) {
+    auto stillness = read_stillness(message);
+    if (!stillness || own_.machine != 0) return;
+    hang_judge_.hear(machine, std::move(*stillness));
+    judge();
+  }
+
+  /// Machine 0, which hears of all.
+  void judge() {
+    if (end_ || all_done_ || own_.machine != 0) return;
+    if (const auto cause = hang_judge_.verdict()) end_still_ranks({.cause = *cause});
+  }
+
+  /// Each machine tells where its ranks are and ends them by itself.
+  void end_still_ranks(const Hung& hung) {
+    if (end_ || all_done_) return;
+    end_ = End{.exit_code = exit_code_of_hang, .text = hung.cause};
+    is_ours_ = is_working_;
+    if (own_.machine == 0) tell_all(message_of(hung), nullptr);
+    const auto line = hung.cause + "\n";
+    if (is_working_) send(options_.hang, line.data(), line.size(), MSG_NOSIGNAL);
+    changed_.notify_all();
+  }
+
   /// Waits until the job has ended everywhere.
   Together verdict(int own_code) {
     std::unique_lock lock(mutex_);
     is_done_ = true;
+    hang_judge_.take_leave_of(own_.machine);
+    judge();
     if (own_.machine != 0 && !end_) tell_all(std::string(done_message), nullptr);
     settle();
     changed_.wait(lock, [this] { return end_ || all_done_; });
@@ -143,6 +187,7 @@ class Bond {
   void watch() {
     std::vector<pollfd> waits;
     for (const auto& member : gathered_.members) waits.push_back({member.connection.get(), POLLIN, 0});
+    waits.push_back({options_.hang, POLLIN, 0});
     waits.push_back({options_.failures, POLLIN, 0});
     waits.push_back({stop_.get(), POLLIN, 0});
     while (waits.back().revents == 0) {
@@ -150,7 +195,8 @@ class Bond {
       for (size_t i = 0; i < gathered_.members.size(); ++i) {
         if (waits[i].revents != 0 && !hear(i)) waits[i].fd = -1;
       }
-      if (waits[gathered_.members.size()].revents != 0) hear_failure();
+      if (waits[gathered_.members.size()].revents != 0) hear_guardian();
+      if (waits[gathered_.members.size() + 1].revents != 0) hear_failure();
     }
   }
 
@@ -169,6 +215,8 @@ class Bond {
     while (const auto message = take_message(member.received)) {
       if (const auto end = read_end(*message)) end_job(*end, &member);
       if (const auto again = read_again(*message)) again_ = again;
+      if (const auto hung = read_hung(*message)) end_still_ranks(*hung);
+      hear_stillness(member.machine, *message);
       if (*message == "done\n") note_done(which);
     }
     changed_.notify_all();
@@ -178,6 +226,8 @@ class Bond {
   void note_done(size_t which) {
     done_[which] = true;
     if (own_.machine != 0) all_done_ = true;
+    hang_judge_.take_leave_of(gathered_.members[which].machine);
+    judge();
     changed_.notify_all();
     settle();
   }
@@ -206,6 +256,8 @@ class Bond {
   Gathered gathered_;
   Hello own_;
   BondOptions options_;
+  HangJudge hang_judge_;
+  std::string from_guardian_;  // that is not yet a whole message
   base::FileDescriptor stop_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::mutex mutex_;
   std::condition_variable changed_;

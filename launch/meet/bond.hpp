@@ -18,6 +18,7 @@ struct WorkEnd {
 
 struct BondOptions {
   int resume_code = 0;  ///< with which ranks ask for another start: it ends no other machine's; 0: none
+  int hang = -1;        ///< a socket to the guardian, which tells whether the ranks stand still (run/hang_watch.hpp)
   int failures = -1;    ///< where a failure here is announced (run/announce.hpp) while the others are still stopped
   /// Machine 0: what follows a failure.
   std::function<RestartDecision(const std::string& cause)> decide{};

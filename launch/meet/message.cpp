@@ -53,10 +53,13 @@ int64_t number_of(const Fields& fields, std::string_view name) {
   return env::parse_integer(text_of(fields, name)).value_or(-1);
 }
 
+std::string seconds_of_ms(int64_t ms) { return fmt::format("{:g} s", static_cast<double>(ms) / 1000); }
+
 constexpr std::string_view kHello = "accelerate_launch hello";
 constexpr std::string_view kWelcome = "accelerate_launch welcome";
 constexpr std::string_view kEnd = "accelerate_launch end";
 constexpr std::string_view kAgain = "accelerate_launch again";
+constexpr std::string_view kHung = "accelerate_launch hung";
 
 }  // namespace
 
@@ -68,7 +71,8 @@ std::string message_of(const Hello& hello) {
                         {"machines", fmt::to_string(hello.machines)},
                         {"processes", fmt::to_string(hello.processes)},
                         {"ranks", hello.ranks},
-                        {"restarts", fmt::to_string(hello.restarts)}});
+                        {"restarts", fmt::to_string(hello.restarts)},
+                        {"hang_ms", fmt::to_string(hello.hang_ms)}});
 }
 
 std::optional<Hello> read_hello(std::string_view message) {
@@ -81,7 +85,8 @@ std::optional<Hello> read_hello(std::string_view message) {
               .machines = number_of(*fields, "machines"),
               .processes = number_of(*fields, "processes"),
               .ranks = text_of(*fields, "ranks"),
-              .restarts = number_of(*fields, "restarts")};
+              .restarts = number_of(*fields, "restarts"),
+              .hang_ms = number_of(*fields, "hang_ms")};
   const bool possible = hello.machine >= 0 && hello.machines > 0 && hello.processes > 0;
   return possible ? std::optional(hello) : std::nullopt;
 }
@@ -124,6 +129,13 @@ std::optional<Again> read_again(std::string_view message) {
   return after < 0 ? Again{} : Again{.after = std::chrono::milliseconds(after)};
 }
 
+std::string message_of(const Hung& hung) { return lines(kHung, {{"cause", hung.cause}}); }
+
+std::optional<Hung> read_hung(std::string_view message) {
+  const auto fields = fields_of(message, kHung);
+  return fields ? std::optional(Hung{.cause = text_of(*fields, "cause")}) : std::nullopt;
+}
+
 std::optional<std::string> take_message(std::string& buffer) {
   const auto end = buffer.find("\n\n");
   if (end == std::string::npos) return std::nullopt;
@@ -142,6 +154,8 @@ std::optional<std::string> mismatch(const Hello& first, const Hello& other) {
   if (first.processes != other.processes) return differ("num_processes", first.processes, other.processes);
   if (first.ranks != other.ranks) return differ("ranks per machine", first.ranks, other.ranks);
   if (first.restarts != other.restarts) return differ("max_restarts", first.restarts, other.restarts);
+  if (first.hang_ms != other.hang_ms)
+    return differ("hang_timeout", seconds_of_ms(first.hang_ms), seconds_of_ms(other.hang_ms));
   if (other.machine >= first.machines) {
     return fmt::format("machine {} ({}) comes to a job of {} machines", other.machine, other.host, first.machines);
   }

@@ -23,6 +23,7 @@ struct Hello {
   int64_t processes = 1;  ///< of the whole job
   std::string ranks{};    ///< of each machine, "4,2"
   int64_t restarts = 0;   ///< that are allowed
+  int64_t hang_ms = 0;    ///< for which no rank may stand still; 0: for ever
 
   bool operator==(const Hello&) const = default;
 };
@@ -63,6 +64,17 @@ struct Again {
 
 std::string message_of(const Again& again);
 std::optional<Again> read_again(std::string_view message);
+
+/// What machine 0 says when the ranks of all machines stand still: each launcher tells where its own are, and ends
+/// them.
+struct Hung {
+  std::string cause{};  ///< one line
+
+  bool operator==(const Hung&) const = default;
+};
+
+std::string message_of(const Hung& hung);
+std::optional<Hung> read_hung(std::string_view message);
 
 /// All ranks of the sender ended well; from machine 0: all ranks of the job.
 inline constexpr std::string_view done_message = "done\n\n";

@@ -41,7 +41,7 @@ void for_each_option(Each&& each) {
                       .key = "num_processes",
                       .variable = "ACCELERATE_NUM_PROCESSES",
                       .option = {"num_processes", "N",
-                                 "Ranks of the whole job, at most 4096; else one per visible GPU, or one."},
+                                 "Ranks of the whole job, at most 4096; else one per visible NVIDIA GPU, or one."},
                       .type = Integer{1, most_processes},
                       .member = [](auto& all) { return &all.num_processes; }});
   each(ranks, Setting{.name = "num_machines",

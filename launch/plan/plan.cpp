@@ -73,7 +73,8 @@ void check_ranks_per_gpu(const LaunchOptions& options, const Machine& machine) {
   const bool multi_gpu = options.multi_gpu.value_or(false);
   const bool on_gpus = machine.gpus > 0 && !on_cpu(options);
   if (multi_gpu && !on_gpus) {
-    fail(ErrorKind::usage, "--multi_gpu, but {}", on_cpu(options) ? "the CPU is asked for too" : "0 GPUs are visible");
+    fail(ErrorKind::usage, "--multi_gpu, but {}",
+         on_cpu(options) ? "the CPU is asked for too" : "0 NVIDIA GPUs are visible");
   }
   if (multi_gpu && place.world_size() < 2) {
     fail(ErrorKind::usage, "--multi_gpu with num_processes {}, must be at least 2", place.world_size());
@@ -116,9 +117,10 @@ std::optional<std::string> what_was_chosen(const LaunchOptions& options, const M
   if (options.num_processes || options.ranks_per_machine) return std::nullopt;
   const int64_t ranks = number_of_processes(options, machine);
   const auto* what = ranks == 1 ? "rank" : "ranks";
-  if (on_cpu(options) || machine.gpus == 0) {
-    return fmt::format("{} {} on the CPU{}; --num_processes N starts more", ranks, what,
-                       on_cpu(options) ? "" : ", as no GPU is visible");
+  if (on_cpu(options)) return fmt::format("{} {} on the CPU; --num_processes N starts more", ranks, what);
+  if (machine.gpus == 0) {  // a rank that finds another accelerator takes it
+    return fmt::format("{} {}, as no NVIDIA GPU is visible, and others are not counted; --num_processes N starts more",
+                       ranks, what);
   }
   return fmt::format("{} {}, one per visible GPU; --num_processes N or --cpu chooses otherwise", ranks, what);
 }

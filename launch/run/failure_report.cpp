@@ -81,6 +81,10 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
                                 : fmt::format("({}, pid {}, {})", end.host, failure.pid, end.time);
   const auto number = is_machine || end.noun == "worker" ? fmt::format(" {}", failure.rank) : "";
   const auto who = fmt::format("accelerate_launch: {}{} {}", end.noun, number, place);
+  if (failure.never_came && failure.pid < 0) {
+    return fmt::format("accelerate_launch: {} ({}, {}); the ranks of this machine were stopped\n", failure.cause,
+                       end.host, end.time);
+  }
   if (failure.never_came) {
     return fmt::format("accelerate_launch: {} {}; all were stopped. {}", failure.cause, place, last_words(end));
   }

@@ -26,7 +26,7 @@ std::string clock_time();
 /// The failure that ends a job, and how the job stood then.
 struct Failure {
   int64_t rank = 0;
-  pid_t pid = -1;
+  pid_t pid = -1;                       ///< -1: it is no worker of this machine that failed
   std::string cause{};                  ///< "exit code 3", "MPI_Abort(7)"
   int exit_code = 1;                    ///< the launcher's
   std::vector<int64_t> ended_before{};  ///< ranks that had ended with exit code 0

@@ -95,12 +95,25 @@ void FailureWatch::name_stragglers() {
 void FailureWatch::look_for_hang() {
   const auto ranks = hang_.look(lifetimes_.workers());
   if (ranks.empty()) return;
+  const bool alone = plan_.runner == Runner::task;
+  end_still_ranks(ranks, alone ? lone_hang_cause(ranks.front(), options_.hang) : hang_cause(ranks, options_.hang));
+}
+
+void FailureWatch::look_for_verdict() {
+  if (failure_) return;
+  const auto cause = hang_.verdict();
+  const auto ranks = hang_.running(lifetimes_.workers());
+  if (cause && !ranks.empty()) end_still_ranks(ranks, *cause);
+}
+
+void FailureWatch::end_still_ranks(const std::vector<StillRank>& ranks, const std::string& cause) {
   output_.say(hang_lines(ranks));
   output_.say(stacks_of_all(ranks, options_.stacks));
-  const auto missing = missing_ranks(ranks);
-  constexpr int as_timeout = 124;  // of coreutils
-  fail(worker_of(missing.empty() ? ranks.front().rank : missing.front()), hang_cause(ranks, options_.hang), as_timeout);
+  const bool sees_all = hang_.judge() < 0;
+  const auto missing = sees_all ? missing_ranks(ranks) : idle_ranks(ranks);
+  fail(worker_of(missing.empty() ? ranks.front().rank : missing.front()), cause, exit_code_of_hang);
   failure_->never_came = true;
+  if (missing.empty() && !sees_all) failure_->pid = -1;  // the cause may speak of another machine's alone
 }
 
 void FailureWatch::look_for_abort() {

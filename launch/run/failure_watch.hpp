@@ -23,7 +23,11 @@ class FailureWatch {
 
   /// The first failure stops the workers, and is announced where the options say.
   FailureWatch(const LaunchPlan& plan, const SuperviseOptions& options, Lifetimes& lifetimes, Output& output)
-      : plan_(plan), options_(options), lifetimes_(lifetimes), output_(output), hang_(options.hang) {}
+      : plan_(plan),
+        options_(options),
+        lifetimes_(lifetimes),
+        output_(output),
+        hang_(options.hang, options.hang_judge) {}
 
   /// What MPI's server knows counts too.
   void listen_to(MpiServer& server) { mpi_ = &server; }
@@ -32,11 +36,15 @@ class FailureWatch {
 
   /// Readable when a worker came to MPI or left it; -1: there is nothing to hear.
   [[nodiscard]] int wake_fd() const { return mpi_ != nullptr && !failure_ ? mpi_->wake_fd() : -1; }
+  /// Readable when look_for_verdict() has something to do; -1: never.
+  [[nodiscard]] int judge_fd() const { return failure_ ? -1 : hang_.judge(); }
   /// When look() has something to do.
   [[nodiscard]] std::optional<Clock::time_point> deadline() const;
 
   /// MPI_Abort comes before the end of the worker that called it.
   void look_for_abort();
+  /// The ranks of all machines stand still; comes before the signal with which another machine's end tells ours to.
+  void look_for_verdict();
   /// A worker has ended.
   void take_leave_of(const Worker& worker);
   /// What does not show by an end: who stays away, who still runs, who stands still.
@@ -57,6 +65,7 @@ class FailureWatch {
   void look_at_start();
   void name_stragglers();
   void look_for_hang();
+  void end_still_ranks(const std::vector<StillRank>& ranks, const std::string& cause);
   void fail(const Worker& worker, const std::string& cause, int exit_code);
   [[nodiscard]] const Worker& worker_of(int64_t rank) const;
   [[nodiscard]] std::string waited_for_whom(const Worker& worker) const;

@@ -136,12 +136,14 @@ class Generation {
   void step() {
     std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
                               {.fd = watch_.wake_fd(), .events = POLLIN, .revents = 0},
-                              {.fd = abandoned_ ? -1 : launcher_gone_, .events = POLLIN, .revents = 0}};
+                              {.fd = abandoned_ ? -1 : launcher_gone_, .events = POLLIN, .revents = 0},
+                              {.fd = watch_.judge_fd(), .events = POLLIN, .revents = 0}};
     output_.watch(waits);
     poll(waits.data(), waits.size(), patience_ms());
     output_.serve(waits);
     if (waits[2].revents != 0) go_on_alone();
     watch_.look_for_abort();
+    if (waits[3].revents != 0) watch_.look_for_verdict();
     while (const auto signal = signals_.next()) hear(*signal);
     watch_.look(told_ != 0);
     lifetimes_.kill_when_due();

@@ -20,32 +20,47 @@ const StillRank* farthest_waiting(const std::vector<StillRank>& ranks) {
   return farthest;
 }
 
-/// "worker 3 is", "workers 0 and 2 are"
+double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+/// "worker 3 is", "workers 0 and 2 are", "workers 0, 1, 2 ... and 61 more are"
 std::string workers(const std::vector<int64_t>& ranks, std::string_view one, std::string_view several) {
-  if (ranks.size() == 1) return fmt::format("worker {} {}", ranks.front(), one);
+  constexpr int64_t most = 16;
+  const auto count = static_cast<int64_t>(ranks.size());
+  if (count == 1) return fmt::format("worker {} {}", ranks.front(), one);
+  if (count > most) {
+    return fmt::format("workers {} ... and {} more {}", fmt::join(ranks.begin(), ranks.begin() + most, ", "),
+                       count - most, several);
+  }
   return fmt::format("workers {} and {} {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back(), several);
 }
 
 }  // namespace
 
+std::vector<int64_t> idle_ranks(const std::vector<StillRank>& ranks) {
+  std::vector<int64_t> idle;
+  for (const auto& each : ranks) {
+    if (!waits(each)) idle.push_back(each.rank);
+  }
+  return idle;
+}
+
 std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks) {
   const auto* farthest = farthest_waiting(ranks);
   if (farthest == nullptr) return {};
-  std::vector<int64_t> idle;
+  auto idle = idle_ranks(ranks);
   std::vector<int64_t> behind;
   for (const auto& each : ranks) {
-    if (!waits(each)) idle.push_back(each.rank);
     if (each.beat.sequence < farthest->beat.sequence) behind.push_back(each.rank);
   }
   return idle.empty() ? behind : idle;
 }
 
 std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::milliseconds still) {
-  auto text = fmt::format("no rank has moved for {:g} s", std::chrono::duration<double>(still).count());
+  auto text = fmt::format("no rank has moved for {:g} s", in_seconds(still));
   const auto missing = missing_ranks(ranks);
   if (missing.empty()) {
     const auto* waiting = farthest_waiting(ranks);
-    return waiting == nullptr ? text : fmt::format("{}; all on this machine wait in {}", text, waiting->beat.call);
+    return waiting == nullptr ? text : fmt::format("{}; all wait in {}", text, waiting->beat.call);
   }
   std::vector<int64_t> waiting;
   for (const auto& each : ranks) {
@@ -55,6 +70,13 @@ std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::millise
   }
   return fmt::format("{}; {} missing, {} in {}", text, workers(missing, "is", "are"), workers(waiting, "waits", "wait"),
                      farthest_waiting(ranks)->beat.call);
+}
+
+std::string lone_hang_cause(const StillRank& rank, std::chrono::milliseconds still) {
+  return fmt::format(
+      "worker {} has not moved for {:g} s{}; the job's other ranks are not seen from here, where each was started by "
+      "itself",
+      rank.rank, in_seconds(still), waits(rank) ? " and waits in " + rank.beat.call : "");
 }
 
 std::string hang_lines(const std::vector<StillRank>& ranks) {

@@ -13,6 +13,8 @@
 
 namespace accelerate::launch {
 
+inline constexpr int exit_code_of_hang = 124;  ///< as coreutils' timeout
+
 /// A rank that runs, as far as it shows itself.
 struct StillRank {
   int64_t rank = 0;
@@ -25,9 +27,17 @@ struct StillRank {
 /// that is farthest. None where nobody waits. Pure.
 std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks);
 
+/// Those of them that wait in no operation: among one machine's ranks the ones that another's may wait for. Pure.
+std::vector<int64_t> idle_ranks(const std::vector<StillRank>& ranks);
+
 /// "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in all_reduce, operation 41 of world ([1024]
-/// float32)"; over several machines the one that is missing may be on another. Pure.
+/// float32)".
+///
+/// ranks   all of the job that run. Pure.
 std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::milliseconds still);
+/// The same for a rank whose peers nobody looks after: "worker 0 has not moved for 30 s and waits in all_reduce, ...;
+/// the job's other ranks are not seen from here, where each was started by itself". Pure.
+std::string lone_hang_cause(const StillRank& rank, std::chrono::milliseconds still);
 
 /// One line for each: "accelerate_launch: worker 1 (pid 12) computes; it made 7 steps, its last operation is ...".
 /// Pure.

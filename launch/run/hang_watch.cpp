@@ -2,10 +2,13 @@
 #include "launch/run/hang_watch.hpp"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 
 #include "launch/run/stacks.hpp"
+#include "launch/run/stillness.hpp"
 #include "launch/run/straggler.hpp"
 
 namespace accelerate::launch {
@@ -20,11 +23,38 @@ void HangWatch::add(WorkerPlan& planned, const std::string& folder) {
 std::vector<StillRank> HangWatch::look(const std::vector<Worker>& workers) {
   using std::chrono::milliseconds;
   const auto now = Clock::now();
-  std::vector<StillRank> ranks;
-  if (!look_at_ || now < *look_at_) return ranks;
+  if (!look_at_ || now < *look_at_) return {};
   look_at_ = now + std::clamp(limit_ / 8, milliseconds(10), milliseconds(5000));
-  if (heartbeats_.still(now) < limit_) return ranks;
+  const bool still = heartbeats_.still(now) >= limit_;
+  if (judge_ >= 0) return tell_judge(still, workers);
+  // Until the first rank has come: it may take its time.
+  if (!still || !heartbeats_.any_has_come()) return {};
   look_at_.reset();
+  return running(workers);
+}
+
+std::vector<StillRank> HangWatch::tell_judge(bool still, const std::vector<Worker>& workers) {
+  if (still != told_still_) {
+    const auto message = message_of(Stillness{.is_still = still, .ranks = still ? running(workers) : Ranks{}});
+    send(judge_, message.data(), message.size(), MSG_NOSIGNAL);
+    told_still_ = still;
+  }
+  return {};
+}
+
+std::optional<std::string> HangWatch::verdict() {
+  std::array<char, 4096> bytes;
+  const ssize_t count = judge_ < 0 ? -1 : recv(judge_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (count <= 0) return std::nullopt;
+  heard_.append(bytes.data(), static_cast<size_t>(count));
+  const auto end = heard_.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  look_at_.reset();
+  return heard_.substr(0, end);
+}
+
+HangWatch::Ranks HangWatch::running(const std::vector<Worker>& workers) const {
+  Ranks ranks;
   for (const auto& worker : workers) {
     if (!worker.running()) continue;
     ranks.push_back({worker.rank, worker.pid, heartbeats_.of(worker.rank), std::string(what_it_does(worker.pid))});

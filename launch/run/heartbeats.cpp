@@ -33,9 +33,9 @@ std::string Heartbeats::add(const std::string& folder, int64_t rank) {
 std::chrono::milliseconds Heartbeats::still(Clock::time_point now) {
   uint64_t beats = 0;
   for (const auto& [rank, page] : pages_) beats += page->beats.load(std::memory_order_relaxed);
-  if (beats == 0 || beats != beats_) since_ = now;
+  if (!since_ || beats != beats_) since_ = now;
   beats_ = beats;
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now - since_);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now - *since_);
 }
 
 }  // namespace accelerate::launch

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "accelerate/base/heartbeat.hpp"
@@ -25,13 +26,15 @@ class Heartbeats {
   std::string add(const std::string& folder, int64_t rank);
   [[nodiscard]] base::Heartbeat of(int64_t rank) const { return base::read(*pages_.at(rank)); }
 
-  /// How long no page has changed, as far as looks tell; zero until the first rank has come: it may take its time.
+  /// How long no page has changed, as far as looks tell.
   std::chrono::milliseconds still(Clock::time_point now);
+  /// At the last look some rank had come to its first operation or step.
+  [[nodiscard]] bool any_has_come() const noexcept { return beats_ != 0; }
 
  private:
   std::map<int64_t, const base::HeartbeatPage*> pages_;
   uint64_t beats_ = 0;  // of all ranks at the last look
-  Clock::time_point since_{};
+  std::optional<Clock::time_point> since_;
 };
 
 }  // namespace accelerate::launch

@@ -27,6 +27,7 @@ struct SuperviseOptions {
   RestartOptions restarts{};
   OutputOptions output{};
   int* told = nullptr;  ///< becomes the signal that asked for the end, if one did
+  int hang_judge = -1;  ///< a socket to whoever knows the ranks of all machines (hang_watch.hpp); -1: these are all
   int failures = -1;    ///< where the first failure is announced at once (announce.hpp); -1: nowhere
   int out = 1;          ///< where the workers' stdout goes
   int err = 2;          ///< where their stderr and our messages go

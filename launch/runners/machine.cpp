@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -30,7 +31,8 @@ void check_backend(const LaunchOptions& options, int64_t machines) {
        machines);
 }
 
-Hello hello_of(const JobPlace& place, int64_t restarts, const env::Variables& variables) {
+Hello hello_of(const JobPlace& place, int64_t restarts, std::chrono::milliseconds hang,
+               const env::Variables& variables) {
   return {.version = ACCELERATE_VERSION,
           .job_id = env::find(variables, "ACCELERATE_JOB_ID").value_or(""),
           .host = base::host_name(),
@@ -38,7 +40,8 @@ Hello hello_of(const JobPlace& place, int64_t restarts, const env::Variables& va
           .machines = place.machines(),
           .processes = place.world_size(),
           .ranks = fmt::format("{}", fmt::join(place.ranks_of_machine, ",")),
-          .restarts = restarts};
+          .restarts = restarts,
+          .hang_ms = hang.count()};
 }
 
 /// One start of the ranks of all machines.
@@ -57,6 +60,14 @@ Together start(const LaunchOptions& options, const Machine& machine, const env::
   supervised.told = &told;
   supervised.failures = announce_to.get();
   bond.failures = failures.get();
+  std::array<int, 2> hang_ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, hang_ends.data()) != 0) {
+    fail(ErrorKind::io, "socketpair failed: {}", std::strerror(errno));
+  }
+  const base::FileDescriptor to_guardian(hang_ends[0]);
+  const base::FileDescriptor to_bond(hang_ends[1]);
+  bond.hang = to_guardian.get();
+  supervised.hang_judge = to_bond.get();
   return run_together(std::move(gathered), invitation.own, bond, [&] {
     const int code = supervise(plan(options, machine, variables, wiring), supervised);
     return WorkEnd{.exit_code = code, .was_told = told != 0};
@@ -73,7 +84,7 @@ int run_one_machine(const LaunchOptions& options, const Machine& machine, const 
   const int64_t max_restarts = options.max_restarts.value_or(0);
   const Invitation invitation{.address = *options.main_process_ip,
                               .port = options.main_process_port.value_or(default_port),
-                              .own = hello_of(place, max_restarts, variables),
+                              .own = hello_of(place, max_restarts, supervise_options.hang, variables),
                               .timeout = timeout};
   // Whoever started all machines may have started them before.
   Wiring wiring{

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "accelerate/base/heartbeat.hpp"
 #include "accelerate/comm/group.hpp"
 #include "accelerate/comm/rendezvous/store.hpp"
 #include "accelerate/job/start.hpp"
@@ -66,6 +67,16 @@ void sleeps(const Group& group) {
   group.all_reduce(at::ones({4}));
 }
 
+/// Rank 1 takes three seconds of steps of its own, in which rank 0 waits for it.
+void gets_on_alone(const Group& group) {
+  group.barrier();
+  for (int i = 0; group.rank() == 1 && i < 30; ++i) {
+    std::this_thread::sleep_for(100ms);
+    accelerate::base::beat_step();
+  }
+  group.all_reduce(at::ones({4}));
+}
+
 /// Rank 0 hangs as a machine does: its sockets stay open, and nothing is answered.
 void rank_0_freezes(const Group& group) {
   group.barrier();
@@ -117,6 +128,20 @@ void late_message(const Group& group) {
   group.recv(at::ones({2}), 1);
 }
 
+/// Rank 1 ends as programs do, after a message that nobody has received yet; rank 0 waits for one more.
+void message_of_who_ended(const Group& group) {
+  const auto tensor = at::ones({3'000'000});
+  if (group.rank() == 1) return group.send(tensor, 0);
+  std::this_thread::sleep_for(1s);
+  group.recv(tensor, 1);
+  std::puts("the first message");
+  group.recv(at::ones({2}), 1);
+}
+
+void message_to_who_ended(const Group& group) {
+  if (group.rank() == 0) group.send(at::ones({3'000'000}), 1);
+}
+
 /// Rank 1 calls an operation more than the others, between two steps of a model.
 void extra(const Group& group, bool barrier_follows) {
   const Group model = group.duplicate();
@@ -142,6 +167,7 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"connect", [](const Group&) {}},
     {"slow_connect", [](const Group&) {}},
     {"sleeps", sleeps},
+    {"gets_on_alone", gets_on_alone},
     {"late", [](const Group& group) { late(group); }},
     {"rank_1_dies", [](const Group& group) { dies(group, 1); }},
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},
@@ -156,6 +182,8 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"roots", roots},
     {"operations", operations},
     {"messages", messages},
+    {"message_of_who_ended", message_of_who_ended},
+    {"message_to_who_ended", message_to_who_ended},
     {"stops", stops},
     {"late_second", late_second},
     {"late_message", late_message},
@@ -199,17 +227,17 @@ void caught() {
 }
 
 /// Rank 1 handles an exception that destroys its groups; rank 0 waits for it for a minute, on a part of the job.
-void caught_while_waited_for(int64_t elements) {
+void caught_while_waited_for(int64_t elements, bool by_message = false) {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   try {
     const auto group = accelerate::comm::connect(process, {.timeout = 60s}).duplicate();
     group.barrier();
     if (process.rank == 1) throw std::runtime_error("handled");
-    group.all_reduce(at::ones({elements}));
+    by_message ? group.recv(at::ones({elements}), 1) : group.all_reduce(at::ones({elements}));
   } catch (const accelerate::Error& error) {
     say(error);
   } catch (const std::runtime_error&) {
-    std::this_thread::sleep_for(1s);
+    std::this_thread::sleep_for(2s);
   }
 }
 
@@ -268,6 +296,7 @@ const std::map<std::string, void (*)()> kWithoutGroup{
     {"caught", caught},
     {"caught_while_waited_for", [] { caught_while_waited_for(4); }},
     {"caught_while_waited_for_large", [] { caught_while_waited_for(3'000'000); }},
+    {"caught_while_received_from", [] { caught_while_waited_for(4, true); }},
     {"caught_and_again", caught_and_again},
     {"handled", handled},
     {"threads", run_more_threads_than_allowed},
@@ -290,7 +319,8 @@ void run(const std::string& scenario) {
   const auto before = kBefore.find(scenario);
   if (before != kBefore.end()) before->second();
   const auto process = accelerate::env::read(accelerate::env::current_variables());
-  const bool slow = scenario == "slow_connect" || scenario == "sleeps";
+  const bool slow = scenario == "slow_connect" || scenario == "sleeps" || scenario == "gets_on_alone" ||
+                    scenario == "message_of_who_ended" || scenario == "message_to_who_ended";
   const auto group =
       accelerate::comm::connect(process, {.timeout = slow ? 60s : 2s, .debug = scenario.rfind("debug", 0) == 0});
   if (before == kBefore.end()) kScenarios.at(scenario)(group);

@@ -423,6 +423,15 @@ TEST_CASE("mpi: whoever waits for a rank that an exception took out of the group
   CHECK(run_mpi("caught_and_again")[0].out == "sum 2\nsum 2\n");
 }
 
+TEST_CASE("mpi: a message of or to a rank that has left cannot end, and what it sent before comes through") {
+  const auto out = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
+  CHECK(out("message_of_who_ended") ==
+        "the first message\n" + at_rank(0, "recv: a message ([2] float32) cannot end: rank 1 has ended"));
+  CHECK(out("message_to_who_ended") == at_rank(0, "send: a message ([3000000] float32) cannot end: rank 1 has ended"));
+  CHECK(out("caught_while_received_from") ==
+        at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 gave up after an error of its own"));
+}
+
 TEST_CASE("mpi: a rank that died does not leave the others behind") {
   const auto job = run_mpi("rank_1_dies");
   CHECK(job[0].code != 0);

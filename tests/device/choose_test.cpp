@@ -89,6 +89,8 @@ TEST_CASE("the accelerator may be of any type: its name is asked for, and stands
       " is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
   CHECK(refusal(local(0, 1), {.device = cuda(1)}, xpus) ==
         who + "cuda:1" + where + "2 xpu devices are visible; ask for xpu or cpu");
+  CHECK(refusal(local(0, 4), {}, xpus).find("4 ranks on this machine, 2 xpu devices visible; start at most 2, ") !=
+        std::string::npos);
   CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 2}}, xpus) ==
         who + "xpu:2" + where + "2 xpu devices are visible; ask for at most xpu:1 or cpu");
   CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "gpu"}}, gpus(1)) ==

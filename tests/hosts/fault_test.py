@@ -12,7 +12,7 @@ import ways
 from hosts import Hosts, until
 from side_by_side import side_by_side
 
-SECONDS_TO_START = 60
+SECONDS_TO_START = 120  # five cells of Python programs that import LibTorch, on a busy machine
 SLACK = 20  # what a busy machine may need beside the timeout: for a rank that never ends, not for one that is slow
 PROGRAM = ways.BIN / "broken_rank"
 STEPS = ("connect", "step", "rest")  # where broken_rank waits for the test

@@ -92,6 +92,30 @@ class Right(Launcher):
             for host in hosts:
                 self.check_nothing_left(host)
 
+    def test_resume_code_under_slurm(self):
+        """Ranks that srun started save and ask to be started again, on both hosts; another code is a failure."""
+        script = 'echo start $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit $0; sleep $SLURM_PROCID; exit 75'
+        for last, code in (("0", 0), ("7", 7)):
+            with self.subTest(last), Hosts(2, slurm=True) as hosts:
+                job = ways.launcher_salloc(hosts, ["--resume_code", 75, "sh", "-c", script, last])
+                self.assertEqual(job.codes(SECONDS_TO_END), [code], job.text())
+                self.assertEqual(job.text().count("start 0\n"), 2, job.text())
+                self.assertGreaterEqual(job.text().count("start 1\n"), 1, job.text())
+                self.assertIn("accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n", job.text())
+                for host in hosts:
+                    self.check_nothing_left(host)
+
+    def test_a_hang_over_ssh(self):
+        """The missing rank of the whole job is named, and both hosts tell where theirs are."""
+        with Hosts(2, ssh=True) as hosts:
+            job = ways.launcher_ssh(hosts, ["--hang_timeout", 3, "--grace_time", 1, ways.BIN.resolve() / "fault_ranks", "sleeps"])
+            self.assertEqual(job.codes(SECONDS_TO_END), [124], job.text())
+            self.assertIn("accelerate_launch: no rank has moved for 3 s; worker 1 is missing, worker 0 waits in all_reduce, operation 2 of ", job.text())
+            for rank in range(2):
+                self.assertIn(f"accelerate_launch: stacks of worker {rank}:\n", job.text())
+            for host in hosts:
+                self.check_nothing_left(host)
+
     def test_hostile_names(self):
         """Words and values come to ranks on other hosts as they are, through sshd and a login shell."""
         words = ["a b", "it's", '"', "$(touch /tmp/never)", "`id`", "a\nb\n\nc", "", "\\", "-n", "*", "a=b", "!x", ";", "ä"]

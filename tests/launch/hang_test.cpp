@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "launch/run/port.hpp"
 #include "tests/launch/run.hpp"
 #include "tests/launch/scratch.hpp"
 
@@ -28,6 +29,49 @@ TEST_CASE("where no rank moves any more, the one that is missing is named, and w
     CHECK(ran.err.find("accelerate_launch: stacks of worker 1:\n") < ran.err.find("stacks of worker 0:"));
     if (!variables.empty()) CHECK(ran.err.find("no stacks: neither eu-stack nor gdb is there\n") != std::string::npos);
     variables["PATH"] = "/no debugger here";
+  }
+}
+
+TEST_CASE("over several machines the missing rank of the whole job is named on each of them") {
+  const auto port = std::to_string(accelerate::launch::ReservedPort(0).number());
+  const auto machine = [&](const std::string& rank) {
+    return testing::launcher({"--backend", "gloo", "--num_machines", "2", "--machine_rank", rank, "--main_process_ip",
+                              "127.0.0.1", "--main_process_port", port, "--num_processes", "2", "--hang_timeout", "2",
+                              "--grace_time", "1", TEST_BINARY_DIR "/bin/fault_ranks", "sleeps"});
+  };
+  const accelerate::env::Variables no_debugger{{"PATH", "/no debugger here"}};
+  testing::Child zero(machine("0"), no_debugger);
+  testing::Child one(machine("1"), no_debugger);
+  const auto first = zero.wait();
+  const auto second = one.wait();
+  for (const auto& ran : {first, second}) {
+    CAPTURE(ran.err);
+    CHECK(ran.code == 124);
+    CHECK(ran.err.find("accelerate_launch: no rank has moved for 2 s; worker 1 is missing, worker 0 waits in "
+                       "all_reduce, operation 2 of world ([4] float32) (") != std::string::npos);
+  }
+  // Each tells of its own.
+  CHECK(first.err.find("accelerate_launch: worker 0 (pid ") == 0);
+  CHECK(first.err.find("accelerate_launch: stacks of worker 0:\n") != std::string::npos);
+  CHECK(first.err.find("worker 1 (pid ") == std::string::npos);
+  CHECK(first.err.ends_with("); the ranks of this machine were stopped\n"));
+  CHECK(second.err.find("accelerate_launch: worker 1 (pid ") == 0);
+  CHECK(second.err.find("); all were stopped. ") != std::string::npos);
+}
+
+TEST_CASE("a rank that waits for one of another machine that gets on does not hang") {
+  const auto port = std::to_string(accelerate::launch::ReservedPort(0).number());
+  const auto machine = [&](const std::string& rank) {
+    return testing::launcher({"--backend", "gloo", "--num_machines", "2", "--machine_rank", rank, "--main_process_ip",
+                              "127.0.0.1", "--main_process_port", port, "--num_processes", "2", "--hang_timeout", "1",
+                              TEST_BINARY_DIR "/bin/fault_ranks", "gets_on_alone"});
+  };
+  testing::Child zero(machine("0"));
+  testing::Child one(machine("1"));
+  for (auto* each : {&zero, &one}) {
+    const auto ran = each->wait();
+    CHECK(ran.code == 0);
+    CHECK(ran.err == "");
   }
 }
 

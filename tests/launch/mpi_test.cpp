@@ -222,6 +222,20 @@ TEST_CASE("a rank that ends well before MPI's start is named at once, and those 
                    "printed nothing.\n") != std::string::npos);
 }
 
+TEST_CASE("a rank that too little memory ends in MPI's start is named, and those that wait there are stopped") {
+  // From what the loader needs to what MPI's shared memory needs; in between it may just fit.
+  for (const std::string kibibytes : {"8000", "20000", "80000", "150000"}) {
+    CAPTURE(kibibytes);
+    const auto ran = launch({"--cpu", "--num_processes", "2", "--backend", "mpi", "sh", "-c",
+                             "[ $RANK = 0 ] || ulimit -v " + kibibytes + "; exec " + program + " hello"});
+    CAPTURE(ran.err);
+    const bool is_told = ran.err.find("accelerate_launch: worker 1 (") != std::string::npos;
+    CHECK(is_told == (ran.code != 0));
+    CHECK(ran.err.find("has not come") == std::string::npos);
+    if (kibibytes.size() < 5) CHECK(ran.code != 0);
+  }
+}
+
 TEST_CASE("a rank that stays away from MPI's start is named after the timeout, and the job ends") {
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "away"}, {{"ACCELERATE_TIMEOUT", "1"}});
   CAPTURE(ran.err);

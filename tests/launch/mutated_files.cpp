@@ -7,6 +7,7 @@
 #include "launch/plan/error.hpp"
 #include "launch/plan/hosts.hpp"
 #include "launch/plan/resolve.hpp"
+#include "launch/run/stillness.hpp"
 #include "launch/runners/frames.hpp"
 #include "tests/mutation.hpp"
 
@@ -55,13 +56,15 @@ mutation::Format slurm_variables() {
 
 mutation::Format messages() {
   return {.whole = {message_of(Hello{.version = "1", .host = "a"}), message_of(Welcome{.job_id = "a", .port = 1}),
-                    message_of(End{.text = "x"})},
+                    message_of(End{.text = "x"}), message_of(Hung{.cause = "x"}),
+                    message_of(Stillness{.is_still = true, .ranks = {{.rank = 1, .beat = {.beats = 2, .call = "x"}}}})},
           .read = [](const auto& folder, uint64_t) {
             auto buffer = mutation::contents(folder / "x");
             const auto message = take_message(buffer).value_or("");
             const auto hello = read_hello(message);
             if (hello) (void)mismatch({}, *hello);
-            const bool read = hello || read_welcome(message) || read_end(message);
+            const bool read =
+                hello || read_welcome(message) || read_end(message) || read_hung(message) || read_stillness(message);
             if (!read) fail(accelerate::ErrorKind::peer, "no message");
           }};
 }

@@ -82,10 +82,13 @@ class MpiBackend : public c10d::Backend {
   /// thread to notice that there is nothing to do, and those who wait for this rank are told.
   ~MpiBackend() override {
     const bool unwinding = std::uncaught_exceptions() > 0;
-    const auto patience = unwinding ? kThreadEnds : timeout_;
+    const auto patience = unwinding || given_up_ ? kThreadEnds : timeout_;
     const bool operations_ended = worker_->stop(patience);
-    if (unwinding && operations_ended && !shared_->failure) leave();
-    if (!mailbox_->finish_dropped(patience) || !operations_ended) shared_->channel.runtime().skip_finalize();
+    const bool leaves = unwinding && operations_ended && !shared_->failure && shared_->channel.runtime().usable();
+    if (leaves) leave();
+    const bool messages_ended = mailbox_->finish_dropped(patience);
+    if (leaves && messages_ended) mailbox_->leave();
+    if (!messages_ended || !operations_ended) shared_->channel.runtime().skip_finalize();
   }
 
   const std::string getBackendName() const override { return "mpi"; }
@@ -93,6 +96,7 @@ class MpiBackend : public c10d::Backend {
   void announce(const CallSignature& signature, Agreement agreement) { announced_ = {signature, agreement}; }
 
   void give_up() noexcept {
+    given_up_ = true;
     shared_->channel.runtime().skip_finalize();
     worker_->abandon();
   }
@@ -180,7 +184,6 @@ class MpiBackend : public c10d::Backend {
   using By = Worker::Carrier;
 
   void leave() noexcept {
-    if (!shared_->channel.runtime().usable()) return;
     keep_for_ever(shared_, {});
     try {
       shared_->channel.handshake()->leave();
@@ -257,6 +260,7 @@ class MpiBackend : public c10d::Backend {
   std::optional<AnnouncedCall> announced_;
   int64_t unannounced_ = 0;
   std::atomic<bool> asked_ = false;
+  std::atomic<bool> given_up_ = false;
 };
 
 class MpiConnection : public Connection {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <thread>
 
 #include "accelerate/comm/core/bytes.hpp"
@@ -10,7 +11,16 @@
 
 namespace accelerate::comm {
 
+using namespace std::chrono_literals;
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+/// For what a rank sent before it left, over whatever cable.
+constexpr auto kOnTheWay = 500ms;
+
+}  // namespace
 
 /// One message. Its own lock: it may be waited for on one thread and looked at on another.
 class MpiMessage : public c10d::Work {
@@ -31,10 +41,18 @@ class MpiMessage : public c10d::Work {
 
   bool wait(milliseconds timeout) override {
     const auto limit = timeout > milliseconds(0) ? timeout : mailbox_->timeout_;
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+    const auto begun = Clock::now();
+    std::optional<Clock::time_point> has_left;
     while (!look()) {
-      if (std::chrono::steady_clock::now() > deadline) throw DeadlinePassed({peer_});
-      std::this_thread::yield();
+      const auto now = Clock::now();
+      if (now > begun + limit) throw DeadlinePassed({peer_});
+      if (now < begun + kUntilPauses) {
+        std::this_thread::yield();
+        continue;
+      }
+      std::this_thread::sleep_for(kPause);
+      if (has_left && now > *has_left + kOnTheWay) refuse_leaver();
+      if (!has_left && (gave_up() || MpiRuntime::has_ended(job_rank()))) has_left = now;
     }
     if (error_) std::rethrow_exception(error_);
     return true;
@@ -70,8 +88,22 @@ class MpiMessage : public c10d::Work {
     return true;
   }
 
+  [[nodiscard]] int64_t job_rank() const { return mailbox_->job_ranks_.at(static_cast<size_t>(peer_)); }
+
+  /// The peer left the group, and its program goes on.
+  [[nodiscard]] bool gave_up() const {
+    int come = 0;
+    MPI_Iprobe(peer_, kLeaveTag, mailbox_->channel_->communicator(), &come, MPI_STATUS_IGNORE);
+    return come != 0;
+  }
+
+  [[noreturn]] void refuse_leaver() const {
+    if (gave_up()) throw MemberLeft(peer_);
+    throw PeerLost(fmt::format("rank {} has ended", job_rank()));
+  }
+
   void check(int code, const MPI_Status& status) const {
-    const int64_t sender = mailbox_->job_ranks_.at(static_cast<size_t>(peer_));
+    const int64_t sender = job_rank();
     const int64_t expected = byte_count(tensor_);
     int kind = MPI_SUCCESS;
     MPI_Error_class(code, &kind);
@@ -109,6 +141,14 @@ c10::intrusive_ptr<c10d::Work> MpiMailbox::receive(const at::Tensor& tensor, int
   check_mpi(MPI_Irecv(tensor.mutable_data_ptr(), bytes.count(), bytes.type(), from, tag, channel_->communicator(),
                       message->request()));
   return message;
+}
+
+void MpiMailbox::leave() noexcept {
+  for (int step = 1; step < channel_->size(); ++step) {
+    MPI_Request sent = MPI_REQUEST_NULL;
+    MPI_Isend(nullptr, 0, MPI_BYTE, (channel_->rank() + step) % channel_->size(), kLeaveTag, channel_->communicator(),
+              &sent);
+  }
 }
 
 void MpiMailbox::keep(MPI_Request request, at::Tensor tensor) noexcept {

@@ -22,6 +22,9 @@ class MpiMailbox : public std::enable_shared_from_this<MpiMailbox> {
   c10::intrusive_ptr<c10d::Work> send(const at::Tensor& tensor, int to, int tag);
   c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& tensor, int from, int tag);
 
+  /// Tells the others that no more messages come from here. Once for a communicator that stays.
+  void leave() noexcept;
+
   /// Until those whose handles were dropped have ended; false when they did not within the time.
   bool finish_dropped(std::chrono::milliseconds patience) noexcept;
 

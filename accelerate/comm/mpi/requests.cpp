@@ -16,10 +16,6 @@ using namespace std::chrono_literals;
 
 /// Looks at the requests before the thread lets others go first: about 20 us.
 constexpr int kSpins = 200;
-/// What takes longer waits for a cable, or for a rank that computes. A thread that goes on looking would take its core
-/// from the backward beside it; the kernel's buffers keep a cable busy meanwhile.
-constexpr auto kUntilPauses = 1ms;
-constexpr auto kPause = 50us;
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // Messages under way together, which their caller can leave when its time is up. Private to the mpi backend.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,13 @@ namespace accelerate::comm {
 /// The tags that messages of users leave free: of operations, and of the question after peers.
 constexpr int kOperationTag = 32767;
 constexpr int kInquiryTag = 32766;
+/// Above all of these: this rank sends no more messages to the group. Every MPI of today has tags that high.
+constexpr int kLeaveTag = 32768;
+
+/// What takes longer waits for a cable, or for a rank that computes. A thread that goes on looking would take its core
+/// from the backward beside it; the kernel's buffers keep a cable busy meanwhile.
+constexpr std::chrono::milliseconds kUntilPauses{1};
+constexpr std::chrono::microseconds kPause{50};
 
 /// n bytes as one element of a type, because MPI counts in int.
 class MpiBytes {

@@ -18,6 +18,8 @@ namespace accelerate::comm {
 namespace {
 
 constexpr std::string_view kOperation = "connect";
+/// Of a message without content in MPI_COMM_WORLD.
+constexpr int kFarewellTag = 32766;
 
 /// Started by the job's launcher on this one machine: shared memory is all that MPI needs, and not probing for networks
 /// cuts its start to a third. What the user has set stays.
@@ -178,11 +180,31 @@ void MpiRuntime::at_exit(int status, void* runtime) {
   if (status == 0) static_cast<MpiRuntime*>(runtime)->finalize();
 }
 
+/// Whoever waits for a message of this rank would wait for its timeout: MPI_Finalize waits too.
+void MpiRuntime::say_farewell() noexcept {
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // one that is gone needs no farewell
+  for (int step = 1; step < size; ++step) {
+    MPI_Request sent = MPI_REQUEST_NULL;
+    MPI_Isend(nullptr, 0, MPI_BYTE, (rank + step) % size, kFarewellTag, MPI_COMM_WORLD, &sent);
+  }
+}
+
+bool MpiRuntime::has_ended(int64_t job_rank) {
+  int come = 0;
+  check_mpi(MPI_Iprobe(static_cast<int>(job_rank), kFarewellTag, MPI_COMM_WORLD, &come, MPI_STATUS_IGNORE));
+  return come != 0;
+}
+
 void MpiRuntime::finalize() noexcept {
   int done = 0;
   MPI_Finalized(&done);
   if (done != 0) return;
   try {
+    if (!skip_) say_farewell();
     if (!skip_ && within(std::chrono::steady_clock::now() + timeout_, [] { return MPI_Finalize(); })) return;
     if (!skip_) {
       base::log(base::LogLevel::warning, place_, "MPI_Finalize: waited {:g} s for the other ranks; left without them",

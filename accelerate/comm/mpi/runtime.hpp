@@ -40,6 +40,9 @@ class MpiRuntime {
   void skip_finalize() noexcept { skip_ = true; }
   /// MPI can still be called.
   [[nodiscard]] bool usable() const noexcept;
+  /// Whether a rank of the job told at the end of its program that it comes no more. What it sent before may be on its
+  /// way. Throws PeerLost.
+  [[nodiscard]] static bool has_ended(int64_t job_rank);
   /// MPI's type and operation for a dtype that plan_reduction gives; our own for float16 and bfloat16.
   using Reduction = std::pair<MPI_Datatype, MPI_Op>;
   [[nodiscard]] Reduction reduction(at::ScalarType dtype, ReduceOp op);
@@ -47,6 +50,7 @@ class MpiRuntime {
  private:
   MpiRuntime() = default;
   void finalize() noexcept;
+  static void say_farewell() noexcept;
   static void at_exit(int status, void* runtime);
 
   std::atomic<bool> skip_ = false;

@@ -33,6 +33,8 @@ TEST_CASE("what is written is read") {
   const Again soon{.after = std::chrono::milliseconds(500)};
   CHECK(read(read_again, message_of(soon)) == soon);
   CHECK(read(read_again, message_of(Again{})) == Again{});
+  const Hung hung{.cause = "no rank has moved for 30 s"};
+  CHECK(read(read_hung, message_of(hung)) == hung);
 }
 
 TEST_CASE("a text of several lines stays one value") {
@@ -61,6 +63,7 @@ TEST_CASE("what no launcher says is no message") {
     CHECK_FALSE(read_welcome(text));
     CHECK_FALSE(read_end(text));
     CHECK_FALSE(read_again(text));
+    CHECK_FALSE(read_hung(text));
   }
   CHECK_FALSE(read_welcome("accelerate_launch welcome\njob_id a\nport 0\n"));
   CHECK_FALSE(read_welcome("accelerate_launch welcome\njob_id a\nport 70000\n"));
@@ -79,5 +82,7 @@ TEST_CASE("two machines that do not fit are named with what each has") {
         "machine 1 (gpu-b) has ranks per machine 3,1, machine 1 (gpu-b) has 2,2; they must be the same");
   CHECK(with(changed([](Hello& hello) { hello.restarts = 3; })) ==
         "machine 1 (gpu-b) has max_restarts 3, machine 1 (gpu-b) has 0; they must be the same");
+  CHECK(with(changed([](Hello& hello) { hello.hang_ms = 500; })) ==
+        "machine 1 (gpu-b) has hang_timeout 0.5 s, machine 1 (gpu-b) has 0 s; they must be the same");
   CHECK(with(changed([](Hello& hello) { hello.machine = 2; })) == "machine 2 (gpu-b) comes to a job of 2 machines");
 }

@@ -253,7 +253,7 @@ TEST_CASE("multi_gpu wants several ranks with GPUs") {
   using accelerate::launch::LaunchError;
   CHECK_NOTHROW(check_gpus({.multi_gpu = true}, two_gpus));
   CHECK_THROWS_WITH_AS(check_gpus({.multi_gpu = true}, no_gpus),
-                       "accelerate_launch: --multi_gpu, but 0 GPUs are visible", LaunchError);
+                       "accelerate_launch: --multi_gpu, but 0 NVIDIA GPUs are visible", LaunchError);
   CHECK_THROWS_WITH_AS(check_gpus({.settings = {.cpu = true}, .multi_gpu = true}, two_gpus),
                        "accelerate_launch: --multi_gpu, but the CPU is asked for too", LaunchError);
   CHECK_THROWS_WITH_AS(check_gpus({.num_processes = 1, .multi_gpu = true}, two_gpus),
@@ -263,7 +263,8 @@ TEST_CASE("multi_gpu wants several ranks with GPUs") {
 TEST_CASE("one line says what was chosen where nothing was said") {
   using accelerate::launch::what_was_chosen;
   CHECK_FALSE(what_was_chosen({.num_processes = 1}, no_gpus));
-  CHECK(what_was_chosen({}, no_gpus) == "1 rank on the CPU, as no GPU is visible; --num_processes N starts more");
+  CHECK(what_was_chosen({}, no_gpus) ==
+        "1 rank, as no NVIDIA GPU is visible, and others are not counted; --num_processes N starts more");
   CHECK(what_was_chosen({.settings = {.cpu = true}}, two_gpus) == "1 rank on the CPU; --num_processes N starts more");
   CHECK(what_was_chosen({}, two_gpus) == "2 ranks, one per visible GPU; --num_processes N or --cpu chooses otherwise");
   CHECK(what_was_chosen({}, {.gpus = 1}) ==

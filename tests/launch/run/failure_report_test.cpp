@@ -7,6 +7,7 @@
 
 using accelerate::launch::describe;
 using accelerate::launch::exit_code_of;
+using accelerate::launch::Failure;
 using accelerate::launch::failure_report;
 
 TEST_CASE("a status is told in words and as a shell's exit code") {
@@ -50,6 +51,17 @@ TEST_CASE("a worker that stood still is named: it may be what the failed one wai
                      {.host = "a", .workers = 2, .time = "t"}) ==
       "accelerate_launch: worker 0 (a, pid 12, t) ended first, exit code 1, while worker 1 was suspended by a signal; "
       "the others were stopped. It printed nothing.\n");
+}
+
+TEST_CASE("where ranks of all machines stand still, a machine that misses none of its own names no process") {
+  Failure failure{.rank = 0, .pid = -1, .cause = "no rank has moved for 30 s; worker 2 is missing", .never_came = true};
+  CHECK(failure_report(failure, {.host = "a", .workers = 2, .time = "t"}) ==
+        "accelerate_launch: no rank has moved for 30 s; worker 2 is missing (a, t); the ranks of this machine were "
+        "stopped\n");
+  failure.pid = 12;
+  CHECK(failure_report(failure, {.host = "a", .workers = 2, .time = "t"}) ==
+        "accelerate_launch: no rank has moved for 30 s; worker 2 is missing (a, pid 12, t); all were stopped. It "
+        "printed nothing.\n");
 }
 
 TEST_CASE("a job of one worker, and one that was told to end, need fewer words") {

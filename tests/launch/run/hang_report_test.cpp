@@ -9,6 +9,8 @@
 using accelerate::base::Heartbeat;
 using accelerate::launch::hang_cause;
 using accelerate::launch::hang_lines;
+using accelerate::launch::idle_ranks;
+using accelerate::launch::lone_hang_cause;
 using accelerate::launch::missing_ranks;
 using accelerate::launch::StillRank;
 using std::chrono::seconds;
@@ -46,14 +48,29 @@ TEST_CASE("who waits in nothing is missing, else who is behind the farthest") {
   CHECK(missing_ranks({}).empty());
 }
 
+TEST_CASE("of one machine's ranks those are idle that wait in nothing") {
+  CHECK(idle_ranks({waiting(0, 3), working(1, 3), not_come}) == std::vector<int64_t>{1, 3});
+  CHECK(idle_ranks({waiting(0, 3)}).empty());
+}
+
 TEST_CASE("the cause names who is missing and what the others wait in") {
   CHECK(hang_cause({waiting(0, 41), working(1, 40), waiting(2, 41)}, seconds(30)) ==
         "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in call 41");
   CHECK(hang_cause({waiting(0, 2), working(1, 1), not_come}, seconds(30)) ==
         "no rank has moved for 30 s; workers 1 and 3 are missing, worker 0 waits in call 2");
   CHECK(hang_cause({working(0, 1)}, std::chrono::milliseconds(500)) == "no rank has moved for 0.5 s");
-  CHECK(hang_cause({waiting(0, 3), waiting(1, 3)}, seconds(9)) ==
-        "no rank has moved for 9 s; all on this machine wait in call 3");
+  CHECK(hang_cause({waiting(0, 3), waiting(1, 3)}, seconds(9)) == "no rank has moved for 9 s; all wait in call 3");
+  std::vector<StillRank> many;
+  for (int64_t rank = 0; rank < 20; ++rank) many.push_back(rank == 0 ? waiting(0, 5) : working(rank, 4));
+  CHECK(hang_cause(many, seconds(9)) ==
+        "no rank has moved for 9 s; workers 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 ... and 3 more are "
+        "missing, worker 0 waits in call 5");
+}
+
+TEST_CASE("a rank that is seen alone is not said to be all") {
+  const std::string rest = "; the job's other ranks are not seen from here, where each was started by itself";
+  CHECK(lone_hang_cause(waiting(2, 41), seconds(30)) == "worker 2 has not moved for 30 s and waits in call 41" + rest);
+  CHECK(lone_hang_cause(working(2, 41), seconds(30)) == "worker 2 has not moved for 30 s" + rest);
 }
 
 TEST_CASE("each rank's line says what it does and how far it is") {

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/stillness.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "accelerate/env/parse.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr std::string_view kStill = "accelerate_launch still\n";
+constexpr std::string_view kMoving = "accelerate_launch moving\n";
+
+/// Takes what stands before the separator off the text.
+std::string_view take_until(std::string_view& text, char separator) {
+  const auto end = std::min(text.find(separator), text.size());
+  const auto word = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return word;
+}
+
+std::optional<int64_t> take_number(std::string_view& line) {
+  return env::parse_integer(std::string(take_until(line, ' ')));
+}
+
+/// "3 9 41 41 all_reduce, operation 41 of world ([1024] float32)"
+std::optional<StillRank> read_rank(std::string_view line) {
+  const auto rank = take_number(line);
+  const auto beats = take_number(line);
+  const auto waits_in = take_number(line);
+  const auto sequence = take_number(line);
+  if (!rank || !beats || !waits_in || !sequence) return std::nullopt;
+  StillRank one{.rank = *rank};
+  one.beat = {
+      .beats = static_cast<uint64_t>(*beats), .waits_in = *waits_in, .sequence = *sequence, .call = std::string(line)};
+  return one;
+}
+
+}  // namespace
+
+std::string message_of(const Stillness& stillness) {
+  std::string text(stillness.is_still ? kStill : kMoving);
+  for (const auto& [rank, pid, beat, does] : stillness.ranks) {
+    std::string call = beat.call;  // the page is the rank's to write
+    std::replace_if(
+        call.begin(), call.end(), [](unsigned char c) { return c < ' '; }, ' ');
+    text += fmt::format("{} {} {} {} {}\n", rank, beat.beats, beat.waits_in, beat.sequence, call);
+  }
+  return text + "\n";
+}
+
+std::optional<Stillness> read_stillness(std::string_view message) {
+  if (message == kMoving) return Stillness{};
+  if (!message.starts_with(kStill)) return std::nullopt;
+  message.remove_prefix(kStill.size());
+  Stillness still{.is_still = true, .ranks = {}};
+  while (!message.empty()) {
+    auto rank = read_rank(take_until(message, '\n'));
+    if (!rank) return std::nullopt;
+    still.ranks.push_back(std::move(*rank));
+  }
+  return still;
+}
+
+}  // namespace accelerate::launch
