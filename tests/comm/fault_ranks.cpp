@@ -67,10 +67,10 @@ void sleeps(const Group& group) {
   group.all_reduce(at::ones({4}));
 }
 
-/// Rank 1 takes three seconds of steps of its own, in which rank 0 waits for it.
+/// Rank 1 takes seven seconds of steps of its own, in which rank 0 waits for it.
 void gets_on_alone(const Group& group) {
   group.barrier();
-  for (int i = 0; group.rank() == 1 && i < 30; ++i) {
+  for (int i = 0; group.rank() == 1 && i < 70; ++i) {
     std::this_thread::sleep_for(100ms);
     accelerate::base::beat_step();
   }
@@ -230,7 +230,7 @@ void caught() {
 void caught_while_waited_for(int64_t elements, bool by_message = false) {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   try {
-    const auto group = accelerate::comm::connect(process, {.timeout = 60s}).duplicate();
+    const auto group = accelerate::comm::connect(process, {.timeout = by_message ? 10s : 60s}).duplicate();
     group.barrier();
     if (process.rank == 1) throw std::runtime_error("handled");
     by_message ? group.recv(at::ones({elements}), 1) : group.all_reduce(at::ones({elements}));

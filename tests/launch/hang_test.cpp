@@ -63,7 +63,7 @@ TEST_CASE("a rank that waits for one of another machine that gets on does not ha
   const auto port = std::to_string(accelerate::launch::ReservedPort(0).number());
   const auto machine = [&](const std::string& rank) {
     return testing::launcher({"--backend", "gloo", "--num_machines", "2", "--machine_rank", rank, "--main_process_ip",
-                              "127.0.0.1", "--main_process_port", port, "--num_processes", "2", "--hang_timeout", "1",
+                              "127.0.0.1", "--main_process_port", port, "--num_processes", "2", "--hang_timeout", "5",
                               TEST_BINARY_DIR "/bin/fault_ranks", "gets_on_alone"});
   };
   testing::Child zero(machine("0"));
