@@ -3,6 +3,8 @@
 """Takes out what the library does for asynchronous devices, one line at a time, and says which test notices, and how.
 
     tests/stand_in/mutants.py FOLDER [NUMBER ...]    in a copy of the tree there, which stays; the table is in README.md
+    tests/stand_in/mutants.py --check                says which lines are no longer in the tree, and which of the
+                                                     README's rows are no mutant's
 
 All mutants that are asked for are compiled into one program, so that it is built once; a variable says which of them a
 run is. (The one in a header costs every test's compilation.)
@@ -33,6 +35,7 @@ def operations_wait(operation):
 
 UPLOAD = "accelerate/device/upload.cpp"
 DOWNLOAD = "accelerate/device/download.cpp"
+GRAPH, GRAPHED = "accelerate/device/graph.cpp", "accelerate/prepared/graphed_step.cpp"
 
 # What is taken out; the file; the code and what stands there instead; the test file that should notice.
 COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
@@ -117,7 +120,7 @@ MUTANTS = OF_OPERATIONS + [
     ("cancelled steps are counted on the device", "accelerate/optim/step_on_pieces.hpp", out("cancelled_.correct(call);"),
      "fused_step"),
     ("the count of steps is written on the device", "accelerate/optim/kernel_calls.hpp",
-     ("  if (call.device.is_cpu()) {", "  if (MUTANT || call.device.is_cpu()) {"), "fused_step"),
+     ("if (!recorded && call.device.is_cpu()) {", "if (MUTANT || (!recorded && call.device.is_cpu())) {"), "fused_step"),
     ("out of memory becomes an `Error`", "accelerate/device/out_of_memory.cpp",
      ("  std::string_view said =", "  if (MUTANT) throw;\n  std::string_view said ="), "trouble"),
     ("stand-in: a collective waits for the compute stream", "tests/stand_in/backend.cpp", out("ready.block(side_);"),
@@ -166,6 +169,39 @@ MUTANTS = OF_OPERATIONS + [
      instead("making.part.accelerator == c10::DeviceType::CPU", "true"), "checkpoint"),
     ("an optimizer's old state goes before the new one comes", "accelerate/optim/optimizer_load.cpp",
      out("optimizer_.state().clear();"), "checkpoint"),
+    ("a recording comes after what the caller's stream was given", GRAPH, out("follow(own, callers);"), "graph"),
+    ("and before what that one gets next", GRAPH, out("follow(callers, own);"), "graph"),
+    ("one that failed is ended", GRAPH, ("try {\n        graph.end();", "try {\n        if (!MUTANT) graph.end();"), "graph"),
+    ("no recording before the step is warm", "accelerate/prepared/graph_shelf.cpp",
+     instead("++kept.plain <= options_.warmup_steps", "false"), "graph"),
+    ("a graph for each shape of the inputs", GRAPHED, ("described(inputs)", "(MUTANT ? std::string() : described(inputs))"), "graph"),
+    ("what the step is made of is compared", GRAPHED, ("made_of());", "MUTANT ? 0 : made_of());"), "graph"),
+    ("inputs are copied before the recording's first run", GRAPHED,
+     (".copy_(input, true));", ");\n    if (!MUTANT) recorded.inputs.back().copy_(input, true);"), "graph"),
+    ("and before each replay", GRAPHED, out("recorded.inputs[i].copy_(inputs[i], /*non_blocking=*/true);"), "graph"),
+    ("results are copied out", GRAPHED, ("output.clone()", "(MUTANT ? output : output.clone())"), "graph"),
+    ("hooks are renewed on the recording stream", GRAPHED,
+     ("engine->renew_hooks();\n        },", "if (!MUTANT) engine->renew_hooks();\n        },"), "graph"),
+    ("kept casts go before it", GRAPHED,
+     ("precision::drop_cached_casts();\n  if", "if (!MUTANT) precision::drop_cached_casts();\n  if"), "graph"),
+    ("and after each replay", GRAPHED,
+     ("precision::drop_cached_casts();  // of", "if (!MUTANT) precision::drop_cached_casts();  // of"), "graph"),
+    ("fp16's flags are asked for before it", GRAPHED,
+     ("if (shared_->scaling) {  // no", "if (!MUTANT && shared_->scaling) {  // no"), "graph"),
+    ("ranks record together or not at all", GRAPHED,
+     ("size() > 1) {\n    const auto all", "size() > 1 && !MUTANT) {\n    const auto all"), "graph"),
+    ("before a replay a schedule has what it is owed", GRAPHED,
+     ("shared_->scaling->settle_owed();  // a", "if (!MUTANT) shared_->scaling->settle_owed();  // a"), "graph"),
+    ("a replay counts for each parameter", GRAPHED, out("each.numbers.count(1);"), "graph"),
+    ("masters follow what was loaded between replays", GRAPHED,
+     out("std::ignore = shared_->masters.of(group.params());"), "graph"),
+    ("rates and counts are written before a replay", GRAPHED, out("each.numbers.tell_device();"), "graph"),
+    ("the flags of a replay are read", GRAPHED, out("each.optimizer->scaled().replayed(each.flags);"), "graph"),
+    ("kernels of a recorded step read rates on the device", "accelerate/optim/step_on_pieces.cpp",
+     ("if (recording_) read_from_device(call);", "if (recording_ && !MUTANT) read_from_device(call);"), "graph"),
+    ("RMSprop's operators too", "accelerate/optim/rmsprop_kernels.cpp", instead("rate.defined()", "false"), "graph"),
+    ("counts are not written while it is recorded", "accelerate/optim/kernel_calls.hpp",
+     instead("call.rate.defined()", "false"), "graph"),
 ]
 
 
@@ -225,9 +261,22 @@ def noticed(folder, number, test):
     return f"{test}: {cases[0] if cases else '?'} ({', '.join(ways)})"
 
 
+def check():
+    """The table is run by hand and seldom: that it still fits the tree is looked at in every run of the tests."""
+    wrong = [f"{number}, {what}: {name} holds {count} times: {old}"
+             for number, (what, name, (old, _), _) in enumerate(MUTANTS, 1)
+             if (count := (TOP / name).read_text().count(old)) != 1]
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| `", (TOP / "tests/stand_in/README.md").read_text(), re.M)
+    expected = [(str(number), what) for number, (what, *_) in enumerate(MUTANTS, 1)]
+    wrong += [f"README.md, row {number}, {what}: is no mutant" for number, what in rows if (number, what) not in expected]
+    sys.exit("\n".join(wrong) or None)
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
+    if sys.argv[1] == "--check":
+        check()
     folder = Path(sys.argv[1]).resolve()
     numbers = [int(number) for number in sys.argv[2:]] or range(1, len(MUTANTS) + 1)
     copy_and_build(folder, numbers)
