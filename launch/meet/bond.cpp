@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <ctime>
+#include <latch>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -40,6 +42,16 @@ class Blocked {
   sigset_t before_{};
 };
 
+/// The work forks while the watcher runs, and a child has the forking thread alone: what the watcher had locked, down
+/// to the memory of an allocator that does not see to forks itself, would stay locked there for ever. So the watcher
+/// holds this but while it waits, and a fork comes when it does.
+std::mutex between_forks;
+
+void keep_forks_apart() {
+  [[maybe_unused]] static const int once =
+      pthread_atfork([] { between_forks.lock(); }, [] { between_forks.unlock(); }, [] { between_forks.unlock(); });
+}
+
 class Bond {
  public:
   Bond(Gathered gathered, const Hello& own, const BondOptions& options)
@@ -48,8 +60,10 @@ class Bond {
         options_(options),
         hang_judge_(own.machines, std::chrono::milliseconds(own.hang_ms)),
         done_(gathered_.members.size()) {
+    keep_forks_apart();
     const Blocked all(0);  // the thread inherits it: signals are the work's
     watcher_ = std::thread([this] { watch(); });
+    watches_.wait();
   }
   ~Bond() {
     eventfd_write(stop_.get(), 1);
@@ -190,8 +204,12 @@ class Bond {
     waits.push_back({options_.hang, POLLIN, 0});
     waits.push_back({options_.failures, POLLIN, 0});
     waits.push_back({stop_.get(), POLLIN, 0});
+    std::unique_lock awake(between_forks);
+    watches_.count_down();
     while (waits.back().revents == 0) {
+      awake.unlock();
       poll(waits.data(), waits.size(), -1);
+      awake.lock();
       for (size_t i = 0; i < gathered_.members.size(); ++i) {
         if (waits[i].revents != 0 && !hear(i)) waits[i].fd = -1;
       }
@@ -269,6 +287,7 @@ class Bond {
   bool all_done_ = false;
   std::optional<Again> again_;  // machine 0's decision, on the others
   bool zero_is_lost_ = false;
+  std::latch watches_{1};
   std::thread watcher_;
 };
 
