@@ -9,9 +9,9 @@ using accelerate::Accelerator;
 namespace {
 
 // 1, 2, ...: the mean over P ranks is (P + 1) / 2.
-double mine(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()) + 1.0; }
+double own_factor(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()) + 1.0; }
 double mean(Accelerator& accelerator) { return (static_cast<double>(accelerator.num_processes()) + 1.0) / 2.0; }
-double grad_of(const torch::Tensor& parameter) { return parameter.grad().item<double>(); }
+double gradient_of(const torch::Tensor& parameter) { return parameter.grad().item<double>(); }
 
 // out = h * w * x, w of an encoder that others may hold as well.
 struct HeadImpl : torch::nn::Module {
@@ -45,13 +45,13 @@ TEST_CASE("two models that share an encoder: its gradient is the mean of what bo
     auto [one, two, optimizer] = accelerator.prepare(first, second, sgd);
     for (int step = 0; step < 10; ++step) {
       optimizer.zero_grad();
-      accelerator.backward(one(full(mine(accelerator))).sum() + two(full(mine(accelerator))).sum());
-      CHECK(grad_of(encoder->w) == doctest::Approx(2 * mean(accelerator)));
-      CHECK(grad_of(second->h) == doctest::Approx(mean(accelerator)));
+      accelerator.backward(one(full(own_factor(accelerator))).sum() + two(full(own_factor(accelerator))).sum());
+      CHECK(gradient_of(encoder->w) == doctest::Approx(2 * mean(accelerator)));
+      CHECK(gradient_of(second->h) == doctest::Approx(mean(accelerator)));
       optimizer.step();
       optimizer.zero_grad();
-      accelerator.backward(two(full(mine(accelerator))).sum());  // the other model's engine has the encoder
-      CHECK(grad_of(encoder->w) == doctest::Approx(mean(accelerator)));
+      accelerator.backward(two(full(own_factor(accelerator))).sum());  // the other model's engine has the encoder
+      CHECK(gradient_of(encoder->w) == doctest::Approx(mean(accelerator)));
       CHECK_FALSE(first->h.grad().defined());
       optimizer.step();
     }
@@ -62,25 +62,26 @@ TEST_CASE("two models that share an encoder: its gradient is the mean of what bo
 
 TEST_CASE("a model and a part of it, prepared both, in windows") {
   for (const bool part_first : {false, true}) {
-    on_ranks(2,
-             [part_first](Accelerator& accelerator) {
-               Head net(OneWeight(1.0 + static_cast<double>(accelerator.process_index())));
-               if (part_first) (void)accelerator.prepare(net->encoder);
-               auto [whole, part, optimizer] =
-                   accelerator.prepare(net, net->encoder, torch::optim::SGD(net->parameters(), 0.0));
-               CHECK(net->encoder->w.item<double>() == 1.0);  // equal, whoever averages it
-               for (int micro = 1; micro <= 6; ++micro) {
-                 auto window = accelerator.accumulate(whole, part);
-                 accelerator.backward((whole(full(mine(accelerator))) + part(full(mine(accelerator)))).sum());
-                 if (micro % 2 == 0) {
-                   CHECK(grad_of(net->encoder->w) == doctest::Approx(2 * mean(accelerator)));
-                   CHECK(grad_of(net->h) == doctest::Approx(mean(accelerator)));
-                 }
-                 optimizer.step();
-                 optimizer.zero_grad();
-               }
-             },
-             {.gradient_accumulation_steps = 2});
+    on_ranks(
+        2,
+        [part_first](Accelerator& accelerator) {
+          Head net(OneWeight(1.0 + static_cast<double>(accelerator.process_index())));
+          if (part_first) (void)accelerator.prepare(net->encoder);
+          auto [whole, part, optimizer] =
+              accelerator.prepare(net, net->encoder, torch::optim::SGD(net->parameters(), 0.0));
+          CHECK(net->encoder->w.item<double>() == 1.0);  // equal, whoever averages it
+          for (int micro = 1; micro <= 6; ++micro) {
+            auto window = accelerator.accumulate(whole, part);
+            accelerator.backward((whole(full(own_factor(accelerator))) + part(full(own_factor(accelerator)))).sum());
+            if (micro % 2 == 0) {
+              CHECK(gradient_of(net->encoder->w) == doctest::Approx(2 * mean(accelerator)));
+              CHECK(gradient_of(net->h) == doctest::Approx(mean(accelerator)));
+            }
+            optimizer.step();
+            optimizer.zero_grad();
+          }
+        },
+        {.gradient_accumulation_steps = 2});
   }
 }
 
@@ -93,22 +94,22 @@ TEST_CASE("no_sync for one of two models that share a parameter") {
     // The holder of the encoder stays local; the other model's synchronised forward has it averaged.
     {
       auto local = accelerator.no_sync(one);
-      accelerator.backward(one(full(mine(accelerator))).sum());
-      CHECK(grad_of(encoder->w) == mine(accelerator));
+      accelerator.backward(one(full(own_factor(accelerator))).sum());
+      CHECK(gradient_of(encoder->w) == own_factor(accelerator));
     }
-    accelerator.backward(two(full(mine(accelerator))).sum());
-    CHECK(grad_of(encoder->w) == doctest::Approx(2 * mean(accelerator)));
+    accelerator.backward(two(full(own_factor(accelerator))).sum());
+    CHECK(gradient_of(encoder->w) == doctest::Approx(2 * mean(accelerator)));
     optimizer.step();
     optimizer.zero_grad();
     // The other way round it is averaged early, to the same result.
     {
       auto local = accelerator.no_sync(two);
-      accelerator.backward(two(full(mine(accelerator))).sum());
-      CHECK(grad_of(second->h) == mine(accelerator));
+      accelerator.backward(two(full(own_factor(accelerator))).sum());
+      CHECK(gradient_of(second->h) == own_factor(accelerator));
     }
-    accelerator.backward(one(full(mine(accelerator))).sum() + two(full(mine(accelerator))).sum());
-    CHECK(grad_of(encoder->w) == doctest::Approx(3 * mean(accelerator)));
-    CHECK(grad_of(second->h) == doctest::Approx(2 * mean(accelerator)));
+    accelerator.backward(one(full(own_factor(accelerator))).sum() + two(full(own_factor(accelerator))).sum());
+    CHECK(gradient_of(encoder->w) == doctest::Approx(3 * mean(accelerator)));
+    CHECK(gradient_of(second->h) == doctest::Approx(2 * mean(accelerator)));
     optimizer.step();
   });
 }
@@ -144,7 +145,7 @@ TEST_CASE("after free_memory the old handle averages nothing, the module prepare
     const auto slope = torch::autograd::grad({net->forward(inputs(1.0)).sum()}, {net->parameters()[0]})[0];
     for (int step = 0; step < 20; ++step) {
       optimizer.zero_grad();
-      accelerator.backward((step % 2 == 0 ? model : old)(inputs(mine(accelerator) + step)).sum());
+      accelerator.backward((step % 2 == 0 ? model : old)(inputs(own_factor(accelerator) + step)).sum());
       CHECK(torch::allclose(net->parameters()[0].grad(), slope * (mean(accelerator) + step), 1e-12));
       optimizer.step();
     }
@@ -162,8 +163,8 @@ TEST_CASE("a module in two Accelerators is refused, after free_memory in one it 
                                         "one, or end it first (free_memory(), or let its prepared model go)"));
     accelerator.free_memory();
     auto again = other.prepare(net);
-    other.backward(again(full(mine(other))).sum());
-    CHECK(grad_of(net->w) == mean(other));
+    other.backward(again(full(own_factor(other))).sum());
+    CHECK(gradient_of(net->w) == mean(other));
   });
 }
 
@@ -173,18 +174,18 @@ TEST_CASE("a parameter unfrozen after prepare: the module is prepared again and 
     net->encoder->w.requires_grad_(false);
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
     CHECK(accelerator.prepare(net) == model);
-    accelerator.backward(model(full(mine(accelerator))).sum());
+    accelerator.backward(model(full(own_factor(accelerator))).sum());
     optimizer.step();
     optimizer.zero_grad();
     CHECK(net->h.item<double>() == 1.0 - mean(accelerator));
     net->encoder->w.requires_grad_(true);
-    accelerator.backward(model(full(mine(accelerator))).sum());
+    accelerator.backward(model(full(own_factor(accelerator))).sum());
     CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("give its module to prepare() after requires_grad is set, "
                                                           "again if it changed since"));
     net->zero_grad();
     auto again = accelerator.prepare(net);
     CHECK_FALSE(again == model);
-    accelerator.backward(again(full(mine(accelerator))).sum());
+    accelerator.backward(again(full(own_factor(accelerator))).sum());
     optimizer.step();
     CHECK(net->encoder->w.item<double>() == doctest::Approx(1.0 + 0.5 * mean(accelerator)));
   });
@@ -192,7 +193,7 @@ TEST_CASE("a parameter unfrozen after prepare: the module is prepared again and 
 
 TEST_CASE("a model that is frozen as a whole starts as rank 0's, and must be the same everywhere") {
   on_ranks(2, [](Accelerator& accelerator) {
-    OneWeight net(10.0 + mine(accelerator));
+    OneWeight net(10.0 + own_factor(accelerator));
     net->w.requires_grad_(false);
     auto model = accelerator.prepare(net);
     CHECK(net->w.item<double>() == 11.0);

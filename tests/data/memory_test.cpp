@@ -12,22 +12,22 @@ using Strings = std::vector<std::string>;
 
 namespace {
 
-struct Labelled {
+struct WithNames {
   at::Tensor pixels;
   std::map<std::string, at::Tensor> labels;
   Strings names;
   double scale = 0.0;
 };
-auto tree_members(Labelled& all) { return std::tie(all.pixels, all.labels, all.names, all.scale); }
+auto tree_members(WithNames& all) { return std::tie(all.pixels, all.labels, all.names, all.scale); }
 
-Labelled five() { return {torch::arange(10).view({5, 2}), {{"x", torch::arange(5)}}, {"a", "b", "c", "d", "e"}, 0.5}; }
+WithNames five() { return {torch::arange(10).view({5, 2}), {{"x", torch::arange(5)}}, {"a", "b", "c", "d", "e"}, 0.5}; }
 
 }  // namespace
 
 TEST_CASE("a struct of tensors, maps and lists in memory is read in batches of the same kind") {
   const auto source = memory_source(five());
   CHECK(source->size() == 5);
-  const Labelled batch = source->read(index({4, 0, 4}));
+  const WithNames batch = source->read(index({4, 0, 4}));
   CHECK(batch.pixels.equal(torch::tensor({{8, 9}, {0, 1}, {8, 9}})));
   CHECK(list(batch.labels.at("x")) == Numbers{4, 0, 4});
   CHECK(batch.names == Strings{"e", "a", "e"});

@@ -12,7 +12,7 @@ using namespace gradient_testing;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Rank 0 has one gradient in float64, rank 1 two in float32, rank 2 none.
 std::vector<at::Tensor> part_of(int64_t rank) {
@@ -34,7 +34,7 @@ void on_three_ranks(const std::function<void(const Group&)>& test) { accelerate:
 }  // namespace
 
 TEST_CASE("parts are clipped by the norm of all, on ranks without a part too") {
-  for (const double norm_type : {1.0, 2.0, 3.5, kInf}) {
+  for (const double norm_type : {1.0, 2.0, 3.5, kInfinity}) {
     const double expected = torch::linalg_vector_norm(whole(), norm_type).item<double>();
     on_three_ranks([&](const Group& group) {
       CAPTURE(norm_type);
@@ -48,7 +48,7 @@ TEST_CASE("parts are clipped by the norm of all, on ranks without a part too") {
 }
 
 TEST_CASE("where one rank's part is not finite, every rank knows") {
-  for (const double bad : {kInf, -kInf, std::nan("")}) {
+  for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
     on_three_ranks([&](const Group& group) {
       auto mine = part_of(group.rank());
       CHECK(non_finite_in(mine, &group).item<float>() == 0);
@@ -58,7 +58,7 @@ TEST_CASE("where one rank's part is not finite, every rank knows") {
       CHECK(found.dim() == 0);
       CHECK(non_finite_in(mine).item<float>() == (group.rank() == 1 ? 1 : 0));
       CHECK_FALSE(std::isfinite(norm_of(mine, 2.0, &group).item<double>()));
-      CHECK_FALSE(std::isfinite(norm_of(mine, kInf, &group).item<double>()));
+      CHECK_FALSE(std::isfinite(norm_of(mine, kInfinity, &group).item<double>()));
     });
   }
 }
@@ -110,7 +110,7 @@ TEST_CASE("a norm that is not finite is told with the parameter's name; a finite
       "clip_grad_norm_: the norm of the gradients is nan: 1 of 2 gradients are not finite, the first that "
       "of fc.bias in 1 of its 4 elements; lower the learning rate, or switch error_if_nonfinite off to "
       "clip by it anyway");
-  first.mutable_grad().fill_(kInf);
+  first.mutable_grad().fill_(kInfinity);
   second.mutable_grad().fill_(1);
   CHECK_THROWS_WITH(
       require_finite(norm(), pieces, {}),

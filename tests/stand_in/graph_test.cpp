@@ -13,7 +13,7 @@ using stand_in::Tensors;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr accelerate::GraphOptions kWarmAtOnce{.warmup_steps = 2, .max_graphs = 2};
 
 /// What autocast knows on every device: the CPU's lists differ from the others' in softmax, losses and norms.
@@ -24,7 +24,7 @@ struct PlainNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(PlainNet);
 
-at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& labels) {
+at::Tensor loss_in_float(const at::Tensor& logits, const at::Tensor& labels) {
   return torch::nll_loss(torch::log_softmax(logits, 1), labels);
 }
 
@@ -53,7 +53,7 @@ auto trains_graphed(const Options& of_optimizer,
     auto step = accelerator.graphed_step(
         [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
           optimizer.zero_grad();
-          const auto loss = loss_of(model(images), labels);
+          const auto loss = loss_in_float(model(images), labels);
           accelerator.backward(loss);
           accelerator.clip_grad_norm_(model, 0.5);
           optimizer.step();
@@ -85,7 +85,7 @@ auto overflows_now_and_then(const Options& of_optimizer) {
     auto scheduler = accelerator.prepare(falling);
     auto step = accelerator.graphed_step(
         [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
-          accelerator.backward(loss_of(model(images), labels));
+          accelerator.backward(loss_in_float(model(images), labels));
           const auto norm = accelerator.clip_grad_norm_(model, 0.5);
           optimizer.step();
           optimizer.zero_grad();
@@ -96,7 +96,7 @@ auto overflows_now_and_then(const Options& of_optimizer) {
     int64_t steps = 0;
     for (auto& [images, labels] : loader) {
       const bool overflows = ++steps == 2 || steps == 5 || steps == 6 || steps == 8;
-      step(overflows ? images * kInf : images, labels);
+      step(overflows ? images * kInfinity : images, labels);
       scheduler.step();
       if (steps % 3 == 0) seen.push_back(optimizer.step_was_skipped() ? 1.0 : 0.0);
     }
@@ -127,7 +127,7 @@ void close_to_cpu(const std::function<Tensors(Accelerator&)>& body, AcceleratorO
       500);
 }
 
-AcceleratorOptions with(Precision precision) {
+AcceleratorOptions recorded_with(Precision precision) {
   auto options = stand_in::with_small_buckets();
   options.mixed_precision = precision;
   options.grad_scaler.init_scale = 1024;
@@ -159,7 +159,7 @@ auto step_and(const More& more) {
   return [=](Accelerator& accelerator, auto& model, auto& optimizer) {
     return [=, &accelerator, &model, &optimizer](const at::Tensor& images, const at::Tensor& labels) {
       optimizer.zero_grad();
-      auto loss = loss_of(model(images), labels);
+      auto loss = loss_in_float(model(images), labels);
       more(accelerator, loss);
       accelerator.backward(loss);
       optimizer.step();
@@ -184,7 +184,7 @@ TEST_CASE("a recorded step gives the plain one's bits: optimizers, clipping, a s
 TEST_CASE("fp16 in a recorded step skips what overflows: parameters, scale, rate and flag as on the CPU") {
   using namespace torch::optim;  // NOLINT
   stand_in::same_as_on_cpu(overflows_now_and_then<AdamW, AdamWParamState>(AdamWOptions(0.015625)),
-                           with(Precision::fp16));
+                           recorded_with(Precision::fp16));
 }
 
 TEST_CASE("a recorded RMSprop gives the plain one's numbers to rounding, with its rate and its skipped steps") {
@@ -193,7 +193,8 @@ TEST_CASE("a recorded RMSprop gives the plain one's numbers to rounding, with it
     const auto of_optimizer =
         RMSpropOptions(0.03125).eps(0.0625).momentum(more ? 0.5 : 0).centered(more).weight_decay(more ? 0.25 : 0);
     close_to_cpu(trains_graphed<RMSprop>(of_optimizer), stand_in::with_small_buckets(), 1e-5);
-    close_to_cpu(overflows_now_and_then<RMSprop, RMSpropParamState>(of_optimizer), with(Precision::fp16), 1e-2);
+    close_to_cpu(overflows_now_and_then<RMSprop, RMSpropParamState>(of_optimizer), recorded_with(Precision::fp16),
+                 1e-2);
   }
 }
 
@@ -290,7 +291,7 @@ TEST_CASE("a replayed step is one command for the device, and the host waits for
           // Two inputs, a rate and a count for each call of the kernel, the loss; with fp16 a flag.
           CHECK(trace.size() <= 8);
         },
-        with(precision));
+        recorded_with(precision));
   }
 }
 
@@ -299,7 +300,7 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
   const auto reads = [](Accelerator&, at::Tensor& loss) { std::ignore = loss.item<float>(); };
   const string wait = "it could not be recorded: standin: a wait of the host cannot be recorded";
   CHECK(runs_plain(step_and(reads)) == wait);
-  CHECK(runs_plain(step_and(reads), with(Precision::fp16)) == wait);
+  CHECK(runs_plain(step_and(reads), recorded_with(Precision::fp16)) == wait);
   CHECK(runs_plain(step_and(reads), stand_in::with_small_buckets(), 2) == wait);
   const auto on_rank_1 = [=](Accelerator& accelerator, at::Tensor& loss) {
     if (accelerator.process_index() == 1) reads(accelerator, loss);
@@ -400,7 +401,7 @@ TEST_CASE("in an open region of autocast neither a recording nor a pass after a 
         check_graphs(accelerator, step, 1);
         return all;
       },
-      with(Precision::bf16), {1});
+      recorded_with(Precision::bf16), {1});
 }
 
 TEST_CASE("a recording comes after what the caller's stream was given, and before what that one gets next") {

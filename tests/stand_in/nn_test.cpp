@@ -11,7 +11,7 @@ using stand_in::with_small_buckets;
 
 namespace {
 
-const auto kMomentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+const auto kSgdOfNn = torch::optim::SGDOptions(0.1).momentum(0.9);
 
 struct SyncedNetImpl : torch::nn::Module {
   SyncedNetImpl() {
@@ -34,7 +34,7 @@ TORCH_MODULE(SyncedNet);
 }  // namespace
 
 TEST_CASE("SyncBatchNorm, within checkpoint() too, gives the CPU's bits") {
-  same_as_on_cpu(stand_in::trains_with<torch::optim::SGD, SyncedNet>(kMomentum), with_small_buckets());
+  same_as_on_cpu(stand_in::trains_with<torch::optim::SGD, SyncedNet>(kSgdOfNn), with_small_buckets());
 }
 
 TEST_CASE("dropout on the device falls alike in the second run") {

@@ -15,12 +15,12 @@ using stand_in::SmallNet;
 namespace {
 
 /// A batch of the user's own.
-struct Sample {
+struct Placed {
   at::Tensor image;
   std::map<std::string, std::vector<at::Tensor>> more;
   int64_t number = 0;
 };
-auto tree_members(Sample& sample) { return std::tie(sample.image, sample.more, sample.number); }
+auto tree_members(Placed& sample) { return std::tie(sample.image, sample.more, sample.number); }
 
 std::string refusal(const std::function<void()>& call) {
   try {
@@ -85,7 +85,7 @@ TEST_CASE("prepare() moves parameters and buffers, rank 0's, and batches of any 
       }
       torch::optim::SGD sgd(net->parameters(), 0.1);
       auto own = stand_in::small_loader(8, 2);
-      std::vector<Sample> foreign;
+      std::vector<Placed> foreign;
       for (int64_t i = 0; i < 4; ++i) foreign.push_back({torch::full({2, 3}, i), {{"a", {torch::full({2}, -i)}}}, i});
       auto [model, optimizer, loader, samples] = accelerator.prepare(net, sgd, own, foreign);
       const auto is_here = [&](const at::Tensor& tensor, const at::Tensor& values) {

@@ -12,7 +12,7 @@ using Numbers = std::vector<int64_t>;
 
 namespace {
 
-StreamPtr<int64_t> counting_stream(int64_t n) {
+StreamPtr<int64_t> plain_stream(int64_t n) {
   return make_stream(
       [n] {
         return [n, next = int64_t{0}]() mutable -> std::optional<int64_t> {
@@ -39,9 +39,9 @@ Numbers sorted(Numbers list) {
 
 TEST_CASE(
     "a shuffle buffer gives every sample once, in an order of seed and epoch, no further ahead than it is large") {
-  const auto shuffled = shuffle_buffer(counting_stream(200), 10);
+  const auto shuffled = shuffle_buffer(plain_stream(200), 10);
   const auto first = all_of(shuffled, {.seed = 1});
-  CHECK(sorted(first) == all_of(counting_stream(200)));
+  CHECK(sorted(first) == all_of(plain_stream(200)));
   CHECK(first != sorted(first));
   for (size_t i = 0; i < first.size(); ++i) CHECK(first[i] < static_cast<int64_t>(i) + 10);
   CHECK(all_of(shuffled, {.seed = 1}) == first);
@@ -56,7 +56,7 @@ TEST_CASE(
 
 TEST_CASE("every order of a small stream comes up about as often as any other") {
   std::map<Numbers, int> times;
-  for (uint64_t seed = 0; seed < 6000; ++seed) ++times[all_of(shuffle_buffer(counting_stream(3), 3), {.seed = seed})];
+  for (uint64_t seed = 0; seed < 6000; ++seed) ++times[all_of(shuffle_buffer(plain_stream(3), 3), {.seed = seed})];
   CHECK(times.size() == 6);
   for (const auto& [order, count] : times) {
     CHECK(count > 850);
@@ -65,15 +65,15 @@ TEST_CASE("every order of a small stream comes up about as often as any other") 
 }
 
 TEST_CASE("a buffer of one keeps the order, a large one holds all, and an empty stream stays empty") {
-  CHECK(all_of(shuffle_buffer(counting_stream(5), 1), {.seed = 4}) == Numbers{0, 1, 2, 3, 4});
-  CHECK(sorted(all_of(shuffle_buffer(counting_stream(5), 99))) == Numbers{0, 1, 2, 3, 4});
-  CHECK(all_of(shuffle_buffer(counting_stream(0), 3)).empty());
-  CHECK_THROWS_WITH((void)shuffle_buffer(counting_stream(5), 0), "shuffle_buffer: size is 0, must be at least 1");
+  CHECK(all_of(shuffle_buffer(plain_stream(5), 1), {.seed = 4}) == Numbers{0, 1, 2, 3, 4});
+  CHECK(sorted(all_of(shuffle_buffer(plain_stream(5), 99))) == Numbers{0, 1, 2, 3, 4});
+  CHECK(all_of(shuffle_buffer(plain_stream(0), 3)).empty());
+  CHECK_THROWS_WITH((void)shuffle_buffer(plain_stream(5), 0), "shuffle_buffer: size is 0, must be at least 1");
 }
 
 TEST_CASE("an interrupted pass over a shuffled stream goes on in the same order, and ranks share one") {
   const auto walk = [](int64_t rank, const std::optional<accelerate::state::LoaderState>& from, int64_t most) {
-    StreamLoader loader(shuffle_buffer(counting_stream(40), 7), {.batch_size = 2, .seed = 9});
+    StreamLoader loader(shuffle_buffer(plain_stream(40), 7), {.batch_size = 2, .seed = 9});
     loader.shard({.rank = rank, .world_size = 2});
     if (from) loader.load_state(*from);
     Numbers seen;
@@ -94,5 +94,5 @@ TEST_CASE("an interrupted pass over a shuffled stream goes on in the same order,
     CHECK(seen == whole);
     both.insert(both.end(), whole.begin(), whole.end());
   }
-  CHECK(sorted(both) == all_of(counting_stream(40)));
+  CHECK(sorted(both) == all_of(plain_stream(40)));
 }

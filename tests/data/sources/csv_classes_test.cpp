@@ -14,8 +14,8 @@ namespace {
 
 const std::string flowers = "size,species\n1,virginica\n2,setosa\n3,\"iris, \"\"x\"\"\"\n4,setosa\n";
 
-struct File {
-  explicit File(const std::string& text) { write(path, text); }
+struct ClassesFile {
+  explicit ClassesFile(const std::string& text) { write(path, text); }
   Folder folder;
   std::string path = folder.file("x.csv");
 
@@ -31,32 +31,32 @@ at::Tensor longs(const std::vector<int64_t>& values) { return torch::tensor(valu
 }  // namespace
 
 TEST_CASE("text labels become places among their names, sorted, and the names are kept") {
-  const auto found = read_csv(File(flowers).path, {.target = "species", .text_classes = true});
+  const auto found = read_csv(ClassesFile(flowers).path, {.target = "species", .text_classes = true});
   CHECK(found.classes == Names{"iris, \"x\"", "setosa", "virginica"});
   CHECK(found.target.equal(longs({2, 1, 0, 1})));
   CHECK(found.data.sizes() == at::IntArrayRef{4, 1});
-  CHECK(read_csv(File("a,y\n1,0\n").path, {.target = "y"}).classes.empty());
+  CHECK(read_csv(ClassesFile("a,y\n1,0\n").path, {.target = "y"}).classes.empty());
 }
 
 TEST_CASE("a test set that lacks a class takes the names of the training set") {
-  const File file("size,species\n4,setosa\n5,virginica\n");
+  const ClassesFile file("size,species\n4,setosa\n5,virginica\n");
   const CsvOptions options{.target = "species", .text_classes = true, .class_names = {"virginica", "other", "setosa"}};
   const auto found = read_csv(file.path, options);
   CHECK(found.target.equal(longs({2, 0})));
   CHECK(found.classes == options.class_names);
-  CHECK(File("size,species\n4,setosa\n5,Setosa\n").refused(options) ==
+  CHECK(ClassesFile("size,species\n4,setosa\n5,Setosa\n").refused(options) ==
         "csv: FILE line 3, column 'species': expected one of 'virginica', 'other', 'setosa', found 'Setosa'");
 }
 
 TEST_CASE("names may be another number than the declared one, or missing: both are refused") {
-  CHECK(File(flowers).refused({.target = "species", .classes = 2, .text_classes = true}) ==
+  CHECK(ClassesFile(flowers).refused({.target = "species", .classes = 2, .text_classes = true}) ==
         "csv: FILE names 3 classes: expected 2, found 'iris, \"x\"', 'setosa', 'virginica'");
-  CHECK(File("a,y\n1,\n").refused({.target = "y", .text_classes = true}) ==
+  CHECK(ClassesFile("a,y\n1,\n").refused({.target = "y", .text_classes = true}) ==
         "csv: FILE line 2, column 'y': expected the name of a class, found nothing");
 }
 
 TEST_CASE("a broken line that is left out names no class") {
-  const File file("a,y\n1,x\nbroken,only here\n3,\n4,z\n");
+  const ClassesFile file("a,y\n1,x\nbroken,only here\n3,\n4,z\n");
   const auto lines = logged([&] {
     const auto found = read_csv(file.path, {.target = "y", .on_error = OnError::skip, .text_classes = true});
     CHECK(found.classes == Names{"x", "z"});
@@ -67,7 +67,9 @@ TEST_CASE("a broken line that is left out names no class") {
 }
 
 TEST_CASE("wrong options about classes of text are refused") {
-  const auto refused = [](const CsvOptions& options) { return File(flowers).refused(options, ErrorKind::usage); };
+  const auto refused = [](const CsvOptions& options) {
+    return ClassesFile(flowers).refused(options, ErrorKind::usage);
+  };
   CHECK(refused({.text_classes = true}) == "csv: text_classes is on, but there is no target");
   CHECK(refused({.target = "species", .target_dtype = torch::kFloat, .text_classes = true}) ==
         "csv: text_classes is on, but target_dtype is not int64");

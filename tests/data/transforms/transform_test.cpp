@@ -15,7 +15,7 @@ const auto draw = [](const at::Tensor& rows, const data::TransformContext& conte
   for (int64_t i = 0; i < rows.size(0); ++i) drawn.push_back(context.random(i).below(1000));
   return index(drawn);
 };
-const auto plus_one = [](const at::Tensor& rows) { return rows + 1; };
+const auto add_one = [](const at::Tensor& rows) { return rows + 1; };
 
 /// sample number -> what a pass of this epoch drew for it, on all ranks.
 std::map<int64_t, int64_t> drawn_by(const data::SourcePtr<data::Batch>& source, int64_t world, int64_t batch_size,
@@ -39,7 +39,7 @@ std::map<int64_t, int64_t> drawn_by(const data::SourcePtr<data::Batch>& source, 
 }  // namespace
 
 TEST_CASE("transforms go over each batch's first tensor, one after another; the rest stays") {
-  const auto changed = data::transform(numbers(5), plus_one, [](const at::Tensor& rows) { return rows * 100; });
+  const auto changed = data::transform(numbers(5), add_one, [](const at::Tensor& rows) { return rows * 100; });
   CHECK(changed->size() == 5);
   const auto batch = changed->read(index({4, 0, 4}));
   CHECK(list(batch.data) == Numbers{500, 100, 500});
@@ -49,13 +49,13 @@ TEST_CASE("transforms go over each batch's first tensor, one after another; the 
 }
 
 TEST_CASE("another tensor is named by a member or a function") {
-  const auto target = data::transform(numbers(5), &data::Batch::target, plus_one);
+  const auto target = data::transform(numbers(5), &data::Batch::target, add_one);
   CHECK(list(target->read(index({2})).target) == Numbers{21});
   CHECK(list(target->read(index({2})).data) == Numbers{2});
   using Map = std::map<std::string, at::Tensor>;
   const auto map = data::memory_source(Map{{"a", torch::arange(3)}, {"b", torch::arange(3)}});
   const auto second = data::transform(
-      map, [](Map& batch) -> at::Tensor& { return batch.at("b"); }, plus_one);
+      map, [](Map& batch) -> at::Tensor& { return batch.at("b"); }, add_one);
   CHECK(list(second->read(index({2})).at("b")) == Numbers{3});
   CHECK(list(second->read(index({2})).at("a")) == Numbers{2});
 }
@@ -77,9 +77,9 @@ TEST_CASE("what is drawn for a sample depends on the seed, the epoch and its num
 
 TEST_CASE("a loader of a random transform is seeded, shuffled or not, so that prepare() gives it rank 0's seed") {
   CHECK(data::LoaderOf(data::transform(numbers(4), draw)).shuffles());
-  CHECK_FALSE(data::LoaderOf(data::transform(numbers(4), plus_one)).shuffles());
+  CHECK_FALSE(data::LoaderOf(data::transform(numbers(4), add_one)).shuffles());
   CHECK(data::transform(numbers(4), draw)->thread_safe());
-  CHECK_FALSE(data::transform(std::make_shared<PassSource>(), plus_one)->thread_safe());
+  CHECK_FALSE(data::transform(std::make_shared<PassSource>(), add_one)->thread_safe());
 }
 
 TEST_CASE("random layers draw apart from one another, in one transform() and in several over one another") {
@@ -131,15 +131,15 @@ TEST_CASE("draws are Philox4x32-10, and as likely as they should be") {
 }
 
 TEST_CASE("a batch without a tensor cannot be transformed; an empty source has no batches") {
-  const auto none = data::transform(data::memory_source(std::pair(torch::zeros(2), torch::zeros(2))), plus_one);
+  const auto none = data::transform(data::memory_source(std::pair(torch::zeros(2), torch::zeros(2))), add_one);
   CHECK(none->read(index({})).first.size(0) == 0);
   struct Bare final : data::Source {
     [[nodiscard]] int64_t size() const override { return 1; }
     [[nodiscard]] data::Batch read(const at::Tensor&) const override { return {}; }
   };
-  CHECK_THROWS_WITH((void)data::transform(std::make_shared<Bare>(), plus_one)->read(index({0})),
+  CHECK_THROWS_WITH((void)data::transform(std::make_shared<Bare>(), add_one)->read(index({0})),
                     "transform: the batch holds no tensor, so there is nothing to transform");
   CHECK(two_ranks(data::transform(numbers(0), draw)) == std::vector<std::vector<Numbers>>{{}, {}});
-  CHECK_THROWS_WITH((void)data::transform(std::shared_ptr<const data::Source>(), plus_one),
+  CHECK_THROWS_WITH((void)data::transform(std::shared_ptr<const data::Source>(), add_one),
                     "transform: the source is a null pointer");
 }
