@@ -115,7 +115,7 @@ class DispatchPass {
     }
     if (*position_ == loader_.end()) return std::nullopt;
     std::optional<Batch> batch(**position_);
-    states_.push_back(state_of(loader_));  // some read only now
+    states_.push_back(where_it_stands(loader_));  // some read only now
     return batch;
   }
 
@@ -147,8 +147,8 @@ class DispatchPass {
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
     std::vector<Message> messages(static_cast<size_t>(group_.size()));
-    Message common{.state =
-                       failure_ && sent_ ? sent_ : state_of(loader_)};  // of a round that failed nobody has a batch
+    Message common{.state = failure_ && sent_ ? sent_
+                                              : where_it_stands(loader_)};  // of a round that failed nobody has a batch
     if (round) {
       common = {.last = !next_round_ && !failure_, .samples = round->samples, .state = state_after(round->read)};
       sent_ = common.state;

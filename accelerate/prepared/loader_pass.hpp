@@ -94,7 +94,7 @@ class OwnPass {
 
 /// Where a loader says that it stands.
 template <typename Loader>
-[[nodiscard]] std::optional<state::LoaderState> state_of(Loader& loader) {
+[[nodiscard]] std::optional<state::LoaderState> where_it_stands(Loader& loader) {
   if constexpr (data::Resumable<Loader>) return loader.state();
   return std::nullopt;
 }
@@ -151,7 +151,7 @@ class ForeignPass {
         auto batch = walk_.next();
         ended_ = !batch;
         if (ended_) break;
-        read_to_ = state_of(loader_);
+        read_to_ = where_it_stands(loader_);
         if (auto ready = feed(std::move(*batch))) mine = std::move(ready);
       } while (splitter_ ? !mine : !dealer_.round_complete());
     } catch (...) {

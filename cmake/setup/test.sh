@@ -61,9 +61,10 @@ test_asan() {
   test_in build-asan -R mutated_files.60s
 }
 
-# Where threads of ours meet; not what runs inside autograd or MPI, which are not instrumented, so no ranks as processes.
+# Where threads of ours meet; not what runs inside autograd or MPI, which are not instrumented, so no ranks as processes, and
+# not what LibTorch's reference counts hand over from thread to thread (batch_memory, cache) or what counts memory (npy).
 tsan_tests='^(base|env|launch)/|^data/|threads|worker|completable_work'
-tsan_not='\.(mpi|gloo)\.'
+tsan_not='\.(mpi|gloo)$|\.(mpi|gloo)\.|data/batch_memory_test|combinators/cache_test|sources/npy_test|shard_cases|mutated_files|examples/'
 
 test_tsan() {
   configure_in build-tsan tsan

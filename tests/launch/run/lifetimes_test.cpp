@@ -27,12 +27,18 @@ pid_t start(int code) {
   return pid;
 }
 
+/// Waits until its end can be waited for, which is a moment after all that there is to see of it has gone.
+bool ended(pid_t pid) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0;
+}
+
 }  // namespace
 
 TEST_CASE("whom the system names as the first to end is taken leave of first") {
   Lifetimes lifetimes(milliseconds(0));
   for (int rank = 0; rank < 3; ++rank) lifetimes.add(rank, start(rank));
-  for (const auto& worker : lifetimes.workers()) REQUIRE(testing::gone(worker.pid));
+  for (const auto& worker : lifetimes.workers()) REQUIRE(ended(worker.pid));
   std::vector<int64_t> order;
   lifetimes.reap(lifetimes.workers()[1].pid, [&](const Worker& worker) {
     order.push_back(worker.rank);
@@ -54,7 +60,7 @@ TEST_CASE("a worker that runs, or is only suspended, has not ended") {
   CHECK(lifetimes.running() == 2);
   CHECK(lifetimes.suspended() == std::vector<int64_t>{1});
   lifetimes.tell(SIGKILL);
-  for (const auto& worker : lifetimes.workers()) REQUIRE(testing::gone(worker.pid));
+  for (const auto& worker : lifetimes.workers()) REQUIRE(ended(worker.pid));
   lifetimes.reap(-1, [](const Worker& worker) { CHECK(*worker.status == SIGKILL); });
   CHECK(lifetimes.running() == 0);
 }
@@ -68,6 +74,6 @@ TEST_CASE("who does not end in the grace is killed") {
   CHECK(lifetimes.patience_ms() >= 1);
   std::this_thread::sleep_for(milliseconds(2));
   lifetimes.kill_when_due();
-  REQUIRE(testing::gone(lifetimes.workers()[0].pid));
+  REQUIRE(ended(lifetimes.workers()[0].pid));
   lifetimes.reap(-1, [](const Worker& worker) { CHECK(*worker.status == SIGKILL); });
 }
