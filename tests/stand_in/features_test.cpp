@@ -11,16 +11,12 @@ using stand_in::state_of;
 using stand_in::Tensors;
 using stand_in::with_small_buckets;
 
-namespace {
-
-const auto kMomentum = torch::optim::SGDOptions(0.1).momentum(0.9);
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("gradients are clipped by norm and by value on the device as on the CPU") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<> job(accelerator, kMomentum);
+        stand_in::Job<> job(accelerator, stand_in::kMomentum);
         auto& [model, optimizer, loader] = job.prepared;
         Tensors norms;
         for (auto& [images, labels] : loader) {
@@ -41,7 +37,7 @@ TEST_CASE("accumulation windows, the short last one too, give the CPU's bits") {
   options.gradient_accumulation_steps = 3;
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<> job(accelerator, kMomentum, 30, 3);
+        stand_in::Job<> job(accelerator, stand_in::kMomentum, 30, 3);
         auto& [model, optimizer, loader] = job.prepared;
         for (auto& [images, labels] : loader) {
           auto window = accelerator.accumulate(model);
@@ -57,7 +53,7 @@ TEST_CASE("accumulation windows, the short last one too, give the CPU's bits") {
 TEST_CASE("no_sync keeps gradients local until the synchronised backward that reduces all of them") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<> job(accelerator, kMomentum);
+        stand_in::Job<> job(accelerator, stand_in::kMomentum);
         auto& [model, optimizer, loader] = job.prepared;
         int64_t step = 0;
         for (auto& [images, labels] : loader) {
@@ -77,7 +73,7 @@ TEST_CASE("no_sync keeps gradients local until the synchronised backward that re
 
 TEST_CASE("local SGD averages the parameters on the device") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
-    stand_in::Job<> job(accelerator, kMomentum);
+    stand_in::Job<> job(accelerator, stand_in::kMomentum);
     auto& [model, optimizer, loader] = job.prepared;
     auto local = accelerator.local_sgd(model, 2);
     for (auto& [images, labels] : loader) {
@@ -95,7 +91,7 @@ TEST_CASE("ranks that run out of batches join the others on the device") {
   options.even_batches = false;
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<> job(accelerator, kMomentum, 15, 3);  // 5 batches: one rank of two has one more
+        stand_in::Job<> job(accelerator, stand_in::kMomentum, 15, 3);  // 5 batches: one rank of two has one more
         auto& [model, optimizer, loader] = job.prepared;
         {
           auto join = accelerator.join_uneven_inputs();
@@ -112,7 +108,7 @@ TEST_CASE("ranks that run out of batches join the others on the device") {
 
 TEST_CASE("gather_for_metrics gives every sample once, from the device") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
-    stand_in::Job<> job(accelerator, kMomentum, 10, 3);
+    stand_in::Job<> job(accelerator, stand_in::kMomentum, 10, 3);
     auto& [model, optimizer, loader] = job.prepared;
     model.eval();
     const torch::NoGradGuard no_grad;

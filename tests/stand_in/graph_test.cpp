@@ -24,10 +24,6 @@ struct PlainNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(PlainNet);
 
-at::Tensor loss_in_float(const at::Tensor& logits, const at::Tensor& labels) {
-  return torch::nll_loss(torch::log_softmax(logits, 1), labels);
-}
-
 /// On the CPU the plain step, on the device a graph.
 template <typename Step>
 void check_graphs(const Accelerator& accelerator, const Step& step, int64_t graphs) {
@@ -53,7 +49,7 @@ auto trains_graphed(const Options& of_optimizer,
     auto step = accelerator.graphed_step(
         [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
           optimizer.zero_grad();
-          const auto loss = loss_in_float(model(images), labels);
+          const auto loss = stand_in::loss_of(model(images), labels);
           accelerator.backward(loss);
           accelerator.clip_grad_norm_(model, 0.5);
           optimizer.step();
@@ -85,7 +81,7 @@ auto overflows_now_and_then(const Options& of_optimizer) {
     auto scheduler = accelerator.prepare(falling);
     auto step = accelerator.graphed_step(
         [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
-          accelerator.backward(loss_in_float(model(images), labels));
+          accelerator.backward(stand_in::loss_of(model(images), labels));
           const auto norm = accelerator.clip_grad_norm_(model, 0.5);
           optimizer.step();
           optimizer.zero_grad();
@@ -127,14 +123,6 @@ void close_to_cpu(const std::function<Tensors(Accelerator&)>& body, AcceleratorO
       500);
 }
 
-AcceleratorOptions recorded_with(Precision precision) {
-  auto options = stand_in::with_small_buckets();
-  options.mixed_precision = precision;
-  options.grad_scaler.init_scale = 1024;
-  options.grad_scaler.growth_interval = 2;
-  return options;
-}
-
 /// Four steps of a function that cannot be recorded; they are right all the same. returns   why
 template <typename Make>
 std::string runs_plain(const Make& make, AcceleratorOptions options = {}, int64_t ranks = 1) {
@@ -159,7 +147,7 @@ auto step_and(const More& more) {
   return [=](Accelerator& accelerator, auto& model, auto& optimizer) {
     return [=, &accelerator, &model, &optimizer](const at::Tensor& images, const at::Tensor& labels) {
       optimizer.zero_grad();
-      auto loss = loss_in_float(model(images), labels);
+      auto loss = stand_in::loss_of(model(images), labels);
       more(accelerator, loss);
       accelerator.backward(loss);
       optimizer.step();
@@ -184,7 +172,7 @@ TEST_CASE("a recorded step gives the plain one's bits: optimizers, clipping, a s
 TEST_CASE("fp16 in a recorded step skips what overflows: parameters, scale, rate and flag as on the CPU") {
   using namespace torch::optim;  // NOLINT
   stand_in::same_as_on_cpu(overflows_now_and_then<AdamW, AdamWParamState>(AdamWOptions(0.015625)),
-                           recorded_with(Precision::fp16));
+                           stand_in::with_precision(Precision::fp16));
 }
 
 TEST_CASE("a recorded RMSprop gives the plain one's numbers to rounding, with its rate and its skipped steps") {
@@ -193,8 +181,8 @@ TEST_CASE("a recorded RMSprop gives the plain one's numbers to rounding, with it
     const auto of_optimizer =
         RMSpropOptions(0.03125).eps(0.0625).momentum(more ? 0.5 : 0).centered(more).weight_decay(more ? 0.25 : 0);
     close_to_cpu(trains_graphed<RMSprop>(of_optimizer), stand_in::with_small_buckets(), 1e-5);
-    close_to_cpu(overflows_now_and_then<RMSprop, RMSpropParamState>(of_optimizer), recorded_with(Precision::fp16),
-                 1e-2);
+    close_to_cpu(overflows_now_and_then<RMSprop, RMSpropParamState>(of_optimizer),
+                 stand_in::with_precision(Precision::fp16), 1e-2);
   }
 }
 
@@ -291,7 +279,7 @@ TEST_CASE("a replayed step is one command for the device, and the host waits for
           // Two inputs, a rate and a count for each call of the kernel, the loss; with fp16 a flag.
           CHECK(trace.size() <= 8);
         },
-        recorded_with(precision));
+        stand_in::with_precision(precision));
   }
 }
 
@@ -300,7 +288,7 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
   const auto reads = [](Accelerator&, at::Tensor& loss) { std::ignore = loss.item<float>(); };
   const string wait = "it could not be recorded: standin: a wait of the host cannot be recorded";
   CHECK(runs_plain(step_and(reads)) == wait);
-  CHECK(runs_plain(step_and(reads), recorded_with(Precision::fp16)) == wait);
+  CHECK(runs_plain(step_and(reads), stand_in::with_precision(Precision::fp16)) == wait);
   CHECK(runs_plain(step_and(reads), stand_in::with_small_buckets(), 2) == wait);
   const auto on_rank_1 = [=](Accelerator& accelerator, at::Tensor& loss) {
     if (accelerator.process_index() == 1) reads(accelerator, loss);
@@ -401,7 +389,7 @@ TEST_CASE("in an open region of autocast neither a recording nor a pass after a 
         check_graphs(accelerator, step, 1);
         return all;
       },
-      recorded_with(Precision::bf16), {1});
+      stand_in::with_precision(Precision::bf16), {1});
 }
 
 TEST_CASE("a recording comes after what the caller's stream was given, and before what that one gets next") {

@@ -24,18 +24,6 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
-at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& labels) {
-  return torch::nll_loss(torch::log_softmax(logits, 1), labels);
-}
-
-AcceleratorOptions with(Precision precision) {
-  auto options = stand_in::with_small_buckets();
-  options.mixed_precision = precision;
-  options.grad_scaler.init_scale = 1024;
-  options.grad_scaler.growth_interval = 2;
-  return options;
-}
-
 /// An epoch of 8 steps, two of them with inf in the data.
 /// returns   parameters; scale, rate of the schedule, whether the last step was skipped
 template <typename Optimizer, typename Options>
@@ -50,7 +38,7 @@ auto trains_over_inf(const Options& of_optimizer, bool last_too) {
       ++step;
       const bool overflows = step == 3 || step == 4 || (last_too && step == 8);
       optimizer.zero_grad();
-      accelerator.backward(loss_of(model(overflows ? images * kInf : images), labels));
+      accelerator.backward(stand_in::loss_of(model(overflows ? images * kInf : images), labels));
       if (step % 2 == 0) accelerator.clip_grad_norm_(model, 0.5);
       optimizer.step();
       scheduler.step();
@@ -76,14 +64,14 @@ void scaling_waits_for_nothing(const Options& of_optimizer, const AcceleratorOpt
               [&](Accelerator& accelerator) {
                 stand_in::Job<Mlp, Optimizer> job(accelerator, of_optimizer, 24 * accelerator.num_processes());
                 auto& [model, optimizer, loader] = job.prepared;
-                CHECK(stand_in::waits_when_steady(accelerator, loader,
-                                                  [&, &model = model, &optimizer = optimizer](auto& batch) {
-                                                    auto window = accelerator.accumulate(model);
-                                                    accelerator.backward(loss_of(model(batch.data), batch.target));
-                                                    accelerator.clip_grad_norm_(model, 1.0);
-                                                    optimizer.step();
-                                                    optimizer.zero_grad();
-                                                  }) == 0);
+                CHECK(stand_in::waits_when_steady(
+                          accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
+                            auto window = accelerator.accumulate(model);
+                            accelerator.backward(stand_in::loss_of(model(batch.data), batch.target));
+                            accelerator.clip_grad_norm_(model, 1.0);
+                            optimizer.step();
+                            optimizer.zero_grad();
+                          }) == 0);
               },
               options);
         },
@@ -111,7 +99,7 @@ TEST_CASE("autocast is the device's: products in bf16 and fp16, outputs in float
           }
           return {logits};
         },
-        with(precision), {1});
+        stand_in::with_precision(precision), {1});
   }
 }
 
@@ -120,19 +108,22 @@ TEST_CASE("fp16 skips what overflows on the device, to the CPU's bits: parameter
   using torch::optim::AdamWOptions;
   using torch::optim::SGD;
   using torch::optim::SGDOptions;
-  stand_in::same_as_on_cpu(trains_over_inf<AdamW>(AdamWOptions(1e-2), false), with(Precision::fp16));
-  stand_in::same_as_on_cpu(trains_over_inf<SGD>(SGDOptions(0.1).momentum(0.9), true), with(Precision::fp16));
+  stand_in::same_as_on_cpu(trains_over_inf<AdamW>(AdamWOptions(1e-2), false),
+                           stand_in::with_precision(Precision::fp16));
+  stand_in::same_as_on_cpu(trains_over_inf<SGD>(SGDOptions(0.1).momentum(0.9), true),
+                           stand_in::with_precision(Precision::fp16));
 }
 
 TEST_CASE("an optimizer without a fused step waits for its flag and is right") {
   struct OwnStep : torch::optim::SGD {
     using SGD::SGD;
   };
-  stand_in::same_as_on_cpu(trains_over_inf<OwnStep>(torch::optim::SGDOptions(0.1), true), with(Precision::fp16), {1});
+  stand_in::same_as_on_cpu(trains_over_inf<OwnStep>(torch::optim::SGDOptions(0.1), true),
+                           stand_in::with_precision(Precision::fp16), {1});
 }
 
 TEST_CASE("a steady fp16 step does not wait for the device: SGD, AdamW, windows, clipping, on 1 and 2 ranks") {
-  auto options = with(Precision::fp16);
+  auto options = stand_in::with_precision(Precision::fp16);
   scaling_waits_for_nothing<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9), options);
   options.gradient_accumulation_steps = 2;
   scaling_waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
@@ -153,7 +144,7 @@ TEST_CASE("a schedule makes a step wait for the flag of the one before, never fo
               const int64_t all = stand_in::waits_when_steady(
                   accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
                     optimizer.zero_grad();
-                    accelerator.backward(loss_of(model(batch.data), batch.target));
+                    accelerator.backward(stand_in::loss_of(model(batch.data), batch.target));
                     optimizer.step();
                     const auto before = waits();
                     scheduler.step();
@@ -162,7 +153,7 @@ TEST_CASE("a schedule makes a step wait for the flag of the one before, never fo
               CHECK(for_the_schedule == 0);
               CHECK(all <= 6);  // steps 3 to 8: one each where the host is ahead
             },
-            with(Precision::fp16));
+            stand_in::with_precision(Precision::fp16));
       },
       500);
 }

@@ -11,8 +11,6 @@ using stand_in::with_small_buckets;
 
 namespace {
 
-const auto kSgdOfNn = torch::optim::SGDOptions(0.1).momentum(0.9);
-
 struct SyncedNetImpl : torch::nn::Module {
   SyncedNetImpl() {
     convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3).padding(1)));
@@ -34,7 +32,7 @@ TORCH_MODULE(SyncedNet);
 }  // namespace
 
 TEST_CASE("SyncBatchNorm, within checkpoint() too, gives the CPU's bits") {
-  same_as_on_cpu(stand_in::trains_with<torch::optim::SGD, SyncedNet>(kSgdOfNn), with_small_buckets());
+  same_as_on_cpu(stand_in::trains_with<torch::optim::SGD, SyncedNet>(stand_in::kMomentum), with_small_buckets());
 }
 
 TEST_CASE("dropout on the device falls alike in the second run") {

@@ -140,6 +140,20 @@ inline accelerate::AcceleratorOptions with_small_buckets() {
   return options;
 }
 
+inline accelerate::AcceleratorOptions with_precision(accelerate::Precision precision) {
+  auto options = with_small_buckets();
+  options.mixed_precision = precision;
+  options.grad_scaler.init_scale = 1024;
+  options.grad_scaler.growth_interval = 2;
+  return options;
+}
+
+inline at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& labels) {
+  return torch::nll_loss(torch::log_softmax(logits, 1), labels);
+}
+
+inline const auto kMomentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+
 template <typename Model>
 Tensors state_of(const Model& model) {
   Tensors all = model->parameters();

@@ -11,8 +11,6 @@ using stand_in::with_small_buckets;
 
 namespace {
 
-const auto kHeavyBall = torch::optim::SGDOptions(0.1).momentum(0.9);
-
 /// Each forward uses one of its three heads.
 struct HeadsImpl : torch::nn::Module {
   HeadsImpl() {
@@ -38,7 +36,7 @@ int64_t waits_so_far(const Accelerator& accelerator) {
 TEST_CASE("a head that some ranks leave out gets their zeros, one that all leave out gets nothing") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<Heads> job(accelerator, kHeavyBall);
+        stand_in::Job<Heads> job(accelerator, stand_in::kMomentum);
         auto& [model, optimizer, loader] = job.prepared;
         int64_t step = 0;
         for (auto& [images, labels] : loader) {
@@ -69,7 +67,7 @@ TEST_CASE("a rank that leaves a model out joins its reduction, in windows too") 
           for (const auto& net : {trunk, one, other}) {
             for (const auto& parameter : net->parameters()) parameters.push_back(parameter);
           }
-          torch::optim::SGD sgd(parameters, kHeavyBall);
+          torch::optim::SGD sgd(parameters, stand_in::kMomentum);
           auto data = small_loader(24, 3);
           auto [base, head, sometimes, optimizer, loader] = accelerator.prepare(trunk, one, other, sgd, data);
           int64_t step = 0;
@@ -93,7 +91,7 @@ TEST_CASE("a static graph's unused parameters need no wait of the host, whatever
   options.static_graph = true;
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<Heads> job(accelerator, kHeavyBall);
+        stand_in::Job<Heads> job(accelerator, stand_in::kMomentum);
         auto& [model, optimizer, loader] = job.prepared;
         int64_t step = 0;
         int64_t waits = 0;
