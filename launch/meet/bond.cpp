@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
 #include <ctime>
 #include <latch>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -66,7 +68,8 @@ class Bond {
     watches_.wait();
   }
   ~Bond() {
-    eventfd_write(stop_.get(), 1);
+    has_to_stop_ = true;
+    eventfd_write(wake_.get(), 1);
     watcher_.join();
   }
   Bond(const Bond&) = delete;
@@ -134,14 +137,23 @@ class Bond {
   void hear_stillness(int64_t machine, std::string_view message) {
     auto stillness = read_stillness(message);
     if (!stillness || own_.machine != 0) return;
-    hang_judge_.hear(machine, std::move(*stillness));
-    judge();
+    hang_judge_.hear(machine, std::move(*stillness), HangJudge::Clock::now());
   }
 
   /// Machine 0, which hears of all.
   void judge() {
-    if (end_ || all_done_ || own_.machine != 0) return;
-    if (const auto cause = hang_judge_.verdict()) end_still_ranks({.cause = *cause});
+    const std::lock_guard lock(mutex_);
+    if (own_.machine != 0) return;
+    if (const auto cause = hang_judge_.verdict(HangJudge::Clock::now())) end_still_ranks({.cause = *cause});
+  }
+
+  /// For poll(): until judge() has something to do, in milliseconds; -1: never, as it stands.
+  int until_judged() {
+    const std::lock_guard lock(mutex_);
+    const auto deadline = hang_judge_.deadline();
+    if (own_.machine != 0 || end_ || all_done_ || !deadline) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - HangJudge::Clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
   }
 
   /// Each machine tells where its ranks are and ends them by itself.
@@ -159,8 +171,8 @@ class Bond {
   Together verdict(int own_code) {
     std::unique_lock lock(mutex_);
     is_done_ = true;
-    hang_judge_.take_leave_of(own_.machine);
-    judge();
+    hang_judge_.take_leave_of(own_.machine, HangJudge::Clock::now());
+    eventfd_write(wake_.get(), 1);  // it has a deadline now
     if (own_.machine != 0 && !end_) tell_all(std::string(done_message), nullptr);
     settle();
     changed_.wait(lock, [this] { return end_ || all_done_; });
@@ -203,18 +215,22 @@ class Bond {
     for (const auto& member : gathered_.members) waits.push_back({member.connection.get(), POLLIN, 0});
     waits.push_back({options_.hang, POLLIN, 0});
     waits.push_back({options_.failures, POLLIN, 0});
-    waits.push_back({stop_.get(), POLLIN, 0});
+    waits.push_back({wake_.get(), POLLIN, 0});
     std::unique_lock awake(between_forks);
     watches_.count_down();
-    while (waits.back().revents == 0) {
+    while (!has_to_stop_) {
+      const int until = until_judged();
       awake.unlock();
-      poll(waits.data(), waits.size(), -1);
+      poll(waits.data(), waits.size(), until);
       awake.lock();
+      eventfd_t ignored = 0;
+      eventfd_read(wake_.get(), &ignored);
       for (size_t i = 0; i < gathered_.members.size(); ++i) {
         if (waits[i].revents != 0 && !hear(i)) waits[i].fd = -1;
       }
       if (waits[gathered_.members.size()].revents != 0) hear_guardian();
       if (waits[gathered_.members.size() + 1].revents != 0) hear_failure();
+      judge();
     }
   }
 
@@ -244,8 +260,7 @@ class Bond {
   void note_done(size_t which) {
     done_[which] = true;
     if (own_.machine != 0) all_done_ = true;
-    hang_judge_.take_leave_of(gathered_.members[which].machine);
-    judge();
+    hang_judge_.take_leave_of(gathered_.members[which].machine, HangJudge::Clock::now());
     changed_.notify_all();
     settle();
   }
@@ -275,8 +290,9 @@ class Bond {
   Hello own_;
   BondOptions options_;
   HangJudge hang_judge_;
-  std::string from_guardian_;  // that is not yet a whole message
-  base::FileDescriptor stop_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::string from_guardian_;                                          // that is not yet a whole message
+  base::FileDescriptor wake_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // of the watcher
+  std::atomic<bool> has_to_stop_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<End> end_;  // of the job, before its time

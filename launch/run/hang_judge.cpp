@@ -6,21 +6,34 @@
 
 namespace accelerate::launch {
 
-void HangJudge::hear(int64_t part, Stillness says) {
-  if (says.is_still) {
-    still_.insert_or_assign(part, std::move(says));
-  } else {
-    still_.erase(part);
-  }
+void HangJudge::hear(int64_t part, Stillness says, Clock::time_point now) {
+  still_.erase(part);
+  if (says.is_still) still_.emplace(part, Part{.moved = now - limit_ / 2, .ranks = std::move(says.ranks)});
 }
 
-std::optional<std::string> HangJudge::verdict() const {
+void HangJudge::take_leave_of(int64_t part, Clock::time_point now) {
+  still_.insert_or_assign(part, Part{.moved = now, .ranks = {}});
+}
+
+std::optional<HangJudge::Clock::time_point> HangJudge::deadline() const {
   if (limit_.count() == 0 || static_cast<int64_t>(still_.size()) < parts_) return std::nullopt;
+  const auto has_come = [](const StillRank& rank) { return rank.beat.beats != 0; };
+  auto moved = Clock::time_point::min();
+  bool any_has_come = false;
+  for (const auto& [number, part] : still_) {
+    moved = std::max(moved, part.moved);
+    any_has_come |= std::any_of(part.ranks.begin(), part.ranks.end(), has_come);
+  }
+  return any_has_come ? std::optional(moved + limit_) : std::nullopt;
+}
+
+std::optional<std::string> HangJudge::verdict(Clock::time_point now) const {
+  const auto end = deadline();
+  if (!end || now < *end) return std::nullopt;
   std::vector<StillRank> all;
-  for (const auto& [part, still] : still_) all.insert(all.end(), still.ranks.begin(), still.ranks.end());
+  for (const auto& [number, part] : still_) all.insert(all.end(), part.ranks.begin(), part.ranks.end());
   std::sort(all.begin(), all.end(), [](const auto& one, const auto& other) { return one.rank < other.rank; });
-  const bool any_has_come = std::any_of(all.begin(), all.end(), [](const auto& each) { return each.beat.beats != 0; });
-  return any_has_come ? std::optional(hang_cause(all, limit_)) : std::nullopt;
+  return hang_cause(all, limit_);
 }
 
 }  // namespace accelerate::launch

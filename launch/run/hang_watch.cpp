@@ -25,10 +25,10 @@ std::vector<StillRank> HangWatch::look(const std::vector<Worker>& workers) {
   const auto now = Clock::now();
   if (!look_at_ || now < *look_at_) return {};
   look_at_ = now + std::clamp(limit_ / 8, milliseconds(10), milliseconds(5000));
-  const bool still = heartbeats_.still(now) >= limit_;
-  if (judge_ >= 0) return tell_judge(still, workers);
+  const auto still_for = heartbeats_.still(now);
+  if (judge_ >= 0) return tell_judge(still_for >= limit_ / 2, workers);
   // Until the first rank has come: it may take its time.
-  if (!still || !heartbeats_.any_has_come()) return {};
+  if (still_for < limit_ || !heartbeats_.any_has_come()) return {};
   look_at_.reset();
   return running(workers);
 }

@@ -20,8 +20,8 @@ class HangWatch {
   using Ranks = std::vector<StillRank>;
 
   /// limit   for which no rank may stand still; 0: for ever
-  /// judge   a socket to whoever knows the ranks of all machines: told by Stillness messages, it answers with a line,
-  ///         the cause, when all stand still; -1: the ranks here are all, and judged here
+  /// judge   a socket to whoever knows the ranks of all machines (hang_judge.hpp): told by Stillness messages, it
+  ///         answers with a line, the cause, when all stand still; -1: the ranks here are all, and judged here
   explicit HangWatch(std::chrono::milliseconds limit, int judge = -1) : limit_(limit), judge_(judge) {}
 
   /// Gives the rank a page in this folder. Another launcher's, from which this one was started, is taken from it.

@@ -67,7 +67,8 @@ void sleeps(const Group& group) {
   group.all_reduce(at::ones({4}));
 }
 
-/// Rank 1 takes seven seconds of steps of its own, in which rank 0 waits for it.
+/// Rank 1 takes seven seconds of steps of its own, in which rank 0 waits for it; then rank 1 ends at once, while rank 0
+/// goes on.
 void gets_on_alone(const Group& group) {
   group.barrier();
   for (int i = 0; group.rank() == 1 && i < 70; ++i) {
@@ -75,6 +76,8 @@ void gets_on_alone(const Group& group) {
     accelerate::base::beat_step();
   }
   group.all_reduce(at::ones({4}));
+  if (group.rank() == 0) std::this_thread::sleep_for(1s);
+  _exit(0);  // the end of a group waits for the other rank's
 }
 
 /// Rank 0 hangs as a machine does: its sockets stay open, and nothing is answered.

@@ -50,26 +50,45 @@ TEST_CASE("what a machine says of ranks that stand still is read as it was writt
 
 TEST_CASE(
     "ranks of several machines hang when those of all stand still, and the missing one is named with its number") {
+  const HangJudge::Clock::time_point begin{};
   HangJudge judge(2, seconds(30));
-  CHECK_FALSE(judge.verdict());
-  judge.hear(0, still({kWaits}));
-  CHECK_FALSE(judge.verdict());
-  judge.hear(1, still({kComputes}));
-  CHECK(judge.verdict() == "no rank has moved for 30 s; worker 2 is missing, worker 0 waits in call 41");
-  judge.hear(1, {});  // it moves
-  CHECK_FALSE(judge.verdict());
-  judge.hear(1, still({seen(2, 9, 41, 41)}));
-  CHECK(judge.verdict() == "no rank has moved for 30 s; all wait in call 41");
+  CHECK_FALSE(judge.deadline());
+  judge.hear(0, still({kWaits}), begin);
+  CHECK_FALSE(judge.deadline());
+  judge.hear(1, still({kComputes}), begin + seconds(9));
+  // Each has stood still for half the limit when it says so.
+  CHECK(judge.deadline() == begin + seconds(24));
+  CHECK_FALSE(judge.verdict(begin + seconds(23)));
+  CHECK(judge.verdict(begin + seconds(24)) ==
+        "no rank has moved for 30 s; worker 2 is missing, worker 0 waits in call 41");
+  judge.hear(1, {}, begin + seconds(23));  // it moves
+  CHECK_FALSE(judge.verdict(begin + seconds(99)));
+  judge.hear(1, still({seen(2, 9, 41, 41)}), begin + seconds(60));
+  CHECK_FALSE(judge.verdict(begin + seconds(74)));
+  CHECK(judge.verdict(begin + seconds(75)) == "no rank has moved for 30 s; all wait in call 41");
 }
 
 TEST_CASE("a machine whose ranks have ended waits for nobody; ranks that never began anything do not hang") {
+  const HangJudge::Clock::time_point begin{};
   HangJudge judge(2, seconds(30));
-  judge.hear(0, still({kHasNotCome}));
-  judge.take_leave_of(1);
-  CHECK_FALSE(judge.verdict());
-  judge.hear(0, still({kWaits, kHasNotCome}));
-  CHECK(judge.verdict() == "no rank has moved for 30 s; worker 2 is missing, worker 0 waits in call 41");
+  judge.hear(0, still({kHasNotCome}), begin);
+  judge.take_leave_of(1, begin);
+  CHECK_FALSE(judge.deadline());
+  judge.hear(0, still({kWaits, kHasNotCome}), begin);
+  CHECK(judge.verdict(begin + seconds(30)) ==
+        "no rank has moved for 30 s; worker 2 is missing, worker 0 waits in call 41");
   HangJudge patient(1, seconds(0));
-  patient.hear(0, still({kWaits}));
-  CHECK_FALSE(patient.verdict());
+  patient.hear(0, still({kWaits}), begin);
+  CHECK_FALSE(patient.deadline());
+}
+
+TEST_CASE("what one machine has waited for may end with another: that it moves is heard of after the other has left") {
+  const HangJudge::Clock::time_point begin{};
+  HangJudge judge(2, seconds(30));
+  judge.hear(0, still({kWaits}), begin);
+  judge.take_leave_of(1, begin + seconds(50));
+  CHECK_FALSE(judge.verdict(begin + seconds(79)));
+  CHECK(judge.verdict(begin + seconds(80)));
+  judge.hear(0, {}, begin + seconds(53));
+  CHECK_FALSE(judge.deadline());
 }
