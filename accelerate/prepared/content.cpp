@@ -88,7 +88,7 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
     }
   }
   for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) {
-    content.loaders.push_back(loader.access.get());
+    content.loaders.push_back(loader.access->get());
     if (!content.loaders.back()) {
       base::log_once(
           base::LogLevel::warning, shared.place,

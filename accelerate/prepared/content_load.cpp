@@ -129,7 +129,7 @@ void load_models(Shared& shared, const Fit& fit) {
 void load_loaders(Shared& shared, const std::vector<std::optional<state::LoaderState>>& saved) {
   for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) {
     const auto index = static_cast<size_t>(loader.index());
-    if (index < saved.size() && saved[index]) loader.access.set(*saved[index]);
+    if (index < saved.size() && saved[index]) loader.access->set(*saved[index]);
   }
 }
 
@@ -198,7 +198,7 @@ Fit fit_content(Shared& shared, const std::vector<CustomObject>& customs, checkp
 }
 
 Places::Places(Shared& shared) : shared_(shared) {
-  for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) loaders_.push_back(loader.access.get());
+  for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) loaders_.push_back(loader.access->get());
   for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     schedulers_.push_back(scheduler.access.get());
   }

@@ -53,7 +53,7 @@ class LoaderCore : public Entry {
   static constexpr Kind entry_kind = Kind::loader;
   explicit LoaderCore(const void* identity) : Entry(entry_kind, identity) {}
   /// Empty for loaders that cannot say where they stand.
-  StateAccess<state::LoaderState> access{};
+  std::shared_ptr<LoaderAccess> access = std::make_shared<LoaderAccess>();
   /// One for all handles of the loader.
   std::shared_ptr<Standing> standing = std::make_shared<Standing>();
 };
@@ -124,6 +124,8 @@ class PreparedLoader {
       std::shared_ptr<Loader> loader;
       std::shared_ptr<Shared> shared;
       std::shared_ptr<Standing> standing;
+      std::shared_ptr<LoaderAccess> access;
+      bool skips;
       std::shared_ptr<device::UploadLane> lane;
       bool place;
       Pass pass;
@@ -135,6 +137,8 @@ class PreparedLoader {
           : loader(of.loader_),
             shared(of.shared_),
             standing(of.standing_),
+            access(of.access_),
+            skips(of.skips_),
             lane(of.lane_),
             place(of.options_.device_placement && !shared->device.is_cpu()),
             pass(begin(of)) {
@@ -174,6 +178,7 @@ class PreparedLoader {
                 }
               },
               pass);
+          if (access) access->came_to(skips ? std::optional(standing->state(loader->state())) : std::nullopt);
         }
       }
       Batch moved(const Batch& next) {
@@ -236,6 +241,7 @@ class PreparedLoader {
   {
     standing_->moved();
     loader_->set_epoch(epoch);
+    tell_access();
   }
 
   /// Where its latest pass stands, the same on all ranks; see data::LoaderBase. The batch at hand is consumed, what a
@@ -247,18 +253,16 @@ class PreparedLoader {
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
     standing_->moved();
     loader_->load_state(state);
+    tell_access();
   }
   /// The registry asks and tells it where it stands. It is not kept alive.
   void enter(LoaderCore& core) {
     standing_ = core.standing;
     if constexpr (data::Resumable<Loader>) {
-      core.access.add(
+      access_ = core.access;
+      access_->add(
           std::shared_ptr<void>(loader_),
-          [loader = loader_.get(), standing = standing_] { return standing->state(loader->state()); },
-          [loader = loader_.get(), standing = standing_](const state::LoaderState& state) {
-            standing->moved();
-            loader->load_state(state);
-          });
+          [loader = loader_.get(), standing = standing_] { return standing->state(loader->state()); }, setter());
     }
   }
   /// Of any other loader there is no such place: a sentence of the compiler's says what to do instead.
@@ -274,6 +278,10 @@ class PreparedLoader {
       other.standing_ = std::make_shared<Standing>();
       other.loader_ = std::make_shared<Loader>(
           loader_->skip_first_batches(batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1)));
+      other.skips_ = true;
+      if constexpr (data::Resumable<Loader>) {
+        if (access_) access_->add_skipping(other.loader_, other.setter());
+      }
     } else {
       data::check_skipped(batches, shared_->place);
       other.skip_.add(batches, resumed());
@@ -314,6 +322,19 @@ class PreparedLoader {
     return 1;
   }
 
+  /// The registry tells it where to go on. The loader is not kept alive.
+  [[nodiscard]] auto setter() const requires data::Resumable<Loader> {
+    return [loader = loader_.get(), standing = standing_](const state::LoaderState& state) {
+      standing->moved();
+      loader->load_state(state);
+    };
+  }
+  void tell_access() const {
+    if constexpr (data::Resumable<Loader>) {
+      if (access_) access_->came_to(skips_ ? std::optional(state()) : std::nullopt);
+    }
+  }
+
   static state::LoaderState refuse_state() {
     static_assert(data::Resumable<Loader>,
                   "state() and load_state() need a loader that knows where it stands: ours (data::from_dataset() takes "
@@ -327,6 +348,8 @@ class PreparedLoader {
   LoaderOptions options_;
   Skip skip_{};  // of loaders that do not skip themselves
   std::shared_ptr<Standing> standing_ = std::make_shared<Standing>();
+  std::shared_ptr<LoaderAccess> access_{};  // of the registry's entry
+  bool skips_ = false;                      // the loader itself does: it is not the registry's
   std::shared_ptr<device::UploadLane> lane_{};
 };
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a loader stands that cannot leave out batches itself, and may have read more than was handed out.
+// Where a loader stands: one that cannot leave out batches itself, and may have read more than was handed out; one that
+// is walked by way of another.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "accelerate/prepared/registry.hpp"
 #include "accelerate/state/loader_state.hpp"
 
 namespace accelerate::prepared {
@@ -39,6 +43,37 @@ class Standing {
  private:
   std::optional<state::LoaderState> handed_out_;
   std::optional<state::LoaderState> own_;  // when that was handed out
+};
+
+/// Where a loader of the registry stands. A loader that skips its first batches is another one with a place of its own,
+/// but the run that walks it goes on there: the one that gave a batch last is asked.
+class LoaderAccess {
+ public:
+  using State = state::LoaderState;
+
+  void add(std::weak_ptr<void> handle, std::function<State()> get, std::function<void(const State&)> set) {
+    handles_.add(std::move(handle), std::move(get), std::move(set));
+  }
+  /// One that skips.
+  void add_skipping(std::weak_ptr<void> loader, std::function<void(const State&)> set) {
+    skipping_.add(
+        std::move(loader), [] { return State{}; }, std::move(set));
+  }
+  /// A pass came here, over a loader that skips; it may be gone when the run is saved. Unset: over the loader itself.
+  void came_to(std::optional<State> skipping) { elsewhere_ = std::move(skipping); }
+
+  /// Unset: it cannot say.
+  [[nodiscard]] std::optional<State> get() const { return elsewhere_ ? elsewhere_ : handles_.get(); }
+  void set(const State& state) {
+    elsewhere_.reset();
+    handles_.set(state);
+    skipping_.set(state);
+  }
+
+ private:
+  StateAccess<State> handles_;
+  StateAccess<State> skipping_;
+  std::optional<State> elsewhere_;
 };
 
 /// Batches of this rank that passes leave out.

@@ -4,7 +4,9 @@
 #include <list>
 #include <set>
 
+#include "accelerate/data/stream_loader.hpp"
 #include "tests/accelerator/ranks.hpp"
+#include "tests/checkpoint/folder.hpp"
 
 using accelerate::Accelerator;
 using Batches = std::vector<std::vector<int64_t>>;
@@ -161,6 +163,52 @@ TEST_CASE("skip_first_batches leaves out this rank's first batches, of our loade
     for (int64_t i = 0; i < 10; i += 2) batches.push_back({torch::arange(i, i + 2), torch::arange(i, i + 2)});
     return batches;
   });
+}
+
+TEST_CASE("what is saved while a handle that skips is walked, or after it, goes on where that stood") {
+  const auto check = [](int64_t ranks, const auto& make_loader) {
+    const testing::SharedFolder folder;
+    const auto within = folder.path / "within", after = folder.path / "after", moved = folder.path / "moved";
+    on_ranks(ranks, [&](Accelerator& accelerator) {
+      auto loader = accelerator.prepare(make_loader());
+      size_t batches = 0;
+      for ([[maybe_unused]] auto& batch : accelerator.skip_first_batches(loader, 1)) {
+        if (++batches == 2) accelerator.save_state(within);
+      }
+      accelerator.save_state(after);
+      loader.set_epoch(0);
+      accelerator.save_state(moved);
+    });
+    on_ranks(ranks, [&](Accelerator& accelerator) {
+      auto undisturbed = accelerator.prepare(make_loader());
+      const std::array epochs{walked_pass(undisturbed), walked_pass(undisturbed)};
+      REQUIRE(epochs[0].size() > 3);
+      accelerator.free_memory();
+      auto loader = accelerator.prepare(make_loader());
+      auto skipping = accelerator.skip_first_batches(loader, 1);
+      accelerator.load_state(within);
+      CHECK(walked_pass(skipping) == batches_from(epochs[0], 3));
+      CHECK(walked_pass(loader) == batches_from(epochs[0], 3));
+      accelerator.load_state(within);
+      CHECK(walked_pass(loader) == batches_from(epochs[0], 3));
+      CHECK(walked_pass(loader) == epochs[1]);
+      accelerator.load_state(after);
+      CHECK(walked_pass(loader) == epochs[1]);
+      accelerator.load_state(moved);
+      CHECK(walked_pass(loader) == epochs[0]);
+    });
+  };
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    check(ranks, [] { return counting(20, 2, {.shuffle = true, .seed = 9}); });
+    check(ranks, [] {
+      const auto count = accelerate::data::make_stream(
+          [] { return [next = int64_t{0}]() mutable { return next < 20 ? std::optional(next++) : std::nullopt; }; });
+      return accelerate::data::StreamLoader(count, {.batch_size = 2}, [](const std::vector<int64_t>& samples) {
+        return accelerate::data::Batch{torch::tensor(samples), torch::tensor(samples)};
+      });
+    });
+  }
 }
 
 TEST_CASE_TEMPLATE("a foreign loader that says where it stands goes on there, in this epoch and the next", Loader,
