@@ -25,24 +25,24 @@ void together(const comm::Group& group, std::string_view operation, const std::f
   checkpoint::agree(group, checkpoint::attempt(run), operation);
 }
 
-bool has_manifest(const fs::path& folder) {
+bool has(const fs::path& folder, const fs::path& name) {
   std::error_code error;
-  return fs::exists(folder / archive::manifest_name, error);
+  return fs::exists(folder / name, error);
+}
+
+bool has_manifest(const fs::path& folder) { return has(folder, archive::manifest_name); }
+
+bool has_model(const fs::path& folder) {
+  return has(folder, checkpoint::model_file(0)) || has(folder, checkpoint::model_bin_file(0));
 }
 
 // Hugging Face Accelerate's, as far as one can tell: it has weights, and nothing that only we write.
 bool is_of_accelerate(const fs::path& folder) {
-  std::error_code error;
-  const auto has = [&](const fs::path& name) { return fs::exists(folder / name, error); };
-  return !has_manifest(folder) && (has(checkpoint::model_file(0)) || has(checkpoint::model_bin_file(0))) &&
-         !has(checkpoint::loader_file(0)) && !has(checkpoint::masters_file);
+  return !has_manifest(folder) && has_model(folder) && !has(folder, checkpoint::loader_file(0)) &&
+         !has(folder, checkpoint::masters_file);
 }
 
-bool is_checkpoint(const fs::path& folder) {
-  std::error_code error;
-  return has_manifest(folder) || fs::exists(folder / checkpoint::model_file(0), error) ||
-         fs::exists(folder / checkpoint::model_bin_file(0), error);
-}
+bool is_checkpoint(const fs::path& folder) { return has_manifest(folder) || has_model(folder); }
 
 void say_not_verified(const fs::path& folder) {
   base::log(base::LogLevel::warning, {},

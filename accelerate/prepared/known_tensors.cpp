@@ -23,13 +23,14 @@ device::KnownTensor known(const gradient::NamedTensor& tensor) {
   return {.text = gradient::describe(tensor, "tensor"), .bytes = static_cast<int64_t>(tensor.tensor.nbytes())};
 }
 
-// "fc1.weight", with " of model_1" where there are several.
+// What follows a name where there are several models: "fc1.weight of model_1".
+std::string whose(const ModelCore& model) { return model.index() > 0 ? " of " + model.name() : ""; }
+
 Names names_of_parameters(Shared& shared) {
   Names names;
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
-    const std::string of_model = model.index() > 0 ? " of " + model.name() : "";
     for (const auto& parameter : model.parameters()) {
-      names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name + of_model);
+      names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name + whose(model));
     }
   }
   return names;
@@ -47,8 +48,7 @@ void add_model(const ModelCore& model, const Names& names, const Shared& shared,
            .bytes = 4 * parameter.tensor.numel()});
     }
   }
-  const std::string of_model = model.index() > 0 ? " of " + model.name() : "";
-  for (const auto& buffer : model.buffers()) all.push_back(known({buffer.name + of_model, buffer.tensor}));
+  for (const auto& buffer : model.buffers()) all.push_back(known({buffer.name + whose(model), buffer.tensor}));
 }
 
 // "exp_avg of fc1.weight". Only of optimizers that are known: another one's state is asked for by making a copy.

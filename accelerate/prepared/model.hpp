@@ -67,7 +67,7 @@ class ModelCore : public Entry {
   /// The engine, and those of other models that average parameters which this one shares with them.
   [[nodiscard]] std::vector<gradient::Engine*> engines();
 
-  /// Parameters, gradients and buffers, for an error about memory.
+  /// Of all models: parameters, gradients, masters, buffers and what optimizers keep, for an error about memory.
   [[nodiscard]] std::vector<device::KnownTensor> known_tensors() const;
 
   /// Throws Error (usage) on every rank where the ranks' parameters differ, or buffers that the next forward would not
