@@ -128,8 +128,8 @@ template <typename Make>
 std::string runs_plain(const Make& make, AcceleratorOptions options = {}, int64_t ranks = 1) {
   std::string why;
   const auto body = [&](Accelerator& accelerator) -> Tensors {
-    stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5),
-                                12 * accelerator.num_processes());
+    stand_in::Job<PlainNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(0.015625),
+                                                     12 * accelerator.num_processes());
     auto& [model, optimizer, loader] = job.prepared;
     auto step = accelerator.graphed_step(make(accelerator, model, optimizer), kWarmAtOnce);
     for (auto& [images, labels] : loader) step(images, labels);
@@ -221,6 +221,30 @@ TEST_CASE("evaluation, a plain step and reading the state between replays change
       stand_in::with_small_buckets());
 }
 
+TEST_CASE("gradients that are left from elsewhere when a step is recorded are no part of it") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5), 24);
+        auto& [model, optimizer, loader] = job.prepared;
+        auto step = accelerator.graphed_step(
+            [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
+              accelerator.backward(stand_in::loss_of(model(images), labels));
+              optimizer.step();
+              optimizer.zero_grad();
+            },
+            kWarmAtOnce);
+        int64_t steps = 0;
+        for (auto& [images, labels] : loader) {
+          const bool records = ++steps == kWarmAtOnce.warmup_steps + 1 && !accelerator.device().is_cpu();
+          if (records) accelerator.backward(stand_in::loss_of(model(images), labels));
+          step(images, labels);
+        }
+        check_graphs(accelerator, step, 1);
+        return stand_in::state_of(model);
+      },
+      stand_in::with_small_buckets(), {1});
+}
+
 TEST_CASE("another weight decay is seen: the step is recorded anew") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
@@ -289,6 +313,18 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
   const string wait = "it could not be recorded: standin: a wait of the host cannot be recorded";
   CHECK(runs_plain(step_and(reads)) == wait);
   CHECK(runs_plain(step_and(reads), stand_in::with_precision(Precision::fp16)) == wait);
+  const auto reads_at_the_end = [](Accelerator& accelerator, auto& model, auto& optimizer) {
+    return [&](const at::Tensor& images, const at::Tensor& labels) {
+      optimizer.zero_grad();
+      const at::Tensor loss = stand_in::loss_of(model(images), labels);
+      accelerator.backward(loss);
+      optimizer.step();
+      std::ignore = loss.item<float>();
+    };
+  };
+  CHECK(runs_plain(reads_at_the_end) == wait);
+  CHECK(runs_plain(reads_at_the_end, stand_in::with_precision(Precision::fp16)) == wait);
+  CHECK(runs_plain(reads_at_the_end, stand_in::with_small_buckets(), 2) == wait);
   CHECK(runs_plain(step_and(reads), stand_in::with_small_buckets(), 2) == wait);
   const auto on_rank_1 = [=](Accelerator& accelerator, at::Tensor& loss) {
     if (accelerator.process_index() == 1) reads(accelerator, loss);
