@@ -18,6 +18,7 @@
 #include "accelerate/archive/new_file.hpp"
 #include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/what_failed.hpp"
 #include "accelerate/checkpoint/agree.hpp"
 #include "accelerate/checkpoint/snapshot.hpp"
 #include "accelerate/checkpoint/write.hpp"
