@@ -5,13 +5,34 @@
 
 #include <string_view>
 
-#include "accelerate/data/epoch_count.hpp"
+#include "accelerate/base/log.hpp"
 
 namespace accelerate::data {
 
 uint64_t fixed_seed(std::optional<uint64_t>& seed) {
   if (!seed) seed = at::detail::getDefaultCPUGenerator().current_seed();
   return *seed;
+}
+
+state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Place>& place,
+                            const EpochCount& epochs) {
+  if (!place || place->complete) {
+    if (epochs.begun()) ++here.epoch;
+    return here;
+  }
+  here.epoch = place->epoch;
+  here.consumed = place->consumed;
+  here.origin = place->consumed == 0 ? 0 : place->origin;
+  if (place->samples > 0) here.samples = place->samples;
+  return here;
+}
+
+bool keeps_place(const std::optional<state::LoaderState>& resumed, int64_t epoch) {
+  if (!resumed || resumed->epoch == epoch) return resumed.has_value();
+  base::log(base::LogLevel::info, {},
+            "loader: set_epoch({}) drops the place that was loaded, after {} samples of epoch {}", epoch,
+            resumed->consumed, resumed->epoch);
+  return false;
 }
 
 void check_state(const state::LoaderState& state, int64_t least_samples) {

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/data/epoch_count.hpp"
+#include "accelerate/data/latest_pass.hpp"
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/state/loader_state.hpp"
@@ -53,6 +55,15 @@ template <typename Options>
           .even_batches = share.even_batches,
           .drop_last = options.drop_last};
 }
+
+/// The place of the pass that speaks, else the beginning of the next epoch.
+/// here   how things stand, without a position
+[[nodiscard]] state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Place>& place,
+                                          const EpochCount& epochs);
+
+/// An epoch is asked for: whether the next pass still goes on where a loaded state stood, which is so within its own
+/// epoch. A line says what is dropped.
+[[nodiscard]] bool keeps_place(const std::optional<state::LoaderState>& resumed, int64_t epoch);
 
 /// Throws Error (usage) for numbers that no loader gives.
 /// least_samples   -1 where their number may be unknown, else 0

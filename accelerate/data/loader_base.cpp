@@ -18,13 +18,16 @@ struct LoaderBase::Pass::Steps {
   LoadClock clock;
   int64_t samples = 0;  // of the batch that was asked for
 
+  ~Steps() { loader->latest.leave(number, info.index == 0); }
+
   [[nodiscard]] int64_t batch() const { return first + info.index; }
   [[nodiscard]] int64_t last_batch() const { return batches->size() - 1; }
   void tell() const {
-    if (loader->pass != number) return;
-    loader->consumed = batches->consumed(batch() + 1);
+    const int64_t consumed = batches->consumed(batch() + 1);
+    loader->latest.tell(number, consumed, consumed >= batches->samples());
   }
   void end() const {
+    loader->latest.end(number);
     const bool first_time = loader->epochs.end(context.epoch);
     if (loader->options.log_report && first_time) log_report(context.epoch, *clock.report());
   }
@@ -35,13 +38,13 @@ LoaderBase::Pass::Pass(std::shared_ptr<Core> loader, const LoadReport& workers) 
   const int64_t remainder = pass.batches.remainder();
   const ReadContext context{
       .seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epochs.epoch(), .pinned = loader->pinned};
-  steps_ = std::make_unique<Steps>(Steps{.loader = loader,
-                                         .batches = std::make_shared<const EpochBatches>(std::move(pass.batches)),
-                                         .first = pass.first,
-                                         .number = pass.number,
-                                         .context = context,
-                                         .info = {.remainder = remainder, .strided = loader->strided()},
-                                         .clock = LoadClock(workers)});
+  steps_.reset(new Steps{.loader = loader,
+                         .batches = std::make_shared<const EpochBatches>(std::move(pass.batches)),
+                         .first = pass.first,
+                         .number = pass.number,
+                         .context = context,
+                         .info = {.remainder = remainder, .strided = loader->strided()},
+                         .clock = LoadClock(workers)});
   loader->report = steps_->clock.report();
 }
 
@@ -114,9 +117,6 @@ void LoaderBase::read_pinned(bool on) { core_->pinned = on; }
 bool LoaderBase::shuffles() const { return core_->shuffles(); }
 LoadReport LoaderBase::report() const { return *core_->report; }
 
-void LoaderBase::set_epoch(int64_t epoch) {
-  core_->epochs.set(epoch);
-  core_->forget_position();
-}
+void LoaderBase::set_epoch(int64_t epoch) { core_->set_epoch(epoch); }
 
 }  // namespace accelerate::data

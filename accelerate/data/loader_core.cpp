@@ -144,10 +144,14 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
     forget_position();
   }
   epochs.begin();
-  origin = from;
-  consumed = made.consumed(first);
   samples_of_pass = made.samples();
-  return {std::move(made), first, ++pass};
+  const int64_t consumed = made.consumed(first);
+  const int64_t number = latest.begin({.epoch = epochs.epoch(),
+                                       .origin = from,
+                                       .consumed = consumed,
+                                       .samples = made.samples(),
+                                       .complete = consumed >= made.samples()});
+  return {std::move(made), first, number};
 }
 
 int64_t LoaderBase::Core::first_of_rest(const EpochBatches& rest) {
@@ -171,15 +175,7 @@ state::LoaderState LoaderBase::Core::here() {
 
 state::LoaderState LoaderBase::Core::state() {
   if (resumed) return *resumed;
-  auto state = here();
-  if (!epochs.begun()) return state;
-  if (consumed >= samples_of_pass) {
-    ++state.epoch;
-    return state;
-  }
-  state.consumed = consumed;
-  state.origin = consumed == 0 ? 0 : origin;
-  return state;
+  return state_of(here(), latest.place(), epochs);
 }
 
 void LoaderBase::Core::load_state(const state::LoaderState& from) {
@@ -187,8 +183,16 @@ void LoaderBase::Core::load_state(const state::LoaderState& from) {
   if (sampler) check_same_length(from, sampler->size());
   if (from.seed) options.seed = from.seed;
   epochs.set(from.epoch);
+  latest.forget();
   forget_position();
   if (from.consumed > 0) resumed = from;
+}
+
+void LoaderBase::Core::set_epoch(int64_t epoch) {
+  epochs.set(epoch);
+  latest.forget();
+  if (keeps_place(resumed, epoch)) return;
+  forget_position();
 }
 
 }  // namespace accelerate::data

@@ -9,6 +9,7 @@
 
 #include "accelerate/data/epoch_batches.hpp"
 #include "accelerate/data/epoch_count.hpp"
+#include "accelerate/data/latest_pass.hpp"
 #include "accelerate/data/loader_base.hpp"
 
 namespace accelerate::data {
@@ -40,8 +41,7 @@ struct LoaderBase::Core {
 
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
-  /// The next pass is a whole one.
-  void forget_position();
+  void set_epoch(int64_t epoch);
 
   int64_t samples;
   LoaderOptions options;
@@ -53,13 +53,10 @@ struct LoaderBase::Core {
   bool pinned = false;          // batches go to an accelerator
   EpochCount epochs{};
 
-  // Of the pass that began last; see state::LoaderState.
-  int64_t pass = 0;
-  int64_t origin = 0;
-  int64_t consumed = 0;
-  int64_t samples_of_pass = 0;
-  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();
-  std::optional<state::LoaderState> resumed{};  // where the next one begins
+  LatestPass latest{};
+  int64_t samples_of_pass = 0;                                          // of the pass that began last
+  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of that one, too
+  std::optional<state::LoaderState> resumed{};                          // where the next one begins
 
  private:
   [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
@@ -67,6 +64,8 @@ struct LoaderBase::Core {
   [[nodiscard]] at::Tensor order();
   /// Number of a resumed pass's first batch.
   [[nodiscard]] int64_t first_of_rest(const EpochBatches& rest);
+  /// The next pass is a whole one.
+  void forget_position();
   /// How things stand, without a position.
   [[nodiscard]] state::LoaderState here();
 };

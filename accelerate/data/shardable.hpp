@@ -90,11 +90,17 @@ concept Skippable = requires(const Loader& loader, int64_t batches) {
   { loader.skip_first_batches(batches) } -> std::same_as<Loader>;
 };
 
-/// Throws Error (usage) for a negative number.
+/// Throws Error (usage) for a negative number, and for one beyond what any epoch has.
 inline void check_skipped(int64_t batches, const Place& place = {}) {
-  if (batches >= 0) return;
-  base::fail(ErrorKind::usage, place, "skip_first_batches", "{} batches are to be skipped, must be at least 0",
-             batches);
+  constexpr int64_t most = int64_t{1} << 40;
+  if (batches < 0) {
+    base::fail(ErrorKind::usage, place, "skip_first_batches", "{} batches are to be skipped, must be at least 0",
+               batches);
+  }
+  if (batches > most) {
+    base::fail(ErrorKind::usage, place, "skip_first_batches", "{} batches are to be skipped, must be at most {}",
+               batches, most);
+  }
 }
 
 /// It says where it stands and goes on from there.

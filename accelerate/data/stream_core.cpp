@@ -42,15 +42,7 @@ state::LoaderState StreamCore::here() {
 
 state::LoaderState StreamCore::state() {
   if (resumed_) return *resumed_;
-  auto state = here();
-  if (!epochs.begun()) return state;
-  if (complete_) {
-    ++state.epoch;
-    return state;
-  }
-  state.consumed = consumed_;
-  state.origin = consumed_ == 0 ? 0 : origin_;
-  return state;
+  return state_of(here(), latest_.place(), epochs);
 }
 
 void StreamCore::load_state(const state::LoaderState& from) {
@@ -62,6 +54,7 @@ void StreamCore::load_state(const state::LoaderState& from) {
   }
   epochs.set(from.epoch);
   if (from.seed) options.seed = from.seed;
+  latest_.forget();
   forget_position();
   if (from.consumed > 0) resumed_ = from;
 }
@@ -71,8 +64,7 @@ StreamCore::Beginning StreamCore::next_pass() {
   Beginning pass{.context = {.seed = seeded ? seed() : 0, .epoch = epochs.epoch()},
                  .shard = shard_options(),
                  .origin = 0,
-                 .consumed = 0,
-                 .number = pass_ + 1};
+                 .consumed = 0};
   pass.shard.batch_size = ShardPlan(0, pass.shard).batch_size();
   pass.shard.split_batches = false;
   const int64_t round = pass.shard.world_size * pass.shard.batch_size;
@@ -83,31 +75,26 @@ StreamCore::Beginning StreamCore::next_pass() {
     if (anew) say_shared_out_anew(*resumed_, pass.shard);
   }
   const int64_t of_epoch = skipped_ - skipped_of_rest_;  // what was seen of it is not skipped again
-  pass.consumed = std::max(pass.consumed, of_epoch * round - pass.origin) + skipped_of_rest_ * round;
+  const int64_t of_rest = std::max<int64_t>(of_epoch * round - pass.origin, 0) / round * round;  // whole batches
+  pass.consumed = std::max(pass.consumed, of_rest) + skipped_of_rest_ * round;
   return pass;
 }
 
-void StreamCore::begin(const Beginning& pass) {
+int64_t StreamCore::begin(const Beginning& pass) {
   forget_position();
   epochs.begin();
-  pass_ = pass.number;
-  origin_ = pass.origin;
-  consumed_ = pass.origin + pass.consumed;
-  complete_ = false;
+  return latest_.begin({.epoch = pass.context.epoch, .origin = pass.origin, .consumed = pass.origin + pass.consumed});
 }
 
-void StreamCore::tell(int64_t number, int64_t consumed, bool complete) {
-  if (number != pass_) return;
-  consumed_ = consumed;
-  complete_ = complete;
-}
-
-void StreamCore::end_pass(const Beginning& pass) {
-  if (epochs.end(pass.context.epoch) && options.log_report) log_report(pass.context.epoch, *report);
+void StreamCore::end_pass(int64_t pass, int64_t epoch) {
+  latest_.end(pass);
+  if (epochs.end(epoch) && options.log_report) log_report(epoch, *report);
 }
 
 void StreamCore::set_epoch(int64_t epoch) {
   epochs.set(epoch);
+  latest_.forget();
+  if (keeps_place(resumed_, epoch)) return;
   forget_position();
 }
 

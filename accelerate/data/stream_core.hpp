@@ -10,6 +10,7 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/epoch_count.hpp"
+#include "accelerate/data/latest_pass.hpp"
 #include "accelerate/data/load_report.hpp"
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/shardable.hpp"
@@ -52,16 +53,17 @@ class StreamCore {
     ShardOptions shard;  // batch_size: of one rank
     int64_t origin;      // samples that are left out of this pass
     int64_t consumed;    // of the others, those that are only read
-    int64_t number;
   };
   /// The next epoch's pass, or the rest of a resumed one; it has begun once begin() is called, for one that cannot
   /// begin is none.
   [[nodiscard]] Beginning next_pass();
-  void begin(const Beginning& pass);
+  /// returns   the pass's number
+  int64_t begin(const Beginning& pass);
   /// That pass has handed out everything up to there; complete: there is no more.
-  void tell(int64_t number, int64_t consumed, bool complete);
+  void tell(int64_t pass, int64_t consumed, bool complete) { latest_.tell(pass, consumed, complete); }
+  void leave(int64_t pass, bool after_first_batch) { latest_.leave(pass, after_first_batch); }
   void set_epoch(int64_t epoch);
-  void end_pass(const Beginning& pass);
+  void end_pass(int64_t pass, int64_t epoch);
 
   /// Passes leave out so many batches of this rank's more; a resumed one of what is left.
   void skip(int64_t batches);
@@ -82,10 +84,7 @@ class StreamCore {
 
   int64_t skipped_ = 0;
   int64_t skipped_of_rest_ = 0;
-  int64_t pass_ = 0;  // the latest
-  int64_t origin_ = 0;
-  int64_t consumed_ = 0;
-  bool complete_ = false;
+  LatestPass latest_{};
   std::optional<state::LoaderState> resumed_{};
 };
 

@@ -141,6 +141,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
     LoadClock clock;
     std::shared_ptr<WorkerPool> pool;
     std::optional<Prefetch<Given>> prefetch;
+    int64_t pass = 0;
     int64_t number = 0;          // of the batch that comes next
     std::optional<Given> ahead;  // was collated before it was asked for
     std::optional<Clock::time_point> since;
@@ -154,7 +155,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
           stream(std::make_shared<CollatedStream<AnySample, Collate, BatchType>>(*loader.stream_, beginning,
                                                                                  loader.collate_)),
           clock(LoadReport{.num_workers = loader.options().num_workers, .one_reader = true}) {
-      loader.core_->begin(beginning);
+      pass = loader.core_->begin(beginning);
       loader.core_->report = clock.report();
       if (const int64_t workers = loader.options().num_workers; workers > 0) {
         constexpr int64_t kNobodyKnows = std::numeric_limits<int64_t>::max();
@@ -164,6 +165,9 @@ class StreamLoader<AnySample, Collate>::Iterator {
       }
       advance();
     }
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    ~State() { loader.core_->leave(pass, given.info.index == 0); }
     void advance() {
       batch.reset();
       if (gave_up) std::rethrow_exception(gave_up);
@@ -172,11 +176,11 @@ class StreamLoader<AnySample, Collate>::Iterator {
       given = *std::exchange(ahead, std::nullopt);
       if (given.failure) std::rethrow_exception(given.failure);
       if (!given.batch) {
-        loader.core_->end_pass(beginning);
+        loader.core_->end_pass(pass, beginning.context.epoch);
         return;
       }
       batch = std::exchange(given.batch, std::nullopt);
-      loader.core_->tell(beginning.number, given.handed_out, given.complete);
+      loader.core_->tell(pass, given.handed_out, given.complete);
       clock.arrived(given.samples, since);
     }
     BatchType* read_ahead() {

@@ -273,6 +273,7 @@ class PreparedLoader {
   /// again what was seen; of a loader that was resumed before, what is left is skipped. Throws Error (usage) for a
   /// negative number.
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
+    data::check_skipped(batches, shared_->place);
     auto other = *this;
     if constexpr (data::Skippable<Loader>) {
       other.standing_ = std::make_shared<Standing>();
@@ -283,7 +284,6 @@ class PreparedLoader {
         if (access_) access_->add_skipping(other.loader_, other.setter());
       }
     } else {
-      data::check_skipped(batches, shared_->place);
       other.skip_.add(batches, resumed());
     }
     return other;

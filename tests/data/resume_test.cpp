@@ -267,6 +267,8 @@ TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips,
   CHECK(pass(none).empty());
   CHECK_THROWS_WITH((void)loader.skip_first_batches(-1),
                     "skip_first_batches: -1 batches are to be skipped, must be at least 0");
+  CHECK_THROWS_WITH((void)loader.skip_first_batches(std::numeric_limits<int64_t>::max() / 2),
+                    "skip_first_batches: 4611686018427387903 batches are to be skipped, must be at most 1099511627776");
 }
 
 TEST_CASE("a loader that skips batches goes on where its state stands, and a resumed one skips what is left") {
@@ -309,6 +311,60 @@ TEST_CASE("a loader that skips batches goes on where its state stands, and a res
   four.shard({.rank = 0, .world_size = 4});
   four.load_state(one.state());
   CHECK(pass(four) == Batches{{14, 15}, {22, 23}});
+}
+
+TEST_CASE("of several open passes the one that gave a batch last says where the loader stands; a look gives it back") {
+  auto loader = positions_of_one_rank(12, {.batch_size = 2});
+  auto other = positions_of_one_rank(12, {.batch_size = 2});
+  int64_t steps = 0;
+  for ([[maybe_unused]] auto& batch : loader) {
+    const int64_t epoch = loader.epoch();
+    const auto before = loader.state();
+    CHECK((before.epoch == 0 || ++steps == 6));
+    if (before.consumed == 4) {
+      CHECK(list(*loader.begin()) == Numbers{0, 1});
+      CHECK(loader.state() == before);
+    } else if (before.consumed == 6) {
+      (void)pass(loader);  // the next epoch, to its end
+      CHECK(loader.state().epoch == epoch + 2);
+      CHECK(loader.state().consumed == 0);
+    } else if (before.consumed == 8) {
+      other.load_state(before);
+      CHECK(pass(other) == Batches{{8, 9}, {10, 11}});
+    } else if (before.consumed == 10) {
+      (void)pass(loader, 2);
+      CHECK(loader.state().consumed == 4);  // was left there
+    }
+    if (before.consumed < 12 && before.epoch == 0) ++steps;
+  }
+  CHECK(loader.state().consumed == 0);
+  CHECK(loader.state().epoch == loader.epoch() + 1);  // the pass that was left counts
+}
+
+TEST_CASE("set_epoch keeps the place of a loaded state within its epoch, and says that it drops one of another") {
+  auto one = positions_of_one_rank(12, {.batch_size = 2, .shuffle = true, .seed = 4});
+  one.set_epoch(1);
+  const auto all = pass(one);
+  one.set_epoch(1);
+  (void)pass(one, 4);
+  for (const int64_t epoch : {1, 2}) {
+    std::string lines;
+    const auto level = accelerate::base::log_level();
+    accelerate::base::set_log_level(accelerate::base::LogLevel::info);
+    const auto handler = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines += line; });
+    auto resumed = positions_of_one_rank(12, {.batch_size = 2, .shuffle = true});
+    resumed.load_state(through_json(one.state()));
+    resumed.set_epoch(epoch);
+    CHECK(resumed.state().consumed == (epoch == 1 ? 8 : 0));
+    const auto rest = pass(resumed);
+    CHECK(rest.size() == (epoch == 1 ? 2 : 6));
+    if (epoch == 1) CHECK(rest == Batches(all.begin() + 4, all.end()));
+    accelerate::base::set_log_handler(handler);
+    accelerate::base::set_log_level(level);
+    const bool said = lines.find("loader: set_epoch(2) drops the place that was loaded, after 8 samples of epoch 1") !=
+                      std::string::npos;
+    CHECK(said == (epoch == 2));
+  }
 }
 
 TEST_CASE("a position within a batch of the batch sampler is gone on from, and a short batch alone is split") {

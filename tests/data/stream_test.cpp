@@ -117,6 +117,21 @@ TEST_CASE("resumed on other ranks a stream's samples that follow are shared out 
   CHECK(pass(one) == Batches{{8, 9, 10, 11}, {12, 13, 14, 15}, {16, 17, 18, 19}});
 }
 
+TEST_CASE("a resumed stream that skips goes on at a whole batch, as a numbered loader does") {
+  StreamLoader two(counting_stream(20), {.batch_size = 2});
+  (void)pass(two, 3);
+  auto four = StreamLoader(counting_stream(20), {.batch_size = 4}).skip_first_batches(2);
+  four.load_state(two.state());
+  LoaderOf<at::Tensor> numbered(std::make_shared<Positions>(20), {.batch_size = 4});
+  auto skipping = numbered.skip_first_batches(2);
+  auto state = two.state();
+  state.samples = 20;
+  skipping.load_state(state);
+  const auto expected = pass(skipping);
+  CHECK(expected.front() == Numbers{6, 7, 8, 9});
+  CHECK(pass(four) == expected);
+}
+
 TEST_CASE("a random stream is told seed and epoch") {
   std::vector<std::pair<uint64_t, int64_t>> told;
   const auto stream = make_stream(

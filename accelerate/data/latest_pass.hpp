@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace accelerate::data {
+
+/// Which of a loader's passes says where the loader stands: the one that gave a batch last. One that was only looked
+/// into, and is gone after its first batch, gives the word back to the loop around it.
+class LatestPass {
+ public:
+  struct Place {
+    int64_t epoch = 0;
+    int64_t origin = 0;
+    int64_t consumed = 0;
+    int64_t samples = 0;    ///< of the epoch, as far as that is known
+    bool complete = false;  ///< nothing more comes
+  };
+
+  /// A pass has begun there. returns   its number, from 1
+  int64_t begin(const Place& place) {
+    open_.emplace(++count_, place);
+    speaks(count_);
+    return count_;
+  }
+  /// It has given a batch.
+  void tell(int64_t pass, int64_t consumed, bool complete) {
+    const auto found = open_.find(pass);
+    if (found == open_.end()) return;
+    found->second.consumed = consumed;
+    found->second.complete = complete;
+    speaks(pass);
+  }
+  /// It was walked to its end.
+  void end(int64_t pass) {
+    open_.erase(pass);
+    if (speaker_ == pass) place_.reset();
+  }
+  /// It is gone; one that was left stays where it was left.
+  void leave(int64_t pass, bool after_first_batch) {
+    if (open_.erase(pass) != 0 && after_first_batch && speaker_ == pass && open_.contains(before_)) speaks(before_);
+  }
+  /// The next pass begins where its user says: open ones tell no more.
+  void forget() {
+    open_.clear();
+    place_.reset();
+  }
+  /// Of the pass that speaks; unset: the next one begins an epoch.
+  [[nodiscard]] const std::optional<Place>& place() const { return place_; }
+
+ private:
+  void speaks(int64_t pass) {
+    if (speaker_ != pass) before_ = speaker_;
+    speaker_ = pass;
+    place_ = open_.at(pass);
+  }
+
+  std::map<int64_t, Place> open_;
+  int64_t count_ = 0;
+  int64_t speaker_ = 0;
+  int64_t before_ = 0;  // who spoke before it
+  std::optional<Place> place_;
+};
+
+}  // namespace accelerate::data
