@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/dataset.hpp"
 
+#include <map>
+
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/log.hpp"
+#include "accelerate/base/what_failed.hpp"
+#include "accelerate/data/workers.hpp"
 
 namespace accelerate::data::detail {
 
@@ -9,6 +14,21 @@ void check_count(int64_t samples, int64_t indices) {
   if (samples == indices) return;
   base::fail(ErrorKind::data, {}, "dataset", "get_batch returned {} samples for {} indices; must be one each", samples,
              indices);
+}
+
+void log_broken_sample(int64_t number, int64_t samples_of_batch, const std::exception_ptr& failure) {
+  if (samples_of_batch <= most_listed) return;
+  base::log(base::LogLevel::error, {}, "dataset: sample {} could not be read: {}", number, base::what_failed(failure));
+}
+
+std::shared_ptr<std::recursive_mutex> reading_of(const void* dataset) {
+  static std::mutex mutex;
+  static std::map<const void*, std::weak_ptr<std::recursive_mutex>> all;
+  const std::scoped_lock lock(mutex);
+  std::erase_if(all, [](const auto& known) { return known.second.expired(); });
+  auto held = all[dataset].lock();
+  if (!held) all[dataset] = held = std::make_shared<std::recursive_mutex>();
+  return held;
 }
 
 void fail_without_size() {

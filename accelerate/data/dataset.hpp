@@ -4,8 +4,10 @@
 
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -120,6 +122,10 @@ auto collate_with(const Collate& collate, const std::vector<Sample>& samples, co
 }
 
 void check_count(int64_t samples, int64_t indices);
+/// A line that names the sample, of a batch that is too long to be listed whole.
+void log_broken_sample(int64_t number, int64_t samples_of_batch, const std::exception_ptr& failure);
+/// What everybody holds who reads this data set, whichever source it stands in.
+std::shared_ptr<std::recursive_mutex> reading_of(const void* dataset);
 [[noreturn]] void fail_without_size();
 
 template <typename Dataset, typename Collate>
@@ -138,7 +144,16 @@ auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& in
   } else {
     std::vector<sample_of_dataset<Dataset>> samples;
     samples.reserve(static_cast<size_t>(indices.size(0)));
-    for (const int64_t number : numbers_of(indices)) samples.push_back(get_sample(dataset, number, pass));
+    for (const int64_t number : numbers_of(indices)) {
+      try {
+        samples.push_back(get_sample(dataset, number, pass));
+      } catch (const Error&) {  // says what it is about
+        throw;
+      } catch (...) {
+        log_broken_sample(number, indices.size(0), std::current_exception());
+        throw;
+      }
+    }
     return collate_with(collate, samples, indices);
   }
 }
@@ -186,15 +201,19 @@ class DatasetSource final : public DerivedSource<dataset_batch<Dataset, Collate>
             "dataset", size_of(*dataset),
             SourceTraits{.seeded = depends_on_pass<Dataset>(), .thread_safe = may_be_shared(*dataset)}),
         dataset_(std::move(dataset)),
-        collate_(std::move(collate)) {}
+        collate_(std::move(collate)),
+        reading_(this->thread_safe() ? nullptr : reading_of(dataset_.get())) {}
 
  private:
   [[nodiscard]] BatchType make(const at::Tensor& indices, const ReadContext& pass) const override {
+    std::unique_lock<std::recursive_mutex> alone;
+    if (reading_) alone = std::unique_lock(*reading_);
     return read_dataset(*dataset_, collate_, indices, pass);
   }
 
   std::shared_ptr<Dataset> dataset_;
   Collate collate_;
+  std::shared_ptr<std::recursive_mutex> reading_;  // null: several threads may read it
 };
 
 template <typename Dataset>
@@ -223,7 +242,8 @@ std::shared_ptr<Dataset> held(std::reference_wrapper<Dataset> dataset) {
 /// collate   makes a batch of samples: collate(std::vector<Sample>) or, with the samples' numbers for its errors,
 ///           collate(std::vector<Sample>, std::span<const int64_t>)
 /// A batch is what get_batch or collate returns. A loader's workers read several at a time where get, or get_batch, is
-/// const; a data set that has a thread_safe() says itself whether they may.
+/// const; a data set that has a thread_safe() says itself whether they may. Any other is read by one thread at a time,
+/// by whichever loaders and sources it is shared.
 /// Throws Error (usage) for a torch::data set whose size() is empty.
 template <typename Dataset, typename Collate = DefaultCollate>
 [[nodiscard]] auto dataset_source(Dataset dataset, Collate collate = {}) {

@@ -127,7 +127,7 @@ class LoaderOf<AnyBatch>::Iterator {
           workers(of.workers_) {
       if (const int64_t count = workers_of(of); count > 0) {
         prefetch.emplace([source = source, context = pass.context(), indices = pass.indices()](
-                             int64_t number) { return source->read_in_pass(indices(number), context); },
+                             int64_t number) { return read_from(*source, indices(number), context); },
                          pass.size(), read_ahead_of(count, of.options().prefetch_factor, pass.size()));
         pool = workers->serve(prefetch->queue(), count);
       }
@@ -157,7 +157,7 @@ class LoaderOf<AnyBatch>::Iterator {
       }
     }
     void read(const at::Tensor& indices) {
-      batch.emplace(source->read_in_pass(indices, pass.context()));
+      batch.emplace(read_from(*source, indices, pass.context()));
       pass.arrived();
     }
     void take(const at::Tensor& indices) {
@@ -195,7 +195,7 @@ class LoaderOf<AnyBatch>::Iterator {
           if (taken) ahead.emplace(Ahead{.batch = std::move(taken->batch), .since = taken->since});
           return;
         }
-        ahead.emplace(Ahead{.batch = source->read_in_pass(indices, pass.context())});
+        ahead.emplace(Ahead{.batch = read_from(*source, indices, pass.context())});
       } catch (const c10::OutOfMemoryError&) {  // beside this batch; it is read when this one is gone
         return;
       } catch (...) {

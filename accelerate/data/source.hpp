@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "accelerate/data/batch.hpp"
 
@@ -38,8 +39,8 @@ class SourceOf {
 
   /// indices   [B] int64 on the CPU, each 0 .. size()-1, repeats allowed
   /// returns   those samples in that order, in storage of their own: the caller may change and keep it
-  /// Called from the loader's workers, several at a time, unless thread_safe() is false; several loaders may share a
-  /// source.
+  /// Called from the loader's workers, several at a time, unless thread_safe() is false; several loaders and sources
+  /// may share a source.
   [[nodiscard]] virtual AnyBatch read(const at::Tensor& indices) const = 0;
 
   /// The same as a loader calls it. For sources that depend on the pass, as random transforms do, and for those that
@@ -47,11 +48,27 @@ class SourceOf {
   [[nodiscard]] virtual AnyBatch read_in_pass(const at::Tensor& indices, const ReadContext& /*context*/) const {
     return read(indices);
   }
-  /// False: a loader reads with one worker at most.
+  /// False: it is read by one thread at a time, whoever reads it (read_from()), and a loader has one worker at most.
   [[nodiscard]] virtual bool thread_safe() const { return true; }
   /// What is read depends on the context's seed, which is then rank 0's on all ranks.
   [[nodiscard]] virtual bool seeded() const { return false; }
+
+ private:
+  template <typename Read>
+  friend Read read_from(const SourceOf<Read>& source, const at::Tensor& indices, const ReadContext& context);
+
+  mutable std::recursive_mutex reading_;  // a data set may walk itself
 };
+
+/// How loaders, and sources that are made of others, read one: a worker of a pass that was left may still read it while
+/// another pass begins, or another loader's.
+template <typename AnyBatch>
+[[nodiscard]] AnyBatch read_from(const SourceOf<AnyBatch>& source, const at::Tensor& indices,
+                                 const ReadContext& context) {
+  std::unique_lock alone(source.reading_, std::defer_lock);
+  if (!source.thread_safe()) alone.lock();
+  return source.read_in_pass(indices, context);
+}
 
 /// Of the convenient pair.
 using Source = SourceOf<Batch>;

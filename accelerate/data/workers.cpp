@@ -20,10 +20,9 @@ thread_local std::optional<WorkerInfo> this_worker;
 
 /// The first few of them: "3, 17, 4 ... (64 samples)".
 std::string listed(const at::Tensor& indices) {
-  constexpr int64_t kShown = 8;
   const auto* const first = indices.const_data_ptr<int64_t>();
-  auto text = fmt::format("{}", fmt::join(first, first + std::min(indices.numel(), kShown), ", "));
-  if (indices.numel() > kShown) text += fmt::format(" ... ({} samples)", indices.numel());
+  auto text = fmt::format("{}", fmt::join(first, first + std::min(indices.numel(), most_listed), ", "));
+  if (indices.numel() > most_listed) text += fmt::format(" ... ({} samples)", indices.numel());
   return text;
 }
 

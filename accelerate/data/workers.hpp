@@ -103,6 +103,8 @@ class WorkerPool {
 /// The same of a stream, whose samples have no numbers.
 [[nodiscard]] std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader,
                                              std::chrono::milliseconds timeout);
+/// Samples of a batch that errors and lines name.
+inline constexpr int64_t most_listed = 8;
 /// A line that names the samples, for what a source throws says nothing of them.
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure);
 

@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/combinators/random_split.hpp"
+#include "accelerate/data/dataset.hpp"
 #include "accelerate/data/loader.hpp"
 #include "tests/data/passes.hpp"
 
@@ -78,6 +80,47 @@ class Lines {
 };
 
 }  // namespace
+
+TEST_CASE("what is not thread-safe is read by one thread at a time, by whichever loaders, passes and sources") {
+  std::atomic<int> inside = 0, most = 0, reads = 0;
+  const auto alone = [&] {
+    const int now = ++inside;
+    most = std::max(most.load(), now);
+    std::this_thread::sleep_for(1ms);
+    --inside;
+    ++reads;
+  };
+  const auto walk_both = [](auto& training, auto& evaluation) {
+    int64_t steps = 0;
+    for ([[maybe_unused]] auto& batch : training) {
+      if (++steps % 3 != 1) continue;
+      for ([[maybe_unused]] auto& other : evaluation) continue;
+    }
+    for ([[maybe_unused]] auto& batch : training) break;  // its worker reads on
+    for ([[maybe_unused]] auto& batch : evaluation) continue;
+  };
+  const auto source = std::make_shared<Watched>(
+      24, [&](int64_t) { alone(); }, /*safe=*/false);
+  const auto halves = random_split(source, {12, 12}, 3);
+  LoaderOf<at::Tensor> training(halves.at(0), {.batch_size = 2, .num_workers = 1});
+  LoaderOf<at::Tensor> evaluation(halves.at(1), {.batch_size = 2});
+  walk_both(training, evaluation);
+
+  struct Handle {
+    std::function<void()> read;
+    [[nodiscard]] size_t size() const { return 12; }
+    [[nodiscard]] std::vector<float> get(int64_t) {
+      read();
+      return {1};
+    }
+  };
+  const auto shared = std::make_shared<Handle>(Handle{alone});
+  auto one = from_dataset(shared, {.batch_size = 2, .num_workers = 1});
+  auto two = from_dataset(std::ref(*shared), {.batch_size = 2});
+  walk_both(one, two);
+  CHECK(reads > 60);
+  CHECK(most == 1);
+}
 
 TEST_CASE("with any number of workers the batches are those without, in order, epoch after epoch") {
   auto plain = watched(103, {.batch_size = 4, .shuffle = true, .seed = 3}, [](int64_t) {});

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <iterator>
@@ -37,7 +39,7 @@ class Cache final : public DerivedSource<AnyBatch> {
     const std::scoped_lock lock(mutex_);
     const auto missing = missing_of(indices);
     if (!missing.empty()) read(missing);
-    return table_ ? table_->read(indices) : source_->read(indices);
+    return table_ ? table_->read(indices) : read_from(*source_, indices, {});
   }
 
   /// Each of them once.
@@ -52,8 +54,11 @@ class Cache final : public DerivedSource<AnyBatch> {
   }
 
   void read(const std::vector<int64_t>& missing) const {
+    std::optional<c10::InferenceMode> plain;  // others may read the table outside of it
+    if (c10::InferenceMode::is_enabled()) plain.emplace(false);
+    const at::NoGradGuard no_grad;
     const auto numbers = index_tensor(missing);
-    const AnyBatch batch = source_->read(numbers);
+    const AnyBatch batch = read_from(*source_, numbers, {});
     if (!table_) table_ = RowTable<AnyBatch>::with_room(batch, numbers.size(0), this->size());
     table_->put(batch, numbers, [&](const LeafPath& path) {
       base::fail(ErrorKind::data, {}, "cache",

@@ -43,7 +43,7 @@ class Concatenate final : public DerivedSource<AnyBatch> {
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
     const auto parts = parts_of(indices, ends_);
-    if (parts.empty()) return sources_.front()->read_in_pass(indices, context);
+    if (parts.empty()) return read_from(*sources_.front(), indices, context);
     AnyBatch first = read(parts.front(), context);
     if (parts.size() == 1) return first;
     auto batch = RowTable<AnyBatch>::with_room(first, parts.front().places.size(0), indices.size(0));
@@ -55,7 +55,7 @@ class Concatenate final : public DerivedSource<AnyBatch> {
   }
 
   AnyBatch read(const SourcePart& part, const ReadContext& context) const {
-    return sources_[part.source]->read_in_pass(part.indices, context);
+    return read_from(*sources_[part.source], part.indices, context);
   }
 
   std::vector<SourcePtr<AnyBatch>> sources_;

@@ -26,7 +26,7 @@ template <typename AnySource, typename Predicate>
   std::vector<int64_t> numbers;
   for (int64_t first = 0; first < from->size(); first += at_once) {
     const int64_t count = std::min(at_once, from->size() - first);
-    const auto batch = from->read(at::arange(first, first + count, at::TensorOptions().dtype(at::kLong)));
+    const auto batch = read_from(*from, at::arange(first, first + count, at::TensorOptions().dtype(at::kLong)), {});
     for (int64_t row = 0; row < count; ++row) {
       if (std::invoke(predicate, sample_of(batch, row, count))) numbers.push_back(first + row);
     }

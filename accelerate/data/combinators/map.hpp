@@ -25,7 +25,7 @@ class Map final : public DerivedSource<To> {
 
  private:
   [[nodiscard]] To make(const at::Tensor& indices, const ReadContext& context) const override {
-    return std::invoke(function_, source_->read_in_pass(indices, context));
+    return std::invoke(function_, read_from(*source_, indices, context));
   }
 
   SourcePtr<From> source_;
@@ -58,7 +58,7 @@ class MapSamples final : public DerivedSource<mapped_batch<From, Function>> {
 
  private:
   [[nodiscard]] BatchType make(const at::Tensor& indices, const ReadContext& context) const override {
-    return map_batch(function_, source_->read_in_pass(indices, context), indices);
+    return map_batch(function_, read_from(*source_, indices, context), indices);
   }
 
   SourcePtr<From> source_;

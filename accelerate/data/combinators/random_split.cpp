@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "accelerate/base/error.hpp"
@@ -33,6 +34,8 @@ std::vector<at::Tensor> random_split_numbers(int64_t samples, std::span<const in
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] < 0)
       base::fail(ErrorKind::usage, {}, "random_split", "count {} is {}, must be at least 0", i, counts[i]);
+    if (counts[i] > std::numeric_limits<int64_t>::max() - sum)
+      base::fail(ErrorKind::usage, {}, "random_split", "count {} is {}, there are {} samples", i, counts[i], samples);
     sum += counts[i];
   }
   if (sum != samples)

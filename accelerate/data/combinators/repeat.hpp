@@ -23,7 +23,7 @@ class Repeat final : public DerivedSource<AnyBatch> {
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
     const int64_t samples = source_->size();
-    return source_->read_in_pass(samples == 0 ? indices : indices.remainder(samples), context);
+    return read_from(*source_, samples == 0 ? indices : indices.remainder(samples), context);
   }
 
   SourcePtr<AnyBatch> source_;

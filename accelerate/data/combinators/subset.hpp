@@ -27,7 +27,7 @@ class Subset final : public DerivedSource<AnyBatch> {
 
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
-    return source_->read_in_pass(numbers_.index_select(0, indices), context);
+    return read_from(*source_, numbers_.index_select(0, indices), context);
   }
 
   SourcePtr<AnyBatch> source_;

@@ -19,7 +19,7 @@ class Take final : public DerivedSource<AnyBatch> {
 
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
-    return source_->read_in_pass(indices, context);
+    return read_from(*source_, indices, context);
   }
 
   SourcePtr<AnyBatch> source_;

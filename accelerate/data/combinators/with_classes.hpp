@@ -32,7 +32,7 @@ class WithClasses final : public DerivedSource<AnyBatch> {
 
  private:
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
-    AnyBatch batch = source_->read_in_pass(indices, context);
+    AnyBatch batch = read_from(*source_, indices, context);
     check_batch_labels(std::invoke(labels_, batch), indices, classes_);
     return batch;
   }

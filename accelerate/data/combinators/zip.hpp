@@ -27,7 +27,7 @@ class Zip final : public DerivedSource<std::tuple<Batches...>> {
   [[nodiscard]] std::tuple<Batches...> make(const at::Tensor& indices, const ReadContext& context) const override {
     return std::apply(
         [&](const auto&... sources) {
-          return std::tuple<Batches...>{sources->read_in_pass(indices, context)...};  // braces: first to last
+          return std::tuple<Batches...>{read_from(*sources, indices, context)...};  // braces: first to last
         },
         sources_);
   }

@@ -64,7 +64,7 @@ class Transform final : public DerivedSource<AnyBatch> {
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
     ReadContext below = context;
     below.layer += sizeof...(Transforms);
-    AnyBatch batch = source_->read_in_pass(indices, below);
+    AnyBatch batch = read_from(*source_, indices, below);
     at::Tensor& tensor = std::invoke(member_, batch);
     TransformContext own{.pass = context, .indices = indices};
     const auto apply = [&](const auto& transform) {
