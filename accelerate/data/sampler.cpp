@@ -116,7 +116,7 @@ at::Tensor grouped(const std::vector<int64_t>& lengths, int64_t batch_size, cons
   auto order = at::randperm(samples, generator, kLongOptions);
   auto* const first = order.mutable_data_ptr<int64_t>();
   const auto length = [&](int64_t sample) { return lengths[static_cast<size_t>(sample)]; };
-  const int64_t batches = std::clamp<int64_t>(samples / (batch_size * 4), 1, 50);
+  const int64_t batches = std::clamp<int64_t>(samples / 4 / batch_size, 1, 50);
   auto* longest = first;
   for (int64_t begin = 0; begin < samples; begin += batches * batch_size) {
     auto* const group = first + begin;
@@ -172,6 +172,11 @@ SamplerPtr weighted_sampler(const at::Tensor& weights, int64_t draws, bool repla
 
 SamplerPtr subset_sampler(const at::Tensor& indices, bool shuffle) {
   check_row("subset_sampler", "indices", indices);
+  if (!at::isIntegralType(indices.scalar_type(), /*includeBool=*/false)) {
+    base::fail(ErrorKind::usage, {}, "subset_sampler",
+               "indices are {}, must be integers: the samples' numbers; those of a mask are mask.nonzero().flatten()",
+               indices.toString());
+  }
   const auto own = indices.detach().to(at::kCPU, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   if (!shuffle) return std::make_shared<Fixed>(own);
   return std::make_shared<Drawn>(own.size(0), [=](const at::Generator& generator) {

@@ -76,6 +76,9 @@ TEST_CASE("SubsetRandomSampler, and a subset in its order") {
   CHECK(drawn(subset_sampler(indices), 42, 1) == Numbers{5, 7, 3, 1});
   CHECK(drawn(subset_sampler(indices, false), 42, 1) == Numbers{5, 7, 1, 3});
   CHECK_FALSE(subset_sampler(indices, false)->seeded());
+  CHECK_THROWS_WITH((void)subset_sampler(torch::tensor({true, false})),
+                    "subset_sampler: indices are CPUBoolType, must be integers: the samples' numbers; those of a mask "
+                    "are mask.nonzero().flatten()");
 }
 
 // Expected by the function of the name in transformers' trainer_pt_utils, run in Python.

@@ -25,6 +25,8 @@ bool is_missing(std::string_view text) {
 
 // from_chars says "out of range" of both; a number too small to tell from 0 is 0.
 bool is_tiny(std::string_view text) {
+  double number = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc()) return std::abs(number) < 1;
   const auto exponent = text.find_first_of("eE");
   if (exponent != std::string_view::npos) return text.substr(exponent + 1).starts_with('-');
   return text.find_first_of("0.") <= (text.starts_with('-') ? 1 : 0);

@@ -22,7 +22,7 @@ class BrokenImage : public std::runtime_error {
 ///
 /// returns   [3, H, W] uint8
 /// Throws BrokenImage, Error (environment) in a build without the library. Allocates no more than a file of this length
-/// can fill.
+/// can fill, and of PNG at most 179 million pixels.
 at::Tensor decode_image(std::span<const uint8_t> file);
 
 at::Tensor decode_jpeg(std::span<const uint8_t> file);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/parts.hpp"
@@ -31,9 +32,11 @@ at::Tensor map_tokens(const TokenFile& file) {
   return tokens;
 }
 
+int64_t after(int64_t block_size) { return std::min(block_size, std::numeric_limits<int64_t>::max() - 1) + 1; }
+
 }  // namespace
 
-TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stride.value_or(file.block_size + 1)) {
+TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stride.value_or(after(file.block_size))) {
   check_at_least_one(file.block_size, "block_size");
   check_at_least_one(stride_, "stride");
   check_at_least_one(file.vocabulary.value_or(1), "vocabulary");
@@ -41,7 +44,7 @@ TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stri
   if (tokens() <= file.block_size)
     base::fail(ErrorKind::data, {}, tokens_operation,
                "{} has {} tokens: expected at least {}, a block of {} and the token after it", file.path.string(),
-               tokens(), file.block_size + 1, file.block_size);
+               tokens(), after(file.block_size), file.block_size);
   blocks_ = (tokens() - file.block_size - 1) / stride_ + 1;
 }
 

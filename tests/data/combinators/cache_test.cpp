@@ -29,6 +29,16 @@ TEST_CASE("a batch of a cache is the user's own, as is the source's") {
   CHECK(read(cached, {0, 1, 2}) == Numbers{0, 1, 2});
 }
 
+TEST_CASE("a cache that was begun in inference is read, and filled, outside of it") {
+  const auto cached = data::cache(std::make_shared<CountedReads>(4));
+  {
+    const c10::InferenceMode inference;
+    CHECK(read(cached, {0, 1}) == Numbers{0, 1});
+  }
+  CHECK(read(cached, {1, 2, 3}) == Numbers{1, 2, 3});
+  CHECK_FALSE(cached->read(index({0})).data.is_inference());
+}
+
 TEST_CASE("lists and missing targets are cached; what belongs to all samples stays") {
   using Tree = std::tuple<at::Tensor, Strings, double, at::Tensor>;
   const auto cached = data::cache(data::memory_source(Tree{torch::arange(3), {"a", "b", "c"}, 0.5, {}}));

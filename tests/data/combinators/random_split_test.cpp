@@ -45,6 +45,9 @@ TEST_CASE("parts that do not add up are refused, with both numbers") {
                     "random_split: the counts add up to 11, must be 10, the number of samples");
   CHECK_THROWS_WITH((void)data::random_split(numbers(10), {11, -1}, 1),
                     "random_split: count 1 is -1, must be at least 0");
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  CHECK_THROWS_WITH((void)data::random_split(numbers(10), {most, most, int64_t{12}}, 1),
+                    "random_split: count 1 is 9223372036854775807, there are 10 samples");
   CHECK_THROWS_WITH((void)data::random_split(numbers(10), {0.5, 0.25}, 1),
                     "random_split: the fractions add up to 0.75, must be 1");
   CHECK_THROWS_WITH((void)data::random_split(numbers(10), {1.5, -0.5}, 1),

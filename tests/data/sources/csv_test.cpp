@@ -115,6 +115,9 @@ TEST_CASE("a broken line is refused with path, line, column, expected and found"
         "csv: FILE line 3, column 'b': expected a number (float32), found 'four'");
   CHECK(file.refused("a,b\n1,2 3\n") == "csv: FILE line 2, column 'b': expected a number (float32), found '2 3'");
   CHECK(file.refused("a\n1e39\n") == "csv: FILE line 2, column 'a': expected a number (float32), found '1e39'");
+  const auto large = "1" + std::string(50, '0') + "e-1";
+  CHECK(file.refused("a\n" + large + "\n") ==
+        "csv: FILE line 2, column 'a': expected a number (float32), found '" + large + "'");
   CHECK(file.refused("a\n0x10\n") == "csv: FILE line 2, column 'a': expected a number (float32), found '0x10'");
   CHECK(file.refused("a\n+-1\n") == "csv: FILE line 2, column 'a': expected a number (float32), found '+-1'");
   CHECK(file.refused("a\n1.5\n", {.dtype = torch::kLong}) ==

@@ -181,6 +181,9 @@ TEST_CASE("a small file cannot claim a large image") {
   const auto large = png(60000, 50000, 8, 2, "abc");
   CHECK(broken(large) ==
         "its header says 50000x60000 pixels, more than a file of " + std::to_string(large.size()) + " bytes holds");
+  // A pixel of one bit becomes 24.
+  CHECK(broken(png(28000, 28000, 1, 0, "abc") + std::string(100'000, 'x')) ==
+        "its header says 28000x28000 pixels, must be at most 178956970 in all");
 }
 
 TEST_CASE("an image cut at any length does not decode") {

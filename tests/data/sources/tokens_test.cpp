@@ -121,6 +121,10 @@ TEST_CASE("files too short for a block, cut within a token, and wrong numbers ar
   write(path, std::string(6, '\0'));
   CHECK(refused({.path = path, .block_size = 3}) ==
         "text_blocks: " + path + " has 3 tokens: expected at least 4, a block of 3 and the token after it");
+  CHECK(refused({.path = path, .block_size = std::numeric_limits<int64_t>::max()}) ==
+        "text_blocks: " + path +
+            " has 3 tokens: expected at least 9223372036854775807, a block of 9223372036854775807 "
+            "and the token after it");
   write(path, "");
   CHECK(refused({.path = path, .block_size = 3}) ==
         "text_blocks: " + path + " has 0 tokens: expected at least 4, a block of 3 and the token after it");
