@@ -20,6 +20,7 @@ Signals::Signals() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &pipe_before_);
+  sigaction(SIGXFSZ, &ignore, &file_size_before_);
   struct sigaction ends_only {};
   ends_only.sa_handler = SIG_DFL;
   ends_only.sa_flags = SA_NOCLDSTOP;  // a child that is suspended would hide the next that ends
@@ -29,6 +30,7 @@ Signals::Signals() {
 
 Signals::~Signals() {
   sigaction(SIGCHLD, &child_before_, nullptr);
+  sigaction(SIGXFSZ, &file_size_before_, nullptr);
   sigaction(SIGPIPE, &pipe_before_, nullptr);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

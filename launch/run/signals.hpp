@@ -19,8 +19,9 @@ struct Signal {
 };
 
 /// SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 come through a descriptor while this lives, instead
-/// of interrupting the thread that made it. Ignored ones (nohup) stay ignored, and so is SIGPIPE: writes say it. Only
-/// SIGCHLD is heard in any case: ignored, the system would hide from us how children end.
+/// of interrupting the thread that made it. Ignored ones (nohup) stay ignored, and so are SIGPIPE and SIGXFSZ (a limit
+/// of file sizes): writes say it. Only SIGCHLD is heard in any case: ignored, the system would hide from us how
+/// children end.
 class Signals {
  public:
   Signals();
@@ -37,6 +38,7 @@ class Signals {
   base::FileDescriptor fd_;
   sigset_t before_{};
   struct sigaction pipe_before_ {};
+  struct sigaction file_size_before_ {};
   struct sigaction child_before_ {};
 };
 

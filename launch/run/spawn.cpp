@@ -93,6 +93,7 @@ struct Exec {
   dup2(exec.out, STDOUT_FILENO);
   dup2(exec.err, STDERR_FILENO);
   signal(SIGPIPE, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
   setrlimit(RLIMIT_NOFILE, exec.open_files);
   // What the launcher was given may have been taken from it since; the rank then runs where it may.
   if (exec.processors != nullptr) sched_setaffinity(0, sizeof *exec.processors, exec.processors);

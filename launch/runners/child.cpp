@@ -44,6 +44,7 @@ PipedChild::PipedChild(const std::string& program, std::vector<std::string> argu
     if (getppid() != parent) _exit(126);
     dup2(theirs.get(), STDIN_FILENO);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);

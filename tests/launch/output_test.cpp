@@ -91,6 +91,31 @@ TEST_CASE("a full disk is told once, and training goes on") {
   CHECK(count(ran.err, "done\n") == 2);
 }
 
+TEST_CASE("a limit of file sizes that a log reaches is told once, and training goes on") {
+  const testing::Scratch scratch;
+  const auto ran = Child({"sh", "-c",
+                          "ulimit -f 8; " + program + "--num_processes 1 --log_dir " + scratch.path +
+                              " sh -c 'head -c 6000 /dev/zero; sleep 0.2; head -c 6000 /dev/zero; echo done >&2'"})
+                       .wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.out.size() == 12'000);
+  CHECK(
+      count(ran.err,
+            "accelerate_launch: the log of rank 0 cannot be written: File too large; the ranks go on, what they print "
+            "there is lost\n") == 1);
+  CHECK(count(ran.err, "done\n") == 1);
+  CHECK(std::filesystem::file_size(scratch.path + "/rank_0.log") > 0);
+}
+
+TEST_CASE("a limit of file sizes ends a rank that reaches it, as it would without a launcher") {
+  const testing::Scratch scratch;
+  const auto ran = Child({"sh", "-c",
+                          "ulimit -f 8; " + program + "--num_processes 1 sh -c 'exec head -c 60000 /dev/zero > " +
+                              scratch.path + "/file'"})
+                       .wait();
+  CHECK(ran.code == 128 + SIGXFSZ);
+}
+
 TEST_CASE("labels are on whole, unmixed lines of all ranks") {
   const auto ran =
       launch({"--num_processes", "3", "--backend", "gloo", "--label", "sh", "-c",
