@@ -141,7 +141,7 @@ void for_each_option(Each&& each) {
                      .option = {"monitor_interval", "SECONDS", "Taken and without effect: ends are noticed at once."},
                      .type = Duration{},
                      .member = [](auto& all) { return &all.monitor_interval; }});
-  const Word streams{is_stream_choice, "0 none, 1 stdout, 2 stderr, 3 both, or by rank like 0:3,1:0"};
+  const Word streams{is_stream_choice, "0 none, 1 stdout, 2 stderr, 3 both, or by rank, each once, like 0:3,1:0"};
   each(print, Setting{.name = "log_dir",
                       .key = "log_dir",
                       .variable = "ACCELERATE_LOG_DIR",

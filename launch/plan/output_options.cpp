@@ -6,6 +6,15 @@
 #include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
+namespace {
+
+void check_highest(std::string_view option, const std::string& given, int64_t highest, int64_t ranks) {
+  if (highest < ranks) return;
+  fail(ErrorKind::usage, "--{} is {}, but there is no local rank {}: a machine has {}, the highest is {}; leave {} out",
+       option, given, highest, ranks, ranks - 1, highest);
+}
+
+}  // namespace
 
 bool goes_to_log(const OutputOptions& options, int64_t local_rank, size_t stream) {
   return !options.log_dir.empty() && (options.tee.has(local_rank, stream) || options.redirects.has(local_rank, stream));
@@ -30,6 +39,19 @@ OutputOptions output_options(const LaunchOptions& given) {
   if (given.redirects) options.redirects = StreamChoice::parse(*given.redirects).value();
   if (given.local_ranks_filter) options.local_ranks = parse_rank_filter(*given.local_ranks_filter);
   return options;
+}
+
+void check_local_ranks(const LaunchOptions& options, int64_t ranks) {
+  if (options.tee) check_highest("tee", *options.tee, StreamChoice::parse(*options.tee).value().highest_rank(), ranks);
+  if (options.redirects) {
+    const auto choice = StreamChoice::parse(*options.redirects).value();
+    check_highest("redirects", *options.redirects, choice.highest_rank(), ranks);
+  }
+  if (options.local_ranks_filter) {
+    const auto shown = parse_rank_filter(*options.local_ranks_filter).value();
+    check_highest("local_ranks_filter", *options.local_ranks_filter, *std::max_element(shown.begin(), shown.end()),
+                  ranks);
+  }
 }
 
 }  // namespace accelerate::launch

@@ -29,4 +29,10 @@ bool is_shown(const OutputOptions& options, int64_t local_rank, size_t stream);
 /// Throws LaunchError (2) for tee or redirects without a log_dir.
 OutputOptions output_options(const LaunchOptions& options);
 
+/// Throws LaunchError (2) where tee, redirects or the filter name a local rank that no machine has: what is meant would
+/// be neither logged nor shown.
+///
+/// ranks   of the machine that has most
+void check_local_ranks(const LaunchOptions& options, int64_t ranks);
+
 }  // namespace accelerate::launch

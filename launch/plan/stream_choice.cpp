@@ -33,8 +33,7 @@ std::optional<StreamChoice> StreamChoice::parse(std::string_view text) {
     const auto rank = env::parse_integer(entry.substr(0, colon));
     const auto streams = parse_streams(entry.substr(colon + 1));
     if (!rank || *rank < 0 || !streams) return false;
-    choice.by_rank_[*rank] = *streams;
-    return true;
+    return choice.by_rank_.emplace(*rank, *streams).second;
   });
   return understood ? std::optional(choice) : std::nullopt;
 }
@@ -44,6 +43,8 @@ bool StreamChoice::has(int64_t local_rank, size_t stream) const {
   const unsigned streams = named == by_rank_.end() ? everywhere_ : named->second;
   return (streams >> stream & 1U) != 0;
 }
+
+int64_t StreamChoice::highest_rank() const { return by_rank_.empty() ? -1 : by_rank_.rbegin()->first; }
 
 std::optional<std::vector<int64_t>> parse_rank_filter(std::string_view text) {
   std::vector<int64_t> ranks;

@@ -12,7 +12,7 @@
 namespace accelerate::launch {
 
 /// Streams of workers, as torchrun's --tee and --redirects name them: "0" none, "1" stdout, "2" stderr, "3" both, for
-/// all; or by local rank, "0:3,1:0", none for those that are not named.
+/// all; or by local rank, "0:3,1:0", each named once, none for those that are not named.
 class StreamChoice {
  public:
   /// Nothing for a text that is neither.
@@ -22,6 +22,9 @@ class StreamChoice {
 
   /// stream   0: stdout, 1: stderr
   [[nodiscard]] bool has(int64_t local_rank, size_t stream) const;
+
+  /// That is named; -1 where none is.
+  [[nodiscard]] int64_t highest_rank() const;
 
   bool operator==(const StreamChoice&) const = default;
 

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
+#include "launch/plan/job_place.hpp"
 #include "launch/plan/machine.hpp"
+#include "launch/plan/output_options.hpp"
 #include "launch/plan/shell.hpp"
 #include "launch/pmix/server.hpp"
 #include "launch/run/job_id.hpp"
@@ -32,6 +35,8 @@ Here look_around(const Call& call) {
   const auto& gpus = here.options.gpu_ids;
   here.machine = this_machine(call.variables, gpus == "all" ? std::nullopt : gpus);
   check_gpus(here.options, here.machine);
+  const auto place = place_of(here.options, here.machine);
+  check_local_ranks(here.options, *std::max_element(place.ranks_of_machine.begin(), place.ranks_of_machine.end()));
   call.note(what_was_chosen(here.options, here.machine));
   return here;
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+using accelerate::launch::check_local_ranks;
 using accelerate::launch::goes_to_log;
 using accelerate::launch::is_shown;
 using accelerate::launch::LaunchError;
@@ -40,7 +41,7 @@ TEST_CASE("streams are chosen as torchrun's options do") {
   CHECK(has("0:3,1:0,2:1", 1) == 0);
   CHECK(has("0:3,1:0,2:1", 2) == 1);
   CHECK(has("0:3,1:0,2:1", 3) == 0);
-  for (const char* wrong : {"", "4", "-1", "all", "0:", ":3", "0:3,", "0:4", "-1:3", "0:3 1:0", "3,1"}) {
+  for (const char* wrong : {"", "4", "-1", "all", "0:", ":3", "0:3,", "0:4", "-1:3", "0:3 1:0", "3,1", "0:3,0:1"}) {
     CAPTURE(wrong);
     CHECK_FALSE(StreamChoice::parse(wrong));
   }
@@ -78,5 +79,23 @@ TEST_CASE("files without a folder are refused") {
                        "accelerate_launch: --tee is 3, but there is no --log_dir for the files; give one", LaunchError);
   CHECK_THROWS_WITH_AS(output_options({.redirects = "0:1"}),
                        "accelerate_launch: --redirects is 0:1, but there is no --log_dir for the files; give one",
+                       LaunchError);
+}
+
+TEST_CASE("a local rank that no machine has is refused, with what there is") {
+  CHECK_NOTHROW(check_local_ranks({.tee = "0:3,1:1", .redirects = "1:2", .local_ranks_filter = "0,1"}, 2));
+  CHECK_NOTHROW(check_local_ranks({.tee = "3"}, 1));
+  CHECK_THROWS_WITH_AS(check_local_ranks({.local_ranks_filter = "9,0"}, 2),
+                       "accelerate_launch: --local_ranks_filter is 9,0, but there is no local rank 9: a machine has 2, "
+                       "the highest is 1; "
+                       "leave 9 out",
+                       LaunchError);
+  CHECK_THROWS_WITH_AS(
+      check_local_ranks({.tee = "5:3"}, 2),
+      "accelerate_launch: --tee is 5:3, but there is no local rank 5: a machine has 2, the highest is 1; leave 5 out",
+      LaunchError);
+  CHECK_THROWS_WITH_AS(check_local_ranks({.redirects = "0:3,1:1"}, 1),
+                       "accelerate_launch: --redirects is 0:3,1:1, but there is no local rank 1: a machine has 1, the "
+                       "highest is 0; leave 1 out",
                        LaunchError);
 }
