@@ -63,8 +63,8 @@ CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type
   };
   auto* declared = app.add_option(fmt::format("--{}", option.name), take, option.help);
   declared->type_name(std::string(option.value_name));
-  // A flag: --cpu, or --cpu=no.
-  if (option.value_name.empty()) declared->expected(0)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  if (option.value_name.empty()) declared->expected(0);             // a flag: --cpu, or --cpu=no
+  declared->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // as torchrun's and `accelerate launch`'s
   return declared;
 }
 

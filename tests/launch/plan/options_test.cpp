@@ -203,8 +203,19 @@ TEST_CASE("a wrong command line is refused with what was given and what is allow
         "accelerate_launch: --device is 'cuda:x', must be cpu, cuda, cuda:N or another device of LibTorch's");
   CHECK(refusal({"--num_processes"}) ==
         "accelerate_launch: --num_processes: 1 required N missing; see accelerate_launch --help");
-  CHECK(refusal({"--num_processes", "2", "--num_processes", "3", "x"}) ==
-        "accelerate_launch: --num_processes: At Most 1 required but received 2; see accelerate_launch --help");
+}
+
+TEST_CASE("of an option that is given twice the last counts, whatever takes its value") {
+  const auto options = parse({"--num_processes", "2", "--hosts=a", "--num-processes=3", "--hosts", "b,c", "--tee", "0",
+                              "-t", "3", "--mixed_precision", "fp16", "--mixed_precision=bf16", "x"})
+                           .options;
+  CHECK(options.num_processes == 3);
+  CHECK(options.hosts == "b,c");
+  CHECK(options.tee == "3");
+  CHECK(options.settings.mixed_precision == accelerate::env::Precision::bf16);
+  CHECK(options.command == std::vector<std::string>{"x"});
+  CHECK(refusal({"--num_processes", "2", "--num_processes", "0", "x"}) ==
+        "accelerate_launch: --num_processes is '0', must be a whole number from 1 to 4096");
 }
 
 TEST_CASE("the grace time is seconds, with a fraction where wanted") {
