@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "launch/plan/error.hpp"
+#include "launch/run/why_not_run.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -181,7 +182,7 @@ Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit
   if (runs) return {.pid = pid, .out = std::move(out.ours), .err = std::move(err.ours)};
   if (pid > 0) waitpid(pid, nullptr, 0);
   fail_with(pid < 0 ? 1 : 126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(),
-            std::strerror(error));
+            pid < 0 ? std::strerror(error) : why_not_run(program, error));
 }
 
 }  // namespace accelerate::launch

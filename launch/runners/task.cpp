@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "launch/run/spawn.hpp"
 #include "launch/run/supervise.hpp"
+#include "launch/run/why_not_run.hpp"
 #include "launch/runners/travel.hpp"
 
 namespace accelerate::launch {
@@ -75,7 +75,7 @@ void become(const WorkerPlan& worker) {
     return pointers;
   };
   execve(program.c_str(), pointers_to(arguments).data(), pointers_to(variables).data());
-  fail_with(126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(), std::strerror(errno));
+  fail_with(126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(), why_not_run(program, errno));
 }
 
 }  // namespace accelerate::launch

@@ -104,7 +104,8 @@ TEST_CASE("a file that the system cannot execute is refused") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", name});
   unlink(name);
   CHECK(ran.code == 126);
-  CHECK(ran.err == "accelerate_launch: " + std::string(name) + " cannot be run: Exec format error\n");
+  CHECK(ran.err == "accelerate_launch: " + std::string(name) +
+                       " cannot be run: it has no #! line, or is built for another machine\n");
 }
 
 TEST_CASE("a port in use is refused when asked for") {
