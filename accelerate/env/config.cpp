@@ -26,7 +26,13 @@ template <typename... Args>
 
 YAML::Node load(std::string_view text, const std::string& path) {
   try {
-    return YAML::Load(std::string(text));
+    auto documents = YAML::LoadAll(std::string(text));
+    std::erase_if(documents, [](const YAML::Node& each) { return each.IsNull(); });
+    if (documents.size() > 1) {
+      refuse("{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
+             documents.size());
+    }
+    return documents.empty() ? YAML::Node() : documents.front();
   } catch (const YAML::Exception& error) {
     refuse("{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
   }

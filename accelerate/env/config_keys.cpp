@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <utility>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/env/parse.hpp"
@@ -30,9 +32,37 @@ constexpr std::array<OtherTraining, 6> kOtherTrainings{{
     {"MULTI_", "several devices of this kind are not supported; MULTI_GPU and MULTI_CPU are"},
 }};
 
+const OtherTraining* other_training(std::string_view type) {
+  const auto* found = std::find_if(kOtherTrainings.begin(), kOtherTrainings.end(),
+                                   [&](const auto& each) { return type.starts_with(each.type); });
+  return found == kOtherTrainings.end() ? nullptr : found;
+}
+
+bool is_ours(std::string_view type) { return type == "NO" || type == "MULTI_CPU" || type == "MULTI_GPU"; }
+
+/// "no" is what YAML and people make of NO.
+std::string meant_type(std::string type) {
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
+  return is_ours(type) ? "; did you mean " + type + "?" : "";
+}
+
 bool asks_for_something(const ForeignKey& key, const std::string& value) {
   const auto flag = parse_bool(value);
   return !value.empty() && value != key.asks_nothing && value != "NO" && !(flag && !*flag);
+}
+
+/// A file that says how to shard and not what kind of training it is: nobody shall train data parallel where something
+/// else was configured. Beside a distributed_type such a group means nothing, as in Accelerate.
+void check_groups(const std::map<std::string, std::string>& values, const std::string& path) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> groups{
+      {{"fsdp_config", "FSDP"}, {"deepspeed_config", "DEEPSPEED"}, {"megatron_lm_config", "MEGATRON_LM"}}};
+  for (const auto& [key, type] : groups) {
+    const auto found = values.find(std::string(key));
+    if (found == values.end() || !asks_for_something({.key = key}, found->second)) continue;
+    base::fail(ErrorKind::environment, {}, "settings", "{} has {} and no distributed_type, but {}", path, key,
+               other_training(type)->instead);
+  }
 }
 
 }  // namespace
@@ -123,13 +153,13 @@ void check_distributed_type(const std::map<std::string, std::string>& values, co
                "{} has compute_environment AMAZON_SAGEMAKER, which is Python's; LOCAL_MACHINE is what is here", path);
   }
   const auto found = values.find("distributed_type");
-  if (found == values.end()) return;
+  if (found == values.end()) return check_groups(values, path);
   const std::string& type = found->second;
-  if (type == "NO" || type == "MULTI_CPU" || type == "MULTI_GPU") return;
-  const auto other = std::find_if(kOtherTrainings.begin(), kOtherTrainings.end(),
-                                  [&](const auto& each) { return type.starts_with(each.type); });
-  base::fail(ErrorKind::environment, {}, "settings", "{} has distributed_type {}, but {}", path, type,
-             other == kOtherTrainings.end() ? "it must be NO, MULTI_CPU or MULTI_GPU" : other->instead);
+  if (is_ours(type)) return;
+  const auto* other = other_training(type);
+  base::fail(
+      ErrorKind::environment, {}, "settings", "{} has distributed_type {}, but {}", path, type,
+      other == nullptr ? "it must be NO, MULTI_CPU or MULTI_GPU" + meant_type(type) : std::string(other->instead));
 }
 
 }  // namespace accelerate::env

@@ -122,8 +122,39 @@ TEST_CASE("training of another kind is refused with what there is instead") {
       "and MULTI_CPU are");
   CHECK(refusal("distributed_type: both") ==
         "settings: f.yaml has distributed_type both, but it must be NO, MULTI_CPU or MULTI_GPU");
+  for (const std::string type : {"no", "'no'", "\"No\""}) {
+    CHECK(
+        refusal("distributed_type: " + type).ends_with("but it must be NO, MULTI_CPU or MULTI_GPU; did you mean NO?"));
+  }
+  CHECK(refusal("distributed_type: multi-gpu") ==
+        "settings: f.yaml has distributed_type multi-gpu, but it must be NO, MULTI_CPU or MULTI_GPU; did you mean "
+        "MULTI_GPU?");
   CHECK(refusal("compute_environment: AMAZON_SAGEMAKER") ==
         "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which is Python's; LOCAL_MACHINE is what is here");
+}
+
+TEST_CASE("a file that configures another training and names none is refused as one that does") {
+  const std::string sharded =
+      "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and precision::pure_bf16() or "
+      "nn::checkpoint() make it smaller";
+  CHECK(refusal("fsdp_config: {a: 1}") == "settings: f.yaml has fsdp_config and no distributed_type, but " + sharded);
+  CHECK(refusal("deepspeed_config: {a: 1}") ==
+        "settings: f.yaml has deepspeed_config and no distributed_type, but DeepSpeed is Python's, and " + sharded);
+  CHECK(refusal("megatron_lm_config: {a: 1}") ==
+        "settings: f.yaml has megatron_lm_config and no distributed_type, but Megatron-LM is Python's, and model "
+        "parallel training is not here; MULTI_GPU is data parallel");
+  for (const char* none : {"fsdp_config: {}", "deepspeed_config:", "megatron_lm_config: {}"}) {
+    CHECK(refusal(none).empty());
+  }
+  CHECK(refusal("distributed_type: MULTI_GPU\nfsdp_config: {a: 1}").empty());
+}
+
+TEST_CASE("a second document in a file is refused; one alone may stand between marks") {
+  CHECK(refusal("num_processes: 2\n---\nnum_processes: 4\n") ==
+        "settings: f.yaml has 2 documents with --- between them, must have 1; put each into a file of its own");
+  CHECK(env::parse_config("---\nnum_processes: 2\n...\n---\n", "f").values ==
+        std::map<std::string, std::string>{{"num_processes", "2"}});
+  CHECK(env::parse_config("", "f").values.empty());
 }
 
 TEST_CASE("wrong keys and values are refused with what was probably meant") {
