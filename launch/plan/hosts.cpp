@@ -118,6 +118,11 @@ std::vector<HostSlots> parse_hosts(std::string_view list) {
     const auto comma = list.find(',');
     const auto word = list.substr(0, comma);
     const auto host = host_of(word);
+    // Whether the last number is of the address or the ranks nobody could tell.
+    if (host && !word.starts_with('[') && host->name.find(':') != std::string::npos) {
+      fail(ErrorKind::usage, "--hosts has '{}'; an address of IPv6 stands in brackets, [{}] or [...]:4 with its ranks",
+           word, word);
+    }
     if (!host) fail(ErrorKind::usage, "--hosts has '{}', must be like gpu-a:4,gpu-b:4", shown(std::string(word)));
     add(hosts, *host);
     if (comma == list.npos) return hosts;

@@ -26,7 +26,7 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& 
 /// The file. Throws LaunchError (1) when it cannot be read.
 std::vector<HostSlots> read_hostfile(const std::string& path);
 
-/// "gpu-a:4,gpu-b:4". Throws LaunchError (2).
+/// "gpu-a:4,gpu-b:4,[fd77::1]:4". Throws LaunchError (2), also for an address of IPv6 without brackets.
 std::vector<HostSlots> parse_hosts(std::string_view list);
 
 /// Ranks of each host, in order; hosts that get none are left out of both.

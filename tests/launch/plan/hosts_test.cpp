@@ -58,6 +58,10 @@ TEST_CASE("a wrong line is refused with its number") {
 
 TEST_CASE("a list of hosts is read, and a wrong entry named") {
   CHECK(parse_hosts("gpu-a:4,gpu-b") == Hosts{{"gpu-a", 4}, {"gpu-b", 0}});
+  CHECK(parse_hosts("[::1]:2,[fd77::1]") == Hosts{{"::1", 2}, {"fd77::1", 0}});
+  CHECK(refusal([] { (void)parse_hosts("gpu-a,::1:2"); }) ==
+        "accelerate_launch: --hosts has '::1:2'; an address of IPv6 stands in brackets, [::1:2] or [...]:4 with its "
+        "ranks");
   CHECK(refusal([] { (void)parse_hosts("gpu-a,,b"); }) ==
         "accelerate_launch: --hosts has '', must be like gpu-a:4,gpu-b:4");
   CHECK(refusal([] { (void)parse_hosts("gpu-a,-x"); }) ==
