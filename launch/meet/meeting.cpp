@@ -51,7 +51,7 @@ std::string answer(const Invitation& invitation, Member& zero, Clock::time_point
   std::array<char, 1024> bytes;
   while (true) {
     if (auto message = take_message(zero.received)) return *message;
-    if (zero.received.size() > longest_message) return zero.received;
+    if (zero.received.size() > longest_message || !may_be_ours(zero.received)) return zero.received;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
     pollfd wait{.fd = zero.connection.get(), .events = POLLIN, .revents = 0};
     if (left <= 0 || poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, 60'000))) < 0) {
@@ -77,7 +77,7 @@ Gathered join(const Invitation& invitation) {
   zero.connection = connect(invitation, until);
   const std::string hello = message_of(invitation.own);
   send(zero.connection.get(), hello.data(), hello.size(), MSG_NOSIGNAL);
-  const std::string message = answer(invitation, zero, Clock::now() + invitation.timeout + for_its_verdict);
+  const std::string message = answer(invitation, zero, until + for_its_verdict);
   if (const auto welcome = read_welcome(message)) {
     gathered.welcome = *welcome;
     return gathered;

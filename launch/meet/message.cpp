@@ -136,6 +136,11 @@ std::optional<Hung> read_hung(std::string_view message) {
   return fields ? std::optional(Hung{.cause = text_of(*fields, "cause")}) : std::nullopt;
 }
 
+bool may_be_ours(std::string_view received) {
+  constexpr std::string_view ours = "accelerate_launch ";  // as all titles above begin
+  return received.substr(0, ours.size()) == ours.substr(0, received.size());
+}
+
 std::optional<std::string> take_message(std::string& buffer) {
   const auto end = buffer.find("\n\n");
   if (end == std::string::npos) return std::nullopt;

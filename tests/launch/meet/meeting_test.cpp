@@ -163,6 +163,29 @@ TEST_CASE("a port where something else answers is told") {
   CHECK(again.get() == place + " hung up before all machines had come: it ended, or it belongs to another job");
 }
 
+TEST_CASE("a port where something else says a word is told at once") {
+  const int64_t port = free_port();
+  const auto listener = listen_on("127.0.0.1", port);
+  auto one = meets(invitation(port, 1, 2));
+  accelerate::base::FileDescriptor connection;
+  while (!connection) connection = accept_from(listener.get());
+  send(connection.get(), "220 x", 5, MSG_NOSIGNAL);         // no line's end
+  REQUIRE(one.wait_for(15s) == std::future_status::ready);  // of 30 s and 5 s for machine 0's verdict
+  CHECK(one.get() == "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +
+                         " is no accelerate_launch; is the port another program's?");
+}
+
+TEST_CASE("a port whose holder came late and is silent is waited for once") {
+  const int64_t port = free_port();
+  const auto begun = std::chrono::steady_clock::now();
+  auto one = meets(invitation(port, 1, 2, 3s));
+  std::this_thread::sleep_for(2700ms);
+  const auto listener = listen_on("127.0.0.1", port);
+  CHECK(one.get() == "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +
+                         " does not say within 3 s that all machines have come");
+  CHECK(std::chrono::steady_clock::now() - begun < 9800ms);  // 3 s and 5 s for machine 0's verdict
+}
+
 TEST_CASE("an address that is another machine's, or nobody's, is refused by machine 0") {
   auto elsewhere = invitation(free_port(), 0, 2);
   elsewhere.address = "192.0.2.1";
