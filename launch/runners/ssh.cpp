@@ -14,6 +14,19 @@
 namespace accelerate::launch {
 namespace {
 
+/// For a shell: host, the words before the variables, those after them, the variables' names. A value is quoted for the
+/// shell over there by its own, so that it stands in no script.
+constexpr std::string_view kByName =
+    R"sh(# Your own variables are taken by name, with the values that they have where this runs.
+_host=$1 _words=$2 _rest=$3
+shift 3
+for _name; do
+  eval "[ -n \"\${$_name+set}\" ]" || continue
+  eval "_value=\$$_name"
+  _words="$_words $_name=$(printf "%s\n" "$_value" | LC_ALL=C sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/")"
+done
+exec ssh -T -- "$_host" "$_words $_rest")sh";
+
 std::string without_user(const std::string& host) { return host.substr(host.find('@') + 1); }
 
 /// Above the well-known ports, below those that Linux hands out by itself.
@@ -73,16 +86,15 @@ LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots>
   const auto told = options_of_hosts(options, hosts, job_id);
   plan.machines = 2;  // the launchers agree on a job's id
   for (size_t machine = 0; machine < hosts.size(); ++machine) {
-    std::vector<std::string> remote{"env"};
-    for (const auto& [name, value] : travelling(inherited)) remote.push_back(name + "=" + value);
-    remote.push_back(self);
-    const auto words = launcher_words(told[machine]);
-    remote.insert(remote.end(), words.begin(), words.end());
-    plan.workers.push_back({.rank = static_cast<int64_t>(machine),
-                            .host = hosts[machine].name,
-                            .command = {"ssh", "-T", "--", hosts[machine].name,
-                                        fmt::format("cd {} && exec {}", for_shell(folder), for_shell(remote))},
-                            .environment = inherited});
+    auto remote = launcher_words(told[machine]);
+    remote.insert(remote.begin(), self);
+    WorkerPlan ssh{.rank = static_cast<int64_t>(machine),
+                   .host = hosts[machine].name,
+                   .command = {"sh", "-c", std::string(kByName), "ssh", hosts[machine].name,
+                               fmt::format("cd {} && exec env", for_shell(folder)), for_shell(remote)},
+                   .environment = inherited};
+    for (const auto& [name, value] : travelling(inherited)) ssh.command.push_back(name);
+    plan.workers.push_back(std::move(ssh));
   }
   return plan;
 }

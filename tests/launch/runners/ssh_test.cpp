@@ -255,6 +255,23 @@ TEST_CASE("a dry run prints what a shell can run over the same ssh") {
   CHECK(ran.out == "0 of 2 on a: it's $HOME\n1 of 2 on b: it's $HOME\n");
 }
 
+TEST_CASE("a dry run over ssh shows no value of the user's variables, and its script takes them as they are") {
+  const FakeSsh ssh;
+  for (const std::string value : {"my-secret", "it's my-secret", "my-secret\n", "$(touch /tmp/never) `my-secret` \"\\",
+                                  "\nmy-secret\xff", " *my-secret* "}) {
+    CAPTURE(value);
+    const auto variables = ssh.variables({{"HF_TOKEN", value}, {"NOTHING", ""}});
+    const Words command{"sh", "-c", "printf '%s|%s|' \"$HF_TOKEN\" ${NOTHING+set}"};
+    const auto script = Child(on_hosts("a:1", command, {"--dry_run"}), variables).wait();
+    CHECK(script.code == 0);
+    CHECK(script.out.find("my-secret") == std::string::npos);
+    CHECK(script.out.find(" HF_TOKEN ") != std::string::npos);
+    const auto ran = Child({"sh", "-c", script.out}, variables).wait();
+    CAPTURE(ran.err);
+    CHECK(ran.out == value + "|set|");
+  }
+}
+
 TEST_CASE("a host that cannot be reached is named") {
   const FakeSsh ssh("while [ \"$1\" != -- ]; do shift; done; [ $2 = b ] && exit 255; exec sleep 300");
   const auto ran = Child(on_hosts("a:1,b:1", {"true"}), ssh.variables()).wait();
