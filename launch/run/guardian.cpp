@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "launch/run/open_files.hpp"
 #include "launch/run/orphans.hpp"
 
 namespace accelerate::launch {
@@ -24,7 +25,7 @@ using base::FileDescriptor;
 /// For reading and for writing.
 std::pair<FileDescriptor, FileDescriptor> two_ends() {
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) fail(ErrorKind::io, "pipe failed: {}", std::strerror(errno));
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) fail_to_open("pipe");
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 

@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/run/open_files.hpp"
 
+#include <cerrno>
+#include <cstring>
+
 #include "launch/plan/error.hpp"
 
 namespace accelerate::launch {
+
+void fail_to_open(std::string_view what) {
+  const int error = errno;
+  rlimit limit{};
+  if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    fail(ErrorKind::io, "{} failed: {}", what, std::strerror(error));
+  }
+  fail(ErrorKind::environment,
+       "{} failed: a process here may have {} open files, one rank needs {}; raise the limit "
+       "(ulimit -n)",
+       what, limit.rlim_cur, open_files_for(1));
+}
 
 OpenFiles::OpenFiles(int64_t workers, bool with_logs) {
   getrlimit(RLIMIT_NOFILE, &before_);

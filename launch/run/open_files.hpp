@@ -5,12 +5,17 @@
 #include <sys/resource.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace accelerate::launch {
 
 /// Three of a worker (its stdout, its stderr, its connection to the PMIx server), a log file where it has one, and some
 /// of our own.
 constexpr int64_t open_files_for(int64_t workers, bool with_logs = false) { return (with_logs ? 4 : 3) * workers + 48; }
+
+/// For a call that gave us no descriptor, right behind it: what failed, and where the limit is too low what to do.
+/// Throws LaunchError (1).
+[[noreturn]] void fail_to_open(std::string_view what);
 
 /// Where the soft limit of open files is too low it is raised to the hard one, for this process and while this lives:
 /// workers get the limit that was.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "launch/plan/error.hpp"
+#include "launch/run/open_files.hpp"
 #include "launch/run/why_not_run.hpp"
 
 namespace accelerate::launch {
@@ -31,8 +32,6 @@ struct Channel {
   FileDescriptor ours{};
   FileDescriptor theirs{};
 };
-
-[[noreturn]] void cannot(const char* what) { fail(ErrorKind::io, "{} failed: {}", what, std::strerror(errno)); }
 
 /// A terminal of its own where our stream is one, so that a worker's progress bar and colours stay: it asks isatty().
 /// Nothing where the system has no more terminals.
@@ -57,7 +56,7 @@ Channel open_terminal(int like) {
 
 Channel open_pipe() {
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) cannot("pipe");
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) fail_to_open("pipe");
   return {.ours = FileDescriptor(ends[0]), .theirs = FileDescriptor(ends[1])};
 }
 
@@ -156,7 +155,7 @@ Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit
 
   const bool keeps_stdin = worker.rank == 0 && isatty(STDIN_FILENO) == 0 && fcntl(STDIN_FILENO, F_GETFD) >= 0;
   FileDescriptor in(keeps_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!in) cannot("open /dev/null");
+  if (!in) fail_to_open("open /dev/null");
   Channel out = open_channel(STDOUT_FILENO);
   Channel err = open_channel(STDERR_FILENO);
   Channel report = open_pipe();

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "launch/plan/output_options.hpp"
 
@@ -19,6 +21,14 @@ SuperviseOptions supervise_options(const LaunchOptions& options) {
           .hang = options.hang_timeout.value_or(unset.hang),
           .resume_code = static_cast<int>(options.resume_code.value_or(0)),
           .output = output_options(options)};
+}
+
+std::string current_folder() {
+  std::error_code failed;
+  const auto folder = std::filesystem::current_path(failed);
+  if (!failed) return folder.string();
+  fail(ErrorKind::environment, "the folder that this was started in cannot be named: {}; cd to one that is there",
+       failed.message());
 }
 
 }  // namespace accelerate::launch

@@ -25,4 +25,7 @@ struct Call {
 /// another.
 SuperviseOptions supervise_options(const LaunchOptions& options);
 
+/// Where the ranks run. Throws LaunchError (1) when it was removed.
+std::string current_folder();
+
 }  // namespace accelerate::launch

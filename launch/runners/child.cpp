@@ -14,6 +14,7 @@
 
 #include "launch/plan/error.hpp"
 #include "launch/run/failure_report.hpp"
+#include "launch/run/open_files.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -32,7 +33,7 @@ PipedChild::PipedChild(const std::string& program, std::vector<std::string> argu
   auto argv = to_pointers(arguments);
   auto envp = to_pointers(variables);
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) fail(ErrorKind::io, "pipe failed: {}", std::strerror(errno));
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) fail_to_open("pipe");
   input_.reset(ends[1]);
   const base::FileDescriptor theirs(ends[0]);
   const pid_t parent = getpid();

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "launch/plan/job_place.hpp"
@@ -64,8 +63,7 @@ std::string script_of_local(const Call& call) {
   const Wiring wiring{.address = here.options.main_process_ip.value_or(Wiring{}.address),
                       .port = wanted == 0 ? ReservedPort(0).number() : wanted.value_or(default_port),
                       .serve_mpi = decide_mpi(call, here)};
-  return as_script(plan(here.options, here.machine, call.variables, wiring), call.variables,
-                   std::filesystem::current_path().string());
+  return as_script(plan(here.options, here.machine, call.variables, wiring), call.variables, current_folder());
 }
 
 int run_local(const Call& call) {

@@ -18,6 +18,7 @@
 #include "launch/meet/bond.hpp"
 #include "launch/meet/meeting.hpp"
 #include "launch/plan/job_place.hpp"
+#include "launch/run/open_files.hpp"
 #include "launch/run/port.hpp"
 #include "launch/run/restarts.hpp"
 
@@ -53,7 +54,7 @@ Together start(const LaunchOptions& options, const Machine& machine, const env::
   wiring.port = gathered.welcome.port;
   wiring.job_id = gathered.welcome.job_id;
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorKind::io, "pipe failed: {}", std::strerror(errno));
+  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) fail_to_open("pipe");
   const base::FileDescriptor failures(ends[0]);
   const base::FileDescriptor announce_to(ends[1]);
   int told = 0;
@@ -62,7 +63,7 @@ Together start(const LaunchOptions& options, const Machine& machine, const env::
   bond.failures = failures.get();
   std::array<int, 2> hang_ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, hang_ends.data()) != 0) {
-    fail(ErrorKind::io, "socketpair failed: {}", std::strerror(errno));
+    fail_to_open("socketpair");
   }
   const base::FileDescriptor to_guardian(hang_ends[0]);
   const base::FileDescriptor to_bond(hang_ends[1]);

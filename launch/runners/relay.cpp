@@ -17,6 +17,7 @@
 #include "launch/plan/error.hpp"
 #include "launch/plan/shell.hpp"
 #include "launch/run/signals.hpp"
+#include "launch/runners/call.hpp"
 #include "launch/runners/child.hpp"
 #include "launch/runners/frames.hpp"
 #include "launch/runners/travel.hpp"
@@ -65,7 +66,7 @@ class Relay {
         variables_(env::current_variables()),
         ssh_("ssh", ssh_command(words[0], words.at(1)), words_of(variables_), SIGKILL) {
     send(frame_of({.version = ACCELERATE_VERSION,
-                   .folder = std::filesystem::current_path(),
+                   .folder = current_folder(),
                    .arguments = {words.begin() + 2, words.end()},
                    .variables = words_of(travelling(variables_))}));
   }

@@ -46,7 +46,7 @@ LaunchPlan ssh_plan(const Call& call) {
 
 LaunchPlan ssh_by_hand(const Call& call) {
   return plan_ssh_by_hand(call.options, hosts_of(call.options), call.variables, random_job_id(), this_program(),
-                          fs::current_path().string());
+                          current_folder());
 }
 
 LaunchPlan mpirun_plan(const Call& call) {
@@ -69,7 +69,7 @@ LaunchPlan task_plan(const Call& call) { return plan_task(call.options, call.var
 
 template <LaunchPlan (*plan_by_hand)(const Call&)>
 std::string script(const Call& call) {
-  return as_script(plan_by_hand(call), call.variables, fs::current_path().string());
+  return as_script(plan_by_hand(call), call.variables, current_folder());
 }
 
 /// Supervises what leaves the ranks to others.

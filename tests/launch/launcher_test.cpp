@@ -15,6 +15,7 @@
 
 #include "launch/run/port.hpp"
 #include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
 
 using testing::Child;
 using testing::launch;
@@ -329,6 +330,38 @@ TEST_CASE("too few open files are an error before a rank starts") {
   CHECK(ran.err.ends_with(
       "accelerate_launch: 20 ranks need 108 open files in the launcher, the limit is 100; start fewer, or raise the "
       "hard limit (ulimit -Hn)\n"));
+}
+
+TEST_CASE("a limit that leaves no pipe is named, with what is needed") {
+  for (const char* limit : {"8", "10", "12"}) {
+    CAPTURE(limit);
+    const auto ran = Child({"sh", "-c",
+                            "ulimit -n " + std::string(limit) +
+                                "; exec " TEST_BINARY_DIR "/bin/accelerate_launch --backend gloo --num_processes 1 "
+                                "--main_process_port 0 echo started"})
+                         .wait();
+    CAPTURE(ran.err);
+    CHECK(ran.code == 1);
+    CHECK(ran.out == "");
+    CHECK(ran.err.find(limit) != std::string::npos);
+    CHECK(ran.err.find("ulimit -") != std::string::npos);
+    CHECK(ran.err.find("51") != std::string::npos);
+  }
+}
+
+TEST_CASE("a dry run in a folder that was removed says so") {
+  const testing::Scratch scratch;
+  const auto folder = scratch.path + "/gone";
+  const auto ran =
+      Child({"sh", "-c",
+             "mkdir " + folder + " && cd " + folder + " && rmdir " + folder +
+                 " && exec " TEST_BINARY_DIR "/bin/accelerate_launch --cpu --num_processes 1 --dry_run true"})
+          .wait();
+  CHECK(ran.code == 1);
+  CHECK(ran.out == "");
+  CHECK(ran.err ==
+        "accelerate_launch: the folder that this was started in cannot be named: No such file or directory; cd to one "
+        "that is there\n");
 }
 
 TEST_CASE("no rank outlives a launcher that was killed") {
