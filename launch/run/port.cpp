@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "launch/plan/error.hpp"
+#include "launch/run/open_files.hpp"
 #include "launch/run/port_holder.hpp"
 
 namespace accelerate::launch {
@@ -73,6 +74,10 @@ ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
   if (error == EADDRINUSE && wanted) {
     fail(ErrorKind::environment, "--main_process_port {} is in use on 127.0.0.1{}; give another, or 0 for a free one",
          *wanted, by_its_holder(*wanted));
+  }
+  if (error == EMFILE) {
+    errno = error;
+    fail_to_open("socket");
   }
   if (error != 0) {
     fail(ErrorKind::environment, "no port {} on 127.0.0.1: {}", wanted.value_or(default_port), std::strerror(error));
