@@ -260,12 +260,13 @@ TEST_CASE("a dry run over ssh shows no value of the user's variables, and its sc
   for (const std::string value : {"my-secret", "it's my-secret", "my-secret\n", "$(touch /tmp/never) `my-secret` \"\\",
                                   "\nmy-secret\xff", " *my-secret* "}) {
     CAPTURE(value);
-    const auto variables = ssh.variables({{"HF_TOKEN", value}, {"NOTHING", ""}});
+    const auto variables = ssh.variables({{"HF_TOKEN", value}, {"NOTHING", ""}, {"BASH_FUNC_x%%", "() { :; }"}});
     const Words command{"sh", "-c", "printf '%s|%s|' \"$HF_TOKEN\" ${NOTHING+set}"};
     const auto script = Child(on_hosts("a:1", command, {"--dry_run"}), variables).wait();
     CHECK(script.code == 0);
     CHECK(script.out.find("my-secret") == std::string::npos);
     CHECK(script.out.find(" HF_TOKEN ") != std::string::npos);
+    CHECK(script.out.find("BASH_FUNC_x%%") == std::string::npos);  // no shell can name it
     const auto ran = Child({"sh", "-c", script.out}, variables).wait();
     CAPTURE(ran.err);
     CHECK(ran.out == value + "|set|");
