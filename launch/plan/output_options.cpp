@@ -42,11 +42,9 @@ OutputOptions output_options(const LaunchOptions& given) {
 }
 
 void check_local_ranks(const LaunchOptions& options, int64_t ranks) {
-  if (options.tee) check_highest("tee", *options.tee, StreamChoice::parse(*options.tee).value().highest_rank(), ranks);
-  if (options.redirects) {
-    const auto choice = StreamChoice::parse(*options.redirects).value();
-    check_highest("redirects", *options.redirects, choice.highest_rank(), ranks);
-  }
+  const auto highest = [](const std::string& streams) { return StreamChoice::parse(streams).value().highest_rank(); };
+  if (options.tee) check_highest("tee", *options.tee, highest(*options.tee), ranks);
+  if (options.redirects) check_highest("redirects", *options.redirects, highest(*options.redirects), ranks);
   if (options.local_ranks_filter) {
     const auto shown = parse_rank_filter(*options.local_ranks_filter).value();
     check_highest("local_ranks_filter", *options.local_ranks_filter, *std::max_element(shown.begin(), shown.end()),

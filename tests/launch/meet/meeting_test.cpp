@@ -54,6 +54,13 @@ accelerate::base::FileDescriptor connected(int64_t port) {
   return connection;
 }
 
+/// Whoever calls next.
+accelerate::base::FileDescriptor caller_of(int listener) {
+  accelerate::base::FileDescriptor connection;
+  while (!connection) connection = accept_from(listener);
+  return connection;
+}
+
 }  // namespace
 
 TEST_CASE("three machines meet in any order, and share a job's id and a port") {
@@ -150,15 +157,14 @@ TEST_CASE("a port where something else answers is told") {
   const int64_t port = free_port();
   const auto listener = listen_on("127.0.0.1", port);
   auto one = meets(invitation(port, 1, 2));
-  accelerate::base::FileDescriptor connection;
-  while (!connection) connection = accept_from(listener.get());
+  auto connection = caller_of(listener.get());
   const std::string banner = "SSH-2.0-OpenSSH_9.2\r\n\n\n";
   send(connection.get(), banner.data(), banner.size(), MSG_NOSIGNAL);
   const std::string place = "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port);
   CHECK(one.get() == place + " is no accelerate_launch; is the port another program's?");
   auto again = meets(invitation(port, 1, 2));
   connection.reset();
-  while (!connection) connection = accept_from(listener.get());
+  connection = caller_of(listener.get());
   connection.reset();
   CHECK(again.get() == place + " hung up before all machines had come: it ended, or it belongs to another job");
 }
@@ -167,8 +173,7 @@ TEST_CASE("a port where something else says a word is told at once") {
   const int64_t port = free_port();
   const auto listener = listen_on("127.0.0.1", port);
   auto one = meets(invitation(port, 1, 2));
-  accelerate::base::FileDescriptor connection;
-  while (!connection) connection = accept_from(listener.get());
+  auto connection = caller_of(listener.get());
   send(connection.get(), "220 x", 5, MSG_NOSIGNAL);         // no line's end
   REQUIRE(one.wait_for(15s) == std::future_status::ready);  // of 30 s and 5 s for machine 0's verdict
   CHECK(one.get() == "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +

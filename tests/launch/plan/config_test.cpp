@@ -32,6 +32,11 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
+/// What there is in place of FSDP.
+const std::string sharded =
+    "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and precision::pure_bf16() or "
+    "nn::checkpoint() make it smaller";
+
 }  // namespace
 
 TEST_CASE("the file of 0.11: two machines with two GPUs each") {
@@ -103,9 +108,6 @@ TEST_CASE("a variable stands between the command line and the file") {
 }
 
 TEST_CASE("training of another kind is refused with what there is instead") {
-  const std::string sharded =
-      "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and precision::pure_bf16() or "
-      "nn::checkpoint() make it smaller";
   CHECK(refusal("distributed_type: FSDP") == "settings: f.yaml has distributed_type FSDP, but " + sharded);
   CHECK(refusal("distributed_type: DEEPSPEED") ==
         "settings: f.yaml has distributed_type DEEPSPEED, but DeepSpeed is Python's, and " + sharded);
@@ -134,9 +136,6 @@ TEST_CASE("training of another kind is refused with what there is instead") {
 }
 
 TEST_CASE("a file that configures another training and names none is refused as one that does") {
-  const std::string sharded =
-      "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and precision::pure_bf16() or "
-      "nn::checkpoint() make it smaller";
   CHECK(refusal("fsdp_config: {a: 1}") == "settings: f.yaml has fsdp_config and no distributed_type, but " + sharded);
   CHECK(refusal("deepspeed_config: {a: 1}") ==
         "settings: f.yaml has deepspeed_config and no distributed_type, but DeepSpeed is Python's, and " + sharded);

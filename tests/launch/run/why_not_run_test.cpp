@@ -22,27 +22,32 @@ std::string script_of_text(const testing::Scratch& scratch, const std::string& t
   return path;
 }
 
+/// What the launcher says instead of running it.
+std::string refusal_to_run(const std::string& path) {
+  const auto ran = testing::launch({"--num_processes", "1", path});
+  CHECK(ran.code == 126);
+  return ran.err;
+}
+
 }  // namespace
 
 TEST_CASE("a script whose interpreter is missing is refused with that one's name") {
   const testing::Scratch scratch;
   const auto path = script_of_text(scratch, "#! /nonex/interp -x\n");
-  const auto ran = testing::launch({"--num_processes", "1", path});
-  CHECK(ran.code == 126);
-  CHECK(ran.err == "accelerate_launch: " + path +
-                       " cannot be run: its interpreter /nonex/interp is not there; install it, or correct the #! "
-                       "line\n");
+  CHECK(refusal_to_run(path) ==
+        "accelerate_launch: " + path +
+            " cannot be run: its interpreter /nonex/interp is not there; install it, or correct the #! "
+            "line\n");
 }
 
 TEST_CASE("a script with the line ends of Windows is told so") {
   const testing::Scratch scratch;
   const auto path = script_of_text(scratch, "#!/bin/sh\r\ntrue\r\n");
-  const auto ran = testing::launch({"--num_processes", "1", path});
-  CHECK(ran.code == 126);
-  CHECK(ran.err == "accelerate_launch: " + path +
-                       " cannot be run: its #! line ends with a carriage return, as files from Windows do; sed -i "
-                       "'s/\\r$//' " +
-                       path + " takes them out\n");
+  CHECK(refusal_to_run(path) ==
+        "accelerate_launch: " + path +
+            " cannot be run: its #! line ends with a carriage return, as files from Windows do; sed -i "
+            "'s/\\r$//' " +
+            path + " takes them out\n");
 }
 
 TEST_CASE("what else the system says of a file is told as it is, or what it means") {
