@@ -6,7 +6,6 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/what_failed.hpp"
-#include "accelerate/data/workers.hpp"
 
 namespace accelerate::data::detail {
 

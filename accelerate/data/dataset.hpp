@@ -19,6 +19,7 @@
 #include "accelerate/data/example.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/sample_generator.hpp"
+#include "accelerate/data/workers.hpp"
 #include "accelerate/tree/walk.hpp"
 
 namespace accelerate::data {
@@ -145,6 +146,7 @@ auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& in
     std::vector<sample_of_dataset<Dataset>> samples;
     samples.reserve(static_cast<size_t>(indices.size(0)));
     for (const int64_t number : numbers_of(indices)) {
+      now_reading(number);
       try {
         samples.push_back(get_sample(dataset, number, pass));
       } catch (const Error&) {  // says what it is about

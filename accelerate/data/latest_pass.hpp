@@ -11,6 +11,11 @@ namespace accelerate::data {
 /// into, and is gone after its first batch, gives the word back to the loop around it.
 class LatestPass {
  public:
+  LatestPass() = default;
+  /// Of another loader that stands in the same place; the open passes are not its own.
+  LatestPass(const LatestPass& other) : place_(other.place_) {}
+  LatestPass& operator=(const LatestPass&) = delete;
+
   struct Place {
     int64_t epoch = 0;
     int64_t origin = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -17,6 +18,7 @@ namespace accelerate::data {
 namespace {
 
 thread_local std::optional<WorkerInfo> this_worker;
+thread_local std::atomic<int64_t>* this_sample = nullptr;  // of the read that this worker is in
 
 /// The first few of them: "3, 17, 4 ... (64 samples)".
 std::string listed(const at::Tensor& indices) {
@@ -29,6 +31,10 @@ std::string listed(const at::Tensor& indices) {
 }  // namespace
 
 std::optional<WorkerInfo> get_worker_info() { return this_worker; }
+
+void now_reading(int64_t sample) {
+  if (this_sample != nullptr) this_sample->store(sample, std::memory_order_relaxed);
+}
 
 ReadQueue::ReadQueue(int64_t batches, int64_t capacity, Read read)
     : batches_(batches), read_(std::move(read)), slots_(static_cast<size_t>(capacity)) {}
@@ -43,6 +49,8 @@ void ReadQueue::run(const WorkerInfo& worker) {
     const int64_t number = next_++;
     Slot& slot = slots_[slot_of(number)];
     slot.reader = {worker.id, Clock::now()};
+    slot.sample = -1;
+    this_sample = &slot.sample;
     lock.unlock();
     std::exception_ptr failure;
     try {
@@ -83,7 +91,9 @@ void ReadQueue::done() {
 
 ReadQueue::Reader ReadQueue::reader_of(int64_t number) {
   const std::lock_guard lock(mutex_);
-  return number < next_ ? slots_[slot_of(number)].reader : Reader{};
+  if (number >= next_) return {};
+  const Slot& slot = slots_[slot_of(number)];
+  return {slot.reader.worker, slot.reader.since, slot.sample};
 }
 
 void ReadQueue::cancel() {
@@ -116,14 +126,26 @@ struct WorkerPool::State {
       const auto mine = queue;
       lock.unlock();
       mine->run(worker);
+      this_sample = nullptr;
       lock.lock();
     }
   }
 };
 
-WorkerPool::WorkerPool(int64_t num_workers) : state_(std::make_shared<State>()) {
+WorkerPool::WorkerPool() : state_(std::make_shared<State>()) {}
+
+// The destructor ends the threads that there are when one more cannot be had.
+WorkerPool::WorkerPool(int64_t num_workers) : WorkerPool() {
   for (int64_t id = 0; id < num_workers; ++id) {
-    state_->threads.emplace_back([state = state_, id, num_workers] { state->work({id, num_workers}); });
+    try {
+      state_->threads.emplace_back([state = state_, id, num_workers] { state->work({id, num_workers}); });
+    } catch (const std::system_error& problem) {
+      base::fail(
+          ErrorKind::environment, {}, "loader",
+          "num_workers is {}, but the system gives {} threads: {}; ask for fewer workers, or raise the limits of "
+          "processes and memory (ulimit -u, ulimit -v)",
+          num_workers, id, problem.code().message());
+    }
   }
 }
 
@@ -181,8 +203,8 @@ std::exception_ptr slow(std::string_view what, std::string_view remedy, const Re
                what, limit);
   }
   base::fail(ErrorKind::data, {}, "loader",
-             "{} is not there after {:g} s (timeout); worker {} has been reading it for {:.1f} s. {}", what, limit,
-             reader.worker, since, remedy);
+             "{} is not there after {:g} s (timeout); worker {} has been reading it for {:.1f} s{}. {}", what, limit,
+             reader.worker, since, reader.sample < 0 ? "" : fmt::format(", now sample {}", reader.sample), remedy);
 } catch (const Error&) {
   return std::current_exception();
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -27,6 +28,9 @@ struct WorkerInfo {
 };
 /// Unset in a thread that is no loader's.
 [[nodiscard]] std::optional<WorkerInfo> get_worker_info();
+/// For sources that read one sample after another: what a worker reads now, which the error about a read that hangs
+/// names. Elsewhere it does nothing.
+void now_reading(int64_t sample);
 
 /// One pass's batches between the workers that read them and the loop that takes them. At most `capacity` are read and
 /// not yet taken.
@@ -53,6 +57,7 @@ class ReadQueue {
   struct Reader {
     int64_t worker = -1;  ///< none does yet
     Clock::time_point since{};
+    int64_t sample = -1;  ///< that it reads now, where the source tells
   };
   [[nodiscard]] Reader reader_of(int64_t number);
   /// The pass is over: nothing more is begun.
@@ -65,6 +70,7 @@ class ReadQueue {
     Clock::time_point since{};
     std::exception_ptr failure;
     Reader reader;
+    std::atomic<int64_t> sample{-1};  // of the reader: told without the lock
   };
   [[nodiscard]] size_t slot_of(int64_t number) const { return static_cast<size_t>(number) % slots_.size(); }
 
@@ -81,6 +87,7 @@ class ReadQueue {
 /// Threads that live as long as their loader and serve one pass after another.
 class WorkerPool {
  public:
+  /// Throws Error (environment) where the system gives no such number of threads.
   explicit WorkerPool(int64_t num_workers);
   /// Waits for reads under way, but not for one that was given up.
   ~WorkerPool();
@@ -94,6 +101,7 @@ class WorkerPool {
 
  private:
   struct State;
+  WorkerPool();
   std::shared_ptr<State> state_;
 };
 

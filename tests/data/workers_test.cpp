@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -249,6 +255,56 @@ TEST_CASE("a read that hangs is named after the timeout, and the next pass has o
     door.open();
   }
 }
+
+TEST_CASE("of a batch too long to be listed whole, the sample that hangs is named") {
+  struct Hanging {
+    [[nodiscard]] size_t size() const { return 32; }
+    [[nodiscard]] at::Tensor get(int64_t i) const {
+      if (i == 27) door->pass();
+      return torch::tensor(i);
+    }
+    Door* door;
+  };
+  Door door;
+  {
+    auto loader = from_dataset(Hanging{&door}, {.batch_size = 16, .num_workers = 1, .timeout = 100ms});
+    auto position = loader.begin();
+    CHECK_THROWS_WITH_AS(++position, doctest::Contains(" s, now sample 27. Look at these samples"), accelerate::Error);
+    door.open();
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("more workers than the system gives threads for is told with both numbers, and those that were begun end") {
+  struct LittleMemory {
+    LittleMemory() {
+      REQUIRE(getrlimit(RLIMIT_AS, &before_) == 0);
+      rlim_t pages = 0;
+      std::ifstream("/proc/self/statm") >> pages;
+      const rlimit little{pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20), before_.rlim_max};
+      REQUIRE(setrlimit(RLIMIT_AS, &little) == 0);
+    }
+    ~LittleMemory() { setrlimit(RLIMIT_AS, &before_); }
+    rlimit before_{};
+  };
+  const auto threads = [] { return std::ranges::distance(std::filesystem::directory_iterator("/proc/self/task")); };
+  const auto before = threads();
+  std::string text;
+  {
+    const LittleMemory little;
+    try {
+      WorkerPool pool(1000);
+    } catch (const accelerate::Error& error) {
+      text = error.what();
+    }
+  }
+  CHECK(text.starts_with("loader: num_workers is 1000, but the system gives "));
+  CHECK(
+      text.ends_with(" threads: Resource temporarily unavailable; ask for fewer workers, or raise the limits of "
+                     "processes and memory (ulimit -u, ulimit -v)"));
+  CHECK(threads() == before);
+}
+#endif
 
 TEST_CASE("a wait for workers that are busy with a pass that was left is told apart") {
   ReadQueue queue(10, 2, [](int64_t, size_t) {});

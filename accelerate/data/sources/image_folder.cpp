@@ -14,6 +14,7 @@
 #include "accelerate/data/parts.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/image.hpp"
+#include "accelerate/data/workers.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -171,6 +172,7 @@ Batch ImageFolderSource::read_in_pass(const at::Tensor& indices, const ReadConte
   const auto* const index = indices.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     const auto& sample = samples_[static_cast<size_t>(index[i])];
+    now_reading(index[i]);
     try {
       const at::Tensor image = pixels(sample.path);
       if (size_of(image) != size_) refuse(index[i]);
