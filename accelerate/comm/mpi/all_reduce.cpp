@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "accelerate/comm/core/bytes.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
@@ -15,8 +16,8 @@ constexpr int64_t kSliceBytes = 4 << 20;
 
 }  // namespace
 
-MpiAllReduce::MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake)
-    : handshake_(std::move(handshake)), requests_(communicator, kOperationTag) {
+MpiAllReduce::MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> elsewhere)
+    : handshake_(std::move(handshake)), requests_(communicator, kOperationTag, std::move(elsewhere)) {
   check_mpi(MPI_Comm_rank(communicator, &rank_));
   check_mpi(MPI_Comm_size(communicator, &size_));
 }

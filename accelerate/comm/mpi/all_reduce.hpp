@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "accelerate/comm/core/reduce_op.hpp"
 #include "accelerate/comm/mpi/handshake.hpp"
@@ -17,7 +18,8 @@ namespace accelerate::comm {
 /// MpiHandshake and MpiRequests do; MPI may then still write to this object and to the tensor, which both must stay.
 class MpiAllReduce {
  public:
-  MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake);
+  /// elsewhere   ranks on other machines than this one's
+  MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> elsewhere);
 
   /// Every rank gets the same bits.
   void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);

@@ -26,7 +26,8 @@ using c10d::OpType;
 /// What jobs share with the backend, because the worker may be left behind with one of them.
 struct MpiShared {
   MpiShared(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator)
-      : channel(std::move(runtime), communicator), by_messages(communicator, channel.handshake()) {}
+      : channel(std::move(runtime), communicator),
+        by_messages(communicator, channel.handshake(), channel.runtime().elsewhere(communicator)) {}
 
   void all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn) {
     for (const auto& tensor : tensors) {

@@ -48,16 +48,27 @@ MPI_Request* MpiRequests::add(int peer, bool receives) {
   return &requests_.emplace_back(MPI_REQUEST_NULL);
 }
 
+template <typename Each>
+void MpiRequests::in_pieces(int64_t bytes, int peer, const Each& each) const {
+  const bool far = !elsewhere_.empty() && elsewhere_[static_cast<size_t>(peer)];
+  const int64_t most = far ? kAtOnce : bytes;
+  for (int64_t begin = 0; begin < bytes; begin += most) each(begin, std::min(most, bytes - begin));
+}
+
 void MpiRequests::send(const void* data, int64_t bytes, int to) {
-  if (bytes == 0) return;
-  const MpiBytes all(bytes);
-  check_mpi(MPI_Isend(data, all.count(), all.type(), to, tag_, comm_, add(to, false)));
+  in_pieces(bytes, to, [&](int64_t begin, int64_t length) {
+    const MpiBytes all(length);
+    const char* const piece = static_cast<const char*>(data) + begin;
+    check_mpi(MPI_Isend(piece, all.count(), all.type(), to, tag_, comm_, add(to, false)));
+  });
 }
 
 void MpiRequests::receive(void* data, int64_t bytes, int from) {
-  if (bytes == 0) return;
-  const MpiBytes all(bytes);
-  check_mpi(MPI_Irecv(data, all.count(), all.type(), from, tag_, comm_, add(from, true)));
+  in_pieces(bytes, from, [&](int64_t begin, int64_t length) {
+    const MpiBytes all(length);
+    char* const piece = static_cast<char*>(data) + begin;
+    check_mpi(MPI_Irecv(piece, all.count(), all.type(), from, tag_, comm_, add(from, true)));
+  });
 }
 
 bool MpiRequests::test() {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "accelerate/comm/core/worker.hpp"
@@ -21,6 +22,11 @@ constexpr int kLeaveTag = 32768;
 /// from the backward beside it; the kernel's buffers keep a cable busy meanwhile.
 constexpr std::chrono::milliseconds kUntilPauses{1};
 constexpr std::chrono::microseconds kPause{50};
+
+/// Between machines longer messages go in pieces of this size, below the 64 KiB that Open MPI's TCP sends at once. For
+/// more it first asks the receiver, whose answer waits behind all that comes the other way over the same connection:
+/// both directions of a cable are then used in turn, not together (bench/README.md, hosts).
+constexpr int64_t kAtOnce = int64_t{60} << 10;
 
 /// n bytes as one element of a type, because MPI counts in int.
 class MpiBytes {
@@ -42,7 +48,9 @@ constexpr int64_t kMostElements = int64_t{1} << 30;
 
 class MpiRequests {
  public:
-  MpiRequests(MPI_Comm communicator, int tag) : comm_(communicator), tag_(tag) {}
+  /// elsewhere   ranks with which messages are exchanged in pieces, as they do, too
+  MpiRequests(MPI_Comm communicator, int tag, std::vector<bool> elsewhere = {})
+      : comm_(communicator), tag_(tag), elsewhere_(std::move(elsewhere)) {}
 
   void send(const void* data, int64_t bytes, int to);
   void receive(void* data, int64_t bytes, int from);
@@ -57,6 +65,9 @@ class MpiRequests {
 
  private:
   MPI_Request* add(int peer, bool receives);
+  /// each(begin, bytes) for the message's pieces.
+  template <typename Each>
+  void in_pieces(int64_t bytes, int peer, const Each& each) const;
 
   struct Message {
     int peer;
@@ -65,6 +76,7 @@ class MpiRequests {
 
   MPI_Comm comm_;
   int tag_;
+  std::vector<bool> elsewhere_;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<Message> messages_;  ///< of the requests

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <numeric>
 #include <string>
 
 #include "accelerate/base/log.hpp"
@@ -217,14 +218,38 @@ void MpiRuntime::finalize() noexcept {
 
 MPI_Comm MpiRuntime::duplicate_world(const env::ProcessEnv& process, const Place& place,
                                      std::chrono::milliseconds timeout) {
-  const auto copy = within(std::chrono::steady_clock::now() + timeout, [] {
+  const auto made = within(std::chrono::steady_clock::now() + timeout, [here = here_]() mutable {
     MPI_Comm own = MPI_COMM_NULL;
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &own));
-    return own;
+    if (here == MPI_GROUP_NULL) {
+      MPI_Comm machine = MPI_COMM_NULL;
+      check_mpi(MPI_Comm_split_type(own, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine));
+      check_mpi(MPI_Comm_group(machine, &here));
+      check_mpi(MPI_Comm_free(&machine));
+    }
+    return std::pair(own, here);
   });
-  if (copy) return *copy;
+  if (made) {
+    here_ = made->second;
+    return made->first;
+  }
   skip_finalize();
   fail_to_meet(process, place, timeout);
+}
+
+std::vector<bool> MpiRuntime::elsewhere(MPI_Comm communicator) const {
+  MPI_Group all = MPI_GROUP_NULL;
+  int size = 0;
+  check_mpi(MPI_Comm_group(communicator, &all));
+  check_mpi(MPI_Group_size(all, &size));
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> here(ranks.size());
+  check_mpi(MPI_Group_translate_ranks(all, size, ranks.data(), here_, here.data()));
+  check_mpi(MPI_Group_free(&all));
+  std::vector<bool> elsewhere;
+  for (const int rank : here) elsewhere.push_back(rank == MPI_UNDEFINED);
+  return elsewhere;
 }
 
 bool MpiRuntime::usable() const noexcept {

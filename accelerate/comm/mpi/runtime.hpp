@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/comm/core/reduce_op.hpp"
@@ -36,6 +37,8 @@ class MpiRuntime {
   /// A communicator of all ranks; all of them call it. Throws Error (peer) when one did not within the timeout.
   [[nodiscard]] MPI_Comm duplicate_world(const env::ProcessEnv& process, const Place& place,
                                          std::chrono::milliseconds timeout);
+  /// For each rank of a communicator: whether it is on another machine, as duplicate_world() found.
+  [[nodiscard]] std::vector<bool> elsewhere(MPI_Comm communicator) const;
   /// A call may hang in MPI for ever: MPI_Finalize would too.
   void skip_finalize() noexcept { skip_ = true; }
   /// MPI can still be called.
@@ -56,6 +59,7 @@ class MpiRuntime {
   std::atomic<bool> skip_ = false;
   Place place_{};
   std::chrono::milliseconds timeout_{};
+  MPI_Group here_ = MPI_GROUP_NULL;  // the ranks of this machine
   std::once_flag own_ops_made_;
   std::array<std::array<MPI_Op, 5>, 2> own_ops_{};
 };
