@@ -10,6 +10,7 @@
 #include <fstream>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "accelerate/env/parse.hpp"
 
@@ -56,13 +57,16 @@ int core_of(int processor) {
 
 std::vector<int> usable_of(const cpu_set_t& allowed, std::vector<int> processors) {
   std::erase_if(processors, [&](int each) { return each < 0 || each >= CPU_SETSIZE || !CPU_ISSET(each, &allowed); });
-  std::stable_sort(processors.begin(), processors.end(), [](int a, int b) { return core_of(a) < core_of(b); });
+  std::vector<std::pair<int, int>> by_core;
+  for (const int each : processors) by_core.emplace_back(core_of(each), each);
+  std::stable_sort(by_core.begin(), by_core.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::transform(by_core.begin(), by_core.end(), processors.begin(), [](const auto& each) { return each.second; });
   return processors;
 }
 
 std::vector<std::vector<int>> processors_by_node(const cpu_set_t& allowed) {
   std::vector<std::vector<int>> nodes;
-  for (int node = 0; node < 1024; ++node) {
+  for (const int node : parse_processors(first_line("/sys/devices/system/node/online"))) {
     const auto list = first_line(fmt::format("/sys/devices/system/node/node{}/cpulist", node));
     auto usable = usable_of(allowed, parse_processors(list));
     if (!usable.empty()) nodes.push_back(std::move(usable));

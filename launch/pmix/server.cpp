@@ -30,6 +30,22 @@ std::string unpredictable_name() {
 /// machine any name does.
 std::string short_host_name() { return base::host_name().substr(0, 49); }
 
+/// While the server starts: its hwloc looks at processors alone. It would ask ten X servers for GPUs, too, and read
+/// each PCI device's registers.
+class OnlyProcessors {
+ public:
+  OnlyProcessors() : set_(std::getenv(kName) == nullptr && setenv(kName, "linux,stop", 0) == 0) {}
+  ~OnlyProcessors() {
+    if (set_) unsetenv(kName);
+  }
+  OnlyProcessors(const OnlyProcessors&) = delete;
+  OnlyProcessors& operator=(const OnlyProcessors&) = delete;
+
+ private:
+  static constexpr const char* kName = "HWLOC_COMPONENTS";
+  bool set_;
+};
+
 /// A later libpmix may read more entries of the module than these headers know: zeros follow ours.
 struct PaddedModule {
   pmix_server_module_t module{};
@@ -104,6 +120,7 @@ class PmixServer : public MpiServer {
     infos.string(PMIX_SERVER_NSPACE, fmt::format("{}-server", job_));
     infos.rank(PMIX_SERVER_RANK, 0);
     infos.string(PMIX_HOSTNAME, host_);
+    const OnlyProcessors no_other_devices;
     check("PMIx_server_init", pmix_.server_init(&padded.module, infos.data(), infos.size()));
   }
 
