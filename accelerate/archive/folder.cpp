@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "accelerate/archive/mapped_file.hpp"
@@ -88,6 +89,17 @@ void exchange(const fs::path& made, const fs::path& place, std::string_view oper
   if (::rename(aside.c_str(), made.c_str()) != 0) base::remove_tree(aside);
 }
 
+// Many programs call a file so: web apps, browsers' extensions, packagers.
+bool has_own_manifest(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_regular_file(folder / manifest_name, error)) return false;  // one that is a pipe would never end
+  std::string beginning(64, '\0');
+  std::ifstream file(folder / manifest_name, std::ios::binary);
+  file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  beginning.resize(static_cast<size_t>(file.gcount()));
+  return begins_as_manifest(beginning);
+}
+
 // A process that was killed while the old one stood aside left both whole: the new one, else the old one, comes into
 // the empty place. Nobody holds them.
 void finish_interrupted(const fs::path& parent, const std::string& name) {
@@ -121,11 +133,11 @@ void check_replaceable(const fs::path& place, std::string_view operation) {
   std::error_code error;
   if (!fs::exists(place, error) || (fs::is_directory(place, error) && fs::is_empty(place, error))) return;
   // The second name is that of Hugging Face Accelerate's own.
-  if (fs::exists(place / manifest_name, error) || fs::exists(place / "random_states_0.pkl", error)) return;
-  base::fail(
-      ErrorKind::usage, {}, operation,
-      "{} is there and is no checkpoint (it has no {}), so it is not replaced; save to another place, or remove it",
-      place.string(), manifest_name);
+  if (has_own_manifest(place) || fs::exists(place / "random_states_0.pkl", error)) return;
+  const std::string_view why = fs::exists(place / manifest_name, error) ? "another program wrote its" : "it has no";
+  base::fail(ErrorKind::usage, {}, operation,
+             "{} is there and is no checkpoint ({} {}), so it is not replaced; save to another place, or remove it",
+             place.string(), why, manifest_name);
 }
 
 NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::move(place)), operation_(operation) {

@@ -41,7 +41,9 @@ class NewFolder {
   base::FileDescriptor lock_;
 };
 
-/// Throws Error (usage) where there is something at that place that is no checkpoint's folder: it would be lost.
+/// Throws Error (usage) where there is something at that place that is no checkpoint's folder: it would be lost. A
+/// checkpoint's folder is empty, has a manifest.json that begins as ours, whole or torn, or is Hugging Face
+/// Accelerate's.
 void check_replaceable(const std::filesystem::path& place, std::string_view operation);
 
 /// In a folder in the making, held by the process that makes it.

@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int most_manifest_depth = 20;  // a manifest is 4 deep
+constexpr int most_manifest_depth = 20;       // a manifest is 4 deep
+constexpr size_t most_manifest_names = 1000;  // it has 10, its objects have 6
 
 PickleValue value_of(const json& from, const Origin& origin, int depth = 0) {
   if (depth > most_manifest_depth) origin.broken("the manifest is nested more than {} deep", most_manifest_depth);
@@ -56,7 +57,19 @@ std::string text_of(const nlohmann::ordered_json& all) {
   return all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-void check_own_checksum(std::string_view text, const std::string& written, const Origin& origin) {
+// The most names in one object of it.
+size_t most_names_in(const json& value) {
+  if (!value.is_structured()) return 0;
+  size_t most = value.is_object() ? value.size() : 0;
+  for (const json& item : value) most = std::max(most, most_names_in(item));
+  return most;
+}
+
+void check_own_checksum(std::string_view text, const json& parsed, const std::string& written, const Origin& origin) {
+  // An ordered object looks through all names for each: many names take minutes.
+  if (const size_t names = most_names_in(parsed); names > most_manifest_names) {
+    origin.broken("the manifest has an object of {} names, expected at most {}", names, most_manifest_names);
+  }
   auto all = nlohmann::ordered_json::parse(text);
   all.erase("checksum");
   const std::string now = checksum_of(text_of(all));
@@ -114,8 +127,17 @@ std::string write_manifest(const Manifest& manifest) {
   return text_of(all) + "\n";
 }
 
+bool begins_as_manifest(std::string_view text) {
+  constexpr std::string_view version = "{\n \"version\": ", library = ",\n \"library\": \"";
+  if (!text.starts_with(version)) return false;
+  text.remove_prefix(version.size());
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  return digits > 0 && text.substr(digits).starts_with(library);
+}
+
 Manifest read_manifest(std::string_view text, const Origin& origin) {
-  const PickleValue whole = value_of(parse_manifest(text, origin), origin);
+  const json parsed = parse_manifest(text, origin);
+  const PickleValue whole = value_of(parsed, origin);
   const Members all(whole, "the manifest", origin);
   Manifest manifest{.version = static_cast<int64_t>(all.natural("version"))};
   if (manifest.version > Manifest::current_version) {
@@ -144,7 +166,7 @@ Manifest read_manifest(std::string_view text, const Origin& origin) {
                                range.natural("end"), range.text("file"), range.text("key")});
   });
   check_names(manifest, origin);
-  check_own_checksum(text, all.text("checksum"), origin);
+  check_own_checksum(text, parsed, all.text("checksum"), origin);
   return manifest;
 }
 

@@ -52,6 +52,10 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 
 [[nodiscard]] std::string write_manifest(const Manifest& manifest);
 
+/// Whether write_manifest() wrote what begins so, of any version. The rest may be torn: nothing after the library's
+/// name is looked at.
+[[nodiscard]] bool begins_as_manifest(std::string_view text);
+
 /// Throws Error (data) with the path and the member for what is no manifest, is of a newer version, lacks a member, or
 /// names a file outside its folder, twice, or one that it does not list.
 [[nodiscard]] Manifest read_manifest(std::string_view text, const Origin& origin);

@@ -5,10 +5,11 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
+
+#include "accelerate/archive/json_text.hpp"
 
 namespace accelerate::archive {
 namespace {
@@ -37,44 +38,8 @@ constexpr std::array<std::pair<std::string_view, uint64_t>, 17> dtypes{{{"F64", 
                                                                         {"F8_E5M2", 8},
                                                                         {"F8_E8M0", 8}}};
 
-// What a header may hold: no name twice in an object, because parsers differ in which of two counts, and no more depth
-// and dimensions than there are, because a lie costs memory.
-class HeaderLimits {
- public:
-  explicit HeaderLimits(const Origin& origin) : origin_(origin) {}
-
-  bool operator()(int depth, json::parse_event_t event, const json& value) {
-    using Event = json::parse_event_t;
-    if (depth > 4) origin_.broken("the header is nested more than 4 deep");
-    if (event == Event::object_start) names_.emplace_back();
-    if (event == Event::object_end) names_.pop_back();
-    if (event == Event::array_start) elements_ = 0;
-    if (event == Event::value && ++elements_ > most_elements) {
-      origin_.broken("the header has an array of more than {} numbers", most_elements);
-    }
-    if (event != Event::key) return true;
-    elements_ = 0;
-    if (!names_.back().insert(value.get<std::string>()).second) {
-      origin_.broken("the header names {} twice", in_quotes(value.get<std::string>()));
-    }
-    return true;
-  }
-
- private:
-  static constexpr int64_t most_elements = 64;
-  const Origin& origin_;
-  std::vector<std::set<std::string>> names_;
-  int64_t elements_ = 0;
-};
-
-json parse_header(std::string_view text, const Origin& origin) {
-  HeaderLimits limits(origin);
-  try {
-    return json::parse(text, std::ref(limits));
-  } catch (const json::exception& error) {
-    origin.broken("the header is no JSON: {}", error.what());
-  }
-}
+// No more depth and dimensions than there are, because a lie costs memory.
+constexpr JsonLimits header_limits{.depth = 4, .array = 64};
 
 uint64_t natural(const json& value, const std::string& name, std::string_view what, const Origin& origin) {
   if (!value.is_number_unsigned()) {
@@ -183,7 +148,7 @@ SafetensorsHeader read_safetensors(std::string_view file, const Origin& origin, 
     origin.broken("the header has {} bytes, but {} follow its length; the file was cut, or is no safetensors file",
                   length, file.size() - sizeof(length));
   }
-  const json header = parse_header(file.substr(sizeof(length), length), origin);
+  const json header = parse_json(file.substr(sizeof(length), length), "header", header_limits, origin);
   if (!header.is_object()) origin.broken("the header is {}, expected an object", header.type_name());
   SafetensorsHeader result{.data_begin = sizeof(length) + length};
   for (const auto& [name, value] : header.items()) {

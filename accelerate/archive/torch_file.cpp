@@ -36,20 +36,21 @@ constexpr std::array<TorchType, 18> torch_types{{{"torch.FloatStorage", "F32", 3
                                                  {"torch.float8_e4m3fn", "F8_E4M3", 8},
                                                  {"torch.float8_e5m2", "F8_E5M2", 8},
                                                  {"torch.float8_e8m0fnu", "F8_E8M0", 8}}};
+constexpr size_t most_dimensions = 64;  // as PyTorch
 constexpr std::string_view untyped_storage = "torch.storage.UntypedStorage";
 
 const AllowedGlobals& allowed_in_torch_files() {
   static const AllowedGlobals names = [] {
-    AllowedGlobals all{"collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3",
-                       "torch._utils._rebuild_parameter", "torch.Size", "torch.device", "torch.float32",
-                       "torch.float64", "torch.float16", "torch.bfloat16", "torch.int64", "torch.int32", "torch.int16",
-                       "torch.int8", "torch.uint8", "torch.bool", "torch.complex64", "torch.complex128",
-                       "collections.defaultdict", "builtins.dict", "numpy._core.multiarray._reconstruct",
-                       "numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype", "_codecs.encode",
-                       // Of torch::save() and TorchScript: classes, and lists with the type of their items.
-                       "__torch__.*", "torch.jit._pickle.build_intlist", "torch.jit._pickle.build_doublelist",
-                       "torch.jit._pickle.build_boollist", "torch.jit._pickle.build_tensorlist",
-                       "torch.jit._pickle.restore_type_tag"};
+    AllowedGlobals all{
+        "collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3",
+        "torch._utils._rebuild_parameter", "torch.Size", "torch.device", "torch.float32", "torch.float64",
+        "torch.float16", "torch.bfloat16", "torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8",
+        "torch.bool", "torch.complex64", "torch.complex128", "collections.defaultdict", "collections.Counter",
+        "builtins.dict", "numpy._core.multiarray._reconstruct", "numpy.core.multiarray._reconstruct", "numpy.ndarray",
+        "numpy.dtype", "_codecs.encode",
+        // Of torch::save() and TorchScript: classes, and lists with the type of their items.
+        "__torch__.*", "torch.jit._pickle.build_intlist", "torch.jit._pickle.build_doublelist",
+        "torch.jit._pickle.build_boollist", "torch.jit._pickle.build_tensorlist", "torch.jit._pickle.restore_type_tag"};
     all.insert(std::string(untyped_storage));
     for (const TorchType& type : torch_types) all.insert(std::string(type.global));
     return all;
@@ -116,8 +117,23 @@ class TorchLister {
   TorchFile take() { return std::move(result_); }
 
  private:
-  static std::string joined(const std::string& path, const std::string& key) {
+  // Each value's path has all keys on the way to it: a few bytes of keys can mean all memory.
+  std::string joined(const std::string& path, const std::string& key) {
+    if (key.size() > most_key) {
+      archive_.origin().broken("the key {} has {} bytes, expected at most {}", in_quotes(key), key.size(), most_key);
+    }
+    count(path.size() + 1 + key.size());
     return path.empty() ? key : path + "." + key;
+  }
+  void count(size_t bytes) {
+    listed_ += bytes;
+    if (listed_ > most_listed) {
+      archive_.origin().broken("the paths and texts of the values have more than {} bytes together", most_listed);
+    }
+  }
+  void add_other(const std::string& path, std::string text) {
+    count(text.size());
+    result_.others.emplace_back(path, std::move(text));
   }
   void list_items(const std::string& path, const PickleItems& items) {
     for (size_t i = 0; i < items.size(); ++i) list(joined(path, std::to_string(i)), items[i]);
@@ -132,6 +148,7 @@ class TorchLister {
   void list(const std::string& path, const PickleValue& value) {
     if (TorchArchive::is_tensor(value)) {
       result_.tensors.push_back(archive_.tensor(value, path));
+      count(result_.tensors.back().storage.size());
     } else if (const auto* list = value.as<PickleList>()) {
       list_items(path, *list->items);
     } else if (const auto* tuple = value.as<PickleTuple>()) {
@@ -141,18 +158,20 @@ class TorchLister {
     } else if (const auto* object = value.as<PickleObject>()) {
       list_object(path, *object->parts);
     } else {
-      result_.others.emplace_back(path, text_of(value));
+      add_other(path, text_of(value));
     }
   }
   void list_object(const std::string& path, const PickleObject::Parts& parts) {
-    result_.others.emplace_back(path, parts.global.str());
+    add_other(path, parts.global.str());
     list_items(path, parts.arguments);
     list_items(path, parts.items);
     list_entries(path, parts.entries);
     if (parts.state.as<PickleNone>() == nullptr) list(path, parts.state);
   }
 
+  static constexpr size_t most_key = 4096, most_listed = size_t{1} << 28;
   const TorchArchive& archive_;
+  size_t listed_ = 0;
   TorchFile result_;
 };
 
@@ -237,6 +256,10 @@ std::vector<uint64_t> TorchArchive::naturals(const PickleValue& value, const std
   const auto* size = arguments_of(value, "torch.Size");
   const auto* tuple = (size != nullptr && !size->empty() ? size->front() : value).as<PickleTuple>();
   if (tuple == nullptr) origin_.broken("the tensor {} has {} as shape", in_quotes(path), value.kind());
+  if (tuple->items->size() > most_dimensions) {
+    origin_.broken("the tensor {} has {} dimensions, expected at most {}", in_quotes(path), tuple->items->size(),
+                   most_dimensions);
+  }
   std::vector<uint64_t> numbers;
   for (const PickleValue& item : *tuple->items) numbers.push_back(natural(item, path));
   return numbers;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace accelerate::archive {
 namespace {
@@ -18,7 +19,8 @@ struct Extent {
   int64_t values = 1;
 };
 
-constexpr int64_t most_depth = 100, most_values = 10'000'000;
+// A tensor is some 20 values, an empty list some 300 bytes of memory.
+constexpr int64_t most_depth = 100, most_values = 4'000'000;
 constexpr uint64_t most_copied = uint64_t{1} << 28;
 
 class Machine {
@@ -66,7 +68,10 @@ class Machine {
     return text;
   }
 
-  void push(PickleValue value, Extent extent = {}) { stack_.push_back({std::move(value), extent}); }
+  void push(PickleValue value, Extent extent = {}) {
+    if (stack_.size() >= most_values) fail("the values are more than {}", most_values);
+    stack_.push_back({std::move(value), extent});
+  }
   Slot pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is expected, there is none");
     Slot slot = std::move(stack_.back());
@@ -96,19 +101,20 @@ class Machine {
     freeze(slot.value);
     return slot.value;
   }
-  static const void* identity(const PickleValue& value) {
-    if (const auto* list = value.as<PickleList>()) return list->items.get();
-    if (const auto* dict = value.as<PickleDict>()) return dict->entries.get();
-    if (const auto* object = value.as<PickleObject>()) return object->parts.get();
+  static std::shared_ptr<const void> shared(const PickleValue& value) {
+    if (const auto* list = value.as<PickleList>()) return list->items;
+    if (const auto* dict = value.as<PickleDict>()) return dict->entries;
+    if (const auto* object = value.as<PickleObject>()) return object->parts;
     return nullptr;
   }
+  static const void* identity(const PickleValue& value) { return shared(value).get(); }
   void freeze(const PickleValue& value) {
-    if (const void* who = identity(value)) frozen_.emplace(who, value);
+    if (auto who = shared(value)) frozen_.insert(std::move(who));
   }
   // The container on top of the stack, to be filled.
   Slot& open_container() {
     Slot& slot = top();
-    if (frozen_.contains(identity(slot.value)))
+    if (frozen_.contains(shared(slot.value)))
       fail("{} is changed after it was used in another value", slot.value.kind());
     return slot;
   }
@@ -159,6 +165,8 @@ class Machine {
   void count_copy(const PickleValue& value) {
     if (const auto* text = value.as<std::string>()) copied_ += text->size();
     if (const auto* bytes = value.as<PickleBytes>()) copied_ += bytes->bytes.size();
+    if (const auto* big = value.as<PickleBigInteger>()) copied_ += big->bytes.size();
+    if (const auto* global = value.as<PickleGlobal>()) copied_ += global->module.size() + global->name.size();
     if (copied_ > most_copied) fail("texts are repeated to more than {} bytes", most_copied);
   }
   void remember(uint32_t index) {
@@ -172,7 +180,7 @@ class Machine {
     Slot slot = found->second;
     const auto extent = extents_.find(identity(slot.value));
     if (extent != extents_.end()) slot.extent = extent->second;
-    stack_.push_back(std::move(slot));
+    push(std::move(slot.value), slot.extent);
   }
 
   [[nodiscard]] bool is_allowed(const std::string& name) const {
@@ -195,6 +203,10 @@ class Machine {
     if (global == nullptr || tuple == nullptr) {
       fail("a call is of {} with {}, expected a name and a tuple", callee.value.kind(), arguments.value.kind());
     }
+    // A tuple can be called with again and again.
+    given_ += static_cast<int64_t>(tuple->items->size());
+    if (given_ > most_values) fail("calls are given more than {} values", most_values);
+    for (const PickleValue& item : *tuple->items) count_copy(item);
     auto parts = std::make_shared<PickleObject::Parts>();
     parts->global = *global;
     parts->arguments = *tuple->items;
@@ -234,11 +246,12 @@ class Machine {
   const AllowedGlobals& allowed_;
   const Origin& origin_;
   uint64_t at_ = 0, instruction_ = 0, copied_ = 0;
+  int64_t given_ = 0;
   bool ended_ = false;
   std::vector<Slot> stack_;
   std::vector<size_t> marks_;  // heights of the stack
   std::unordered_map<uint32_t, Slot> memo_;
-  std::unordered_map<const void*, PickleValue> frozen_;  // alive, so that nothing else takes their place
+  std::unordered_set<std::shared_ptr<const void>> frozen_;  // alive, so that nothing else takes their place
   std::unordered_map<const void*, Extent> extents_;
 };
 

@@ -19,8 +19,8 @@ using AllowedGlobals = std::set<std::string, std::less<>>;
 /// tuples, dicts, calls of allowed names, and storages.
 ///
 /// Throws Error (data) with the place in the pickle where it was cut, holds an instruction or a name that is not read,
-/// refers to what is not there, contains itself, is nested more than 100 deep, or means more than 10 million values (a
-/// few bytes can mean billions).
+/// refers to what is not there, contains itself, is nested more than 100 deep, or means more than 4 million values or
+/// 256 MiB of repeated texts (a few bytes can mean billions).
 [[nodiscard]] PickleValue unpickle(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin);
 
 }  // namespace accelerate::archive

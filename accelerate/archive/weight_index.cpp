@@ -3,18 +3,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "accelerate/archive/json_text.hpp"
 #include "accelerate/archive/manifest.hpp"
 
 namespace accelerate::archive {
 
 WeightIndex read_weight_index(std::string_view text, const Origin& origin) {
-  nlohmann::json whole;
-  try {
-    whole = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    origin.broken("the index is no JSON: {}", error.what());
-  }
-  const auto* const map = whole.is_object() && whole.contains("weight_map") ? &whole["weight_map"] : nullptr;
+  const nlohmann::json whole = parse_json(text, "index", {}, origin);
+  const auto* const map = whole.is_object() && whole.contains("weight_map") ? &whole.at("weight_map") : nullptr;
   if (map == nullptr || !map->is_object()) {
     origin.broken("the index has no 'weight_map' from tensors to files");
   }

@@ -13,7 +13,8 @@ namespace accelerate::archive {
 /// Tensor to file, in the index's own folder.
 using WeightIndex = std::map<std::string, std::string>;
 
-/// Throws Error (data) for what is no such index, and for one that names a file outside of its folder.
+/// Throws Error (data) for what is no such index, for one that names a file outside of its folder, and for one that
+/// names anything twice.
 [[nodiscard]] WeightIndex read_weight_index(std::string_view text, const Origin& origin);
 
 }  // namespace accelerate::archive

@@ -174,9 +174,22 @@ PickleValue to_python(const state::SchedulerState& saved) {
   return py_dict(std::move(whole));
 }
 
+namespace {
+
+// PyTorch's ChainedScheduler does not count: its schedules do, all alike.
+int64_t steps_of(const Members& members, const TorchFile& file) {
+  if (members.has("last_epoch") || !members.has("_schedulers")) return members.integer("last_epoch");
+  const PickleValue& list = members.value("_schedulers");
+  const PickleItems* chained = archive::items_in(list);
+  if (chained == nullptr || chained->empty()) members.wrong("_schedulers", list, "a list of schedules");
+  return Members((*chained)[0], "the first schedule's state", file.origin()).integer("last_epoch");
+}
+
+}  // namespace
+
 state::SchedulerState scheduler_from(const TorchFile& file) {
   const Members members(file.root(), "the schedule's state", file.origin());
-  state::SchedulerState saved{.steps = members.integer("last_epoch"), .last_lrs = members.numbers("_last_lr")};
+  state::SchedulerState saved{.steps = steps_of(members, file), .last_lrs = members.numbers("_last_lr")};
   if (members.has("base_lrs")) saved.base_lrs = members.numbers("base_lrs");
   if (members.has("num_bad_epochs")) {
     saved.plateau = {.best = members.number("best"),

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "accelerate/archive/origin.hpp"
 #include "accelerate/base/error.hpp"
 #include "launch/commands/text.hpp"
 
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view estimator = "accelerate_estimate_memory";
+constexpr uint64_t most_bytes = uint64_t{1} << 56;
 
 bool counts_as_parameter(const std::string& dtype) {
   return dtype.starts_with("F") || dtype.starts_with("BF") || dtype.starts_with("C");
@@ -53,7 +55,7 @@ std::vector<Weight> weights_of(const fs::path& path) {
   return all;
 }
 
-// A parameter's bytes in a kind of training: weight, gradient, what the optimizer keeps.
+// The bytes of one number of a parameter in a kind of training: weight, gradient, what the optimizer keeps.
 struct TrainingRow {
   std::string name;
   double weight;
@@ -62,18 +64,18 @@ struct TrainingRow {
 };
 
 std::vector<std::string> cells_of(const TrainingRow& row, const ModelSize& size) {
-  const auto scaled = [](double bytes, uint64_t parameters) {
-    return static_cast<uint64_t>(bytes * static_cast<double>(parameters));
+  const auto scaled = [](double bytes, uint64_t numbers) {
+    return static_cast<uint64_t>(bytes * static_cast<double>(numbers));
   };
-  const uint64_t weights = scaled(row.weight, size.parameters);
-  std::vector<std::string> cells{row.name, readable_bytes(scaled(row.weight, size.largest.parameters)),
+  const uint64_t weights = scaled(row.weight, size.numbers);
+  std::vector<std::string> cells{row.name, readable_bytes(scaled(row.weight, size.largest.numbers)),
                                  readable_bytes(weights)};
   if (!row.trains) {
     cells.insert(cells.end(), 3, "-");
     return cells;
   }
-  const uint64_t gradients = row.gradient * size.parameters;
-  const uint64_t optimizer = row.optimizer * size.parameters;
+  const uint64_t gradients = row.gradient * size.numbers;
+  const uint64_t optimizer = row.optimizer * size.numbers;
   for (const uint64_t bytes : {gradients, optimizer, weights + gradients + optimizer}) {
     cells.push_back(readable_bytes(bytes));
   }
@@ -89,7 +91,8 @@ std::string report(const std::string& name, const ModelSize& size, const Optimiz
     dtypes.push_back({row.dtype, with_commas(row.tensors), with_commas(row.elements), readable_bytes(row.bytes)});
   }
   text += "\n" + table_of(dtypes);
-  text += fmt::format("\nlargest layer: {} ({}), {}\n\n", size.largest.name, fmt::join(size.largest.tensors, ", "),
+  text += fmt::format("\nlargest layer: {} ({}), {}\n\n", printable(size.largest.name),
+                      printable(fmt::format("{}", fmt::join(size.largest.tensors, ", "))),
                       counted(size.largest.parameters, "parameter"));
   const uint64_t states = 4 * optimizer.floats;
   const std::vector<TrainingRow> rows{{"float32, or mixed bf16 or fp16", 4, 4, states},
@@ -114,16 +117,25 @@ ModelSize size_of(const std::vector<Weight>& weights) {
       ++size.shared;
       continue;
     }
+    // Some 20 bytes in training for each of them are still far from what 64 bits count.
+    if (weight.bytes > most_bytes - size.bytes) {
+      base::fail(ErrorKind::data, {}, estimator, "{} of shape {} has {}, with the tensors before it more than {}",
+                 archive::in_quotes(weight.name), text_of_shape(weight.shape), counted(weight.elements, "element"),
+                 readable_bytes(most_bytes));
+    }
     DtypeSize& row = dtypes[weight.dtype];
     ++row.tensors;
     row.elements += weight.elements;
     row.bytes += weight.bytes;
     size.bytes += weight.bytes;
     if (!counts_as_parameter(weight.dtype)) continue;
+    const uint64_t numbers = weight.elements * (weight.dtype.starts_with("C") ? 2 : 1);
     size.parameters += weight.elements;
+    size.numbers += numbers;
     const auto [layer, tensor] = layer_and_tensor(weight.name);
     layers[layer].tensors.push_back(tensor);
     layers[layer].parameters += weight.elements;
+    layers[layer].numbers += numbers;
   }
   for (auto& [name, row] : dtypes) {
     row.dtype = name;
@@ -134,7 +146,7 @@ ModelSize size_of(const std::vector<Weight>& weights) {
   for (auto& [name, layer] : layers) {
     layer.name = name;
     std::sort(layer.tensors.begin(), layer.tensors.end());
-    if (layer.parameters > size.largest.parameters) size.largest = layer;
+    if (layer.numbers > size.largest.numbers) size.largest = layer;
   }
   return size;
 }

@@ -16,6 +16,7 @@ struct LayerSize {
   std::string name{};
   std::vector<std::string> tensors{};
   uint64_t parameters = 0;
+  uint64_t numbers = 0;  ///< of which they consist: two in a complex one
 };
 
 struct DtypeSize {
@@ -27,11 +28,13 @@ struct ModelSize {
   std::vector<DtypeSize> dtypes{};  ///< most bytes first
   uint64_t tensors = 0, bytes = 0;
   uint64_t parameters = 0;  ///< elements of floating and complex tensors; counters and masks are none
+  uint64_t numbers = 0;     ///< of which they consist: two in a complex one
   uint64_t shared = 0;      ///< tensors whose memory was counted with another's
   LayerSize largest{};
 };
 
 /// Pure. Memory that several tensors share counts once.
+/// Throws Error (data) for more than 2^56 bytes, which only expanded tensors have.
 ModelSize size_of(const std::vector<Weight>& weights);
 
 /// The program: accelerate_estimate_memory [options] FILE

@@ -46,8 +46,8 @@ fs::path place_of(const fs::path& out, const fs::path& index) {
   return out / (name.ends_with(".safetensors") ? name : "model.safetensors");
 }
 
-// What all shards say alike.
-std::map<std::string, std::string> common_metadata(const std::vector<WeightFile>& shards) {
+// What all shards say alike, and each shard's ties.
+std::map<std::string, std::string> merged_metadata(const std::vector<WeightFile>& shards) {
   std::map<std::string, std::string> common = shards.front().metadata;
   for (const WeightFile& shard : shards) {
     std::erase_if(common, [&](const auto& entry) {
@@ -55,6 +55,7 @@ std::map<std::string, std::string> common_metadata(const std::vector<WeightFile>
       return found == shard.metadata.end() || found->second != entry.second;
     });
   }
+  for (const WeightFile& shard : shards) common.insert(shard.ties.begin(), shard.ties.end());
   return common;
 }
 
@@ -67,7 +68,7 @@ uint64_t write_merged(const std::vector<WeightFile>& shards, archive::FileSink& 
       bytes.emplace(weight.name, weight.data);
     }
   }
-  sink.write(archive::write_safetensors(entries, common_metadata(shards), merger));
+  sink.write(archive::write_safetensors(entries, merged_metadata(shards), merger));
   for (const auto& entry : entries) sink.write(bytes.at(entry.name));
   return entries.size();
 }

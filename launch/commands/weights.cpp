@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <set>
 
 #include "accelerate/archive/safetensors.hpp"
@@ -38,6 +39,12 @@ void add_safetensors(WeightFile& result, const archive::Origin& origin) {
   }
 }
 
+// As many as there are, of expanded tensors: they have more than any memory, one next to another.
+uint64_t bytes_of_elements(uint64_t elements, uint64_t bits) {
+  uint64_t bytes = 0;
+  return __builtin_mul_overflow(elements, bits / 8, &bytes) ? std::numeric_limits<uint64_t>::max() : bytes;
+}
+
 void add_torch(WeightFile& result, const archive::Origin& origin) {
   const std::string_view text = result.file->text();
   archive::TorchFile file = archive::read_torch_file(text, origin);
@@ -48,7 +55,7 @@ void add_torch(WeightFile& result, const archive::Origin& origin) {
          .dtype = tensor.dtype,
          .shape = tensor.shape,
          .elements = tensor.elements,
-         .bytes = tensor.elements * (tensor.bits / 8),
+         .bytes = bytes_of_elements(tensor.elements, tensor.bits),
          .memory = fmt::format("{}:{}:{}:{}", origin.path, tensor.storage, tensor.offset, tensor.elements),
          .data = tensor.is_contiguous() ? tensor.bytes_of(text) : std::string_view()});
   }
@@ -83,6 +90,20 @@ std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view ope
       }
       found.insert(weight.name);
     }
+  }
+  for (WeightFile& shard : shards) {
+    const std::string name = shard.file->path().filename().string();
+    for (const auto& [tie, of] : shard.metadata) {
+      const auto where = listed.find(tie);
+      const auto same = listed.find(of);
+      if (where == listed.end() || where->second != name || found.contains(tie)) continue;
+      // A tensor of that shard: one of another would be lost where that shard is.
+      if (same == listed.end() || same->second != name || !found.contains(of)) continue;
+      shard.ties.emplace(tie, of);
+    }
+  }
+  for (const WeightFile& shard : shards) {
+    for (const auto& [tie, of] : shard.ties) found.insert(tie);
   }
   for (const auto& [tensor, file] : listed) {
     if (!found.contains(tensor)) {

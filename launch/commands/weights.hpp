@@ -31,13 +31,15 @@ struct WeightFile {
   std::vector<Weight> weights{};
   std::vector<std::pair<std::string, std::string>> others{};  ///< numbers and texts of a file of torch.save
   std::map<std::string, std::string> metadata{};              ///< of a safetensors file
+  std::map<std::string, std::string> ties{};                  ///< of a shard: name in the index to tensor in the file
 };
 
 /// One file of safetensors or of torch.save, told apart by what it begins with.
 /// Throws Error (data, io) with the path.
 WeightFile read_weight_file(const std::filesystem::path& path, std::string_view operation);
 
-/// The shards that an index beside them lists, each tensor once.
+/// The shards that an index beside them lists, each tensor once. A name may also be that of a tie: a shard's metadata
+/// says which tensor of its own is the same, as save_model() writes it.
 ///
 /// Throws Error (data) where index and shards disagree, with the tensor and both files.
 std::vector<WeightFile> read_sharded(const std::filesystem::path& index, std::string_view operation);

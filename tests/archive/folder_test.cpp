@@ -150,6 +150,36 @@ TEST_CASE("what is no checkpoint is not replaced, neither at the beginning nor a
   CHECK_NOTHROW(NewFolder(place, "save_state"));
 }
 
+TEST_CASE("a folder whose manifest.json another program wrote is not replaced; one with a torn manifest of ours is") {
+  const Folder at;
+  const auto place = at.path / "last";
+  const auto manifest = place / "manifest.json";
+  save(place, "old");
+  std::string ours;
+  std::getline(std::ifstream(manifest), ours, '\0');
+  const auto write = [&](const std::string& text) { std::ofstream(manifest, std::ios::trunc) << text; };
+  const std::string refusal = "save_state: " + place.string() +
+                              " is there and is no checkpoint (another program wrote its manifest.json), so it is not "
+                              "replaced; save to another place, or remove it";
+  for (const std::string foreign :
+       {"{\"name\": \"my web app\"}", "{\n \"version\": \"1.0\",\n \"library\": \"x\"\n}", "{\n \"version\": 1\n}",
+        "{\n \"version\": ,\n \"library\": \"\"\n}", "", "{", "[]"}) {
+    CAPTURE(foreign);
+    write(foreign);
+    CHECK_THROWS_WITH(NewFolder(place, "save_state"), refusal.c_str());
+    CHECK(content_of(place) == "old");
+  }
+  fs::remove(manifest);
+  fs::create_directory(manifest);
+  CHECK_THROWS_WITH(NewFolder(place, "save_state"), refusal.c_str());
+  fs::remove(manifest);
+  for (const size_t bytes : {ours.size(), ours.size() / 2, size_t{40}}) {
+    write(ours.substr(0, bytes));
+    save(place, "new");
+    CHECK(content_of(place) == "new");
+  }
+}
+
 TEST_CASE("a checkpoint that is removed is gone, and nothing beside it") {
   const Folder at;
   save(at.path / "checkpoint_0", "zero");

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+
 using namespace accelerate::archive;
 
 namespace {
@@ -91,4 +93,22 @@ TEST_CASE("a bit that flipped anywhere in a manifest is noticed, or changes noth
   const auto told = refusal("\"epoch\": 3", "\"epoch\": 4");
   CHECK(told.starts_with("load_state: manifest.json: the manifest has checksum "));
   CHECK(told.ends_with(": its bytes were changed"));
+}
+
+TEST_CASE("a manifest of very many names is refused at once") {
+  std::string names;
+  for (int i = 0; i < 30'000; ++i) names += "\"" + std::to_string(i) + "\": 0, ";
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(refusal("\"epoch\"", names + "\"epoch\"") ==
+        "load_state: manifest.json: the manifest has an object of 30010 names, expected at most 1000");
+  CHECK(refusal("\"kind\"", names + "\"kind\"").ends_with("an object of 30003 names, expected at most 1000"));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
+}
+
+TEST_CASE("a manifest is known by its beginning") {
+  const std::string text = write_manifest(example());
+  CHECK(begins_as_manifest(text));
+  CHECK(begins_as_manifest(text.substr(0, 40)));
+  CHECK_FALSE(begins_as_manifest(text.substr(0, 16)));
+  CHECK_FALSE(begins_as_manifest(" " + text));
 }

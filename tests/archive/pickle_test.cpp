@@ -182,8 +182,37 @@ TEST_CASE("a few bytes that mean a value inside itself, or billions of values or
   CHECK(refusal(deep + ".") == "load: f: the pickle at byte 200101: values are nested more than 100 deep");
   std::string laughs = "\x80\x02]q\x00"s;
   for (int i = 0; i < 60; ++i) laughs += "0](h\x00h\x00\x65q\x00"s;
-  CHECK(refusal(laughs + ".").ends_with("the values are more than 10000000"));
+  CHECK(refusal(laughs + ".").ends_with("the values are more than 4000000"));
   std::string copies = "\x80\x02X\x00\x00\x10\x00"s + std::string(1 << 20, 'x') + "q\x00"s;
   for (int i = 0; i < 300; ++i) copies += "h\x00"s;
   CHECK(refusal(copies + ".").ends_with("texts are repeated to more than 268435456 bytes"));
+  CHECK(refusal("\x80\x02(" + std::string(4'000'001, ']') + "e.")
+            .ends_with("at byte 4000003: the values are more than 4000000"));
+}
+
+TEST_CASE("calls that are given the same tuple again and again, and names that are recalled so, are refused") {
+  // What `callee` is given in one tuple, which the memo holds; called `times` times.
+  const auto calls = [](const std::string& values, int times) {
+    std::string pickle = "\x80\x02("s + values + "tq\x00"s + "0ccollections\nOrderedDict\nq\x01"s + "0";
+    for (int i = 0; i < times; ++i) pickle += "h\x01h\x00R0"s;
+    return pickle + "N.";
+  };
+  CHECK(refusal(calls(std::string(100'000, 'N'), 40)).empty());
+  CHECK(refusal(calls(std::string(100'000, 'N'), 5000)).ends_with("calls are given more than 4000000 values"));
+  const auto text = "X\x00\x00\x10\x00"s + std::string(1 << 20, 'x');
+  CHECK(refusal(calls(text, 200)).empty());
+  CHECK(refusal(calls(text, 20'000)).ends_with("texts are repeated to more than 268435456 bytes"));
+  std::string names =
+      "\x80\x02"
+      "c__torch__\n" +
+      std::string(1 << 20, 'x') + "\nq\x00"s;
+  std::string numbers = "\x80\x02\x8b\x00\x00\x10\x00"s + std::string(1 << 20, 'x') + "q\x00"s;
+  for (int i = 0; i < 300; ++i) {
+    names += "h\x00"s;
+    numbers += "h\x00"s;
+  }
+  const std::string told = "texts are repeated to more than 268435456 bytes";
+  CHECK_THROWS_WITH(unpickle(names + ".", {"__torch__.*"}, origin),
+                    ("load: f: the pickle at byte 1049100: " + told).c_str());
+  CHECK(refusal(numbers + ".").ends_with(told));
 }

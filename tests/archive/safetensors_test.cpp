@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstring>
 
 using namespace accelerate::archive;
@@ -103,6 +104,18 @@ TEST_CASE("a header with parts missing, of other types or twice is refused with 
   for (int i = 0; i < 70; ++i) many += ",1";
   CHECK(of_a(R"({"dtype":"F32","shape":[)" + many + R"(],"data_offsets":[0,4]})") ==
         "load: f: the header has an array of more than 64 numbers");
+  std::string empty = "[]";
+  for (int i = 0; i < 70; ++i) empty += ",[]";
+  CHECK(refusal_of("{\"a\":[" + empty + "]}", 0) == "load: f: the header has an array of more than 64 numbers");
+}
+
+TEST_CASE("a header of a hundred thousand tensors is read in the time that its bytes take") {
+  std::vector<SafetensorsEntry> tensors;
+  for (int i = 0; i < 100'000; ++i) tensors.push_back({.name = std::to_string(i), .dtype = "U8", .shape = {0, 7}});
+  const std::string file = write_safetensors(tensors, {{"format", "pt"}}, "save");
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(read_safetensors(file, origin).tensors.size() == 100'000);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // it took minutes once
 }
 
 TEST_CASE(

@@ -125,3 +125,22 @@ TEST_CASE("tensors that lie about their place are refused by name") {
                 text("storage"), PickleGlobal{"torch.storage", "UntypedStorage"}, text("0"), text("cpu"), n(24)})},
             0, {}, {})) == "load: f: the tensor 'a' has no dtype that is known here");
 }
+
+TEST_CASE("a file whose values have long paths, or many, is refused before its list takes all memory") {
+  const auto keyed = [](const std::string& key, const PickleValue& value) {
+    return refusal(file_of(dict({{text(key), value}})));
+  };
+  const auto nones = [](size_t count) { return tuple(PickleItems(count, PickleNone{})); };
+  CHECK(keyed(std::string(4096, 'A'), nones(1000)).empty());
+  CHECK(keyed(std::string(4097, 'A'), nones(1000)) ==
+        "load: f: the key '" + std::string(60, 'A') + "...' has 4097 bytes, expected at most 4096");
+  const std::string together = "load: f: the paths and texts of the values have more than 268435456 bytes together";
+  CHECK(keyed(std::string(4096, 'A'), nones(100'000)) == together);
+  CHECK(keyed(std::string(4096, 'A'), tuple(PickleItems(100'000, tuple({})))) == together);
+  const auto one = tensor(storage("FloatStorage", "0", 6), 0, {n(2)}, {n(1)});
+  CHECK(keyed("a", dict(PickleEntries(3000, {text(std::string(4000, 'k')), one}))).empty());
+  CHECK(keyed(std::string(4000, 'a'), dict(PickleEntries(50'000, {text(std::string(4000, 'k')), one}))) == together);
+  CHECK(keyed("a", tuple(PickleItems(1000, call("__torch__", std::string(1 << 20, 'N'), {})))) == together);
+  CHECK(keyed("a", tensor(storage("FloatStorage", "0", 6), 0, PickleItems(65, n(1)), {n(1)})) ==
+        "load: f: the tensor 'a' has 65 dimensions, expected at most 64");
+}

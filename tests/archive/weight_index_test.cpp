@@ -36,6 +36,9 @@ TEST_CASE("what is no index, or names files outside of its folder, is refused") 
         "load: i: the index says that 'a' lies in '/etc/passwd', expected a file's name without folders");
   CHECK(refusal(R"({"weight_map":{"a":".."}})") ==
         "load: i: the index says that 'a' lies in '..', expected a file's name without folders");
+  CHECK(refusal(R"({"weight_map":{"a":"1.st","b":"1.st","a":"2.st"}})") == "load: i: the index names 'a' twice");
+  CHECK(refusal(R"({"weight_map":{"a":"1.st"},"weight_map":{}})") == "load: i: the index names 'weight_map' twice");
+  CHECK(refusal(std::string(30, '[') + std::string(30, ']')) == "load: i: the index is nested more than 20 deep");
   CHECK(refusal(R"({"weight_map":{"a":7}})") ==
         "load: i: the index says that 'a' lies in '7', expected a file's name without folders");
 }

@@ -134,6 +134,8 @@ TEST_CASE("members that are missing or of other types are named, with the file")
         "'last_epoch' of the schedule's state is a float, expected an integer");
   CHECK(told(py_dict({{text("last_epoch"), int64_t{1}}, {text("_last_lr"), py_list({text("x")})}}),
              checkpoint::scheduler_from) == "'_last_lr' of the schedule's state is a text, expected numbers");
+  CHECK(told(py_dict({{text("_schedulers"), text("x")}}), checkpoint::scheduler_from) ==
+        "'_schedulers' of the schedule's state is a text, expected a list of schedules");
   const auto groups = [&](PickleValue parameters) {
     return std::pair<PickleValue, PickleValue>{text("param_groups"),
                                                py_list({py_dict({{text("params"), std::move(parameters)}})})};
@@ -151,6 +153,15 @@ TEST_CASE("members that are missing or of other types are named, with the file")
   write_torch_file(path, py_dict({{text("w"), text("x")}}));
   CHECK(refusal([&] { static_cast<void>(checkpoint::TorchFile(path, "load").tensors()); }) ==
         "load: " + path.string() + ": 'w' is a text, expected a tensor");
+}
+
+TEST_CASE("a chain of PyTorch's schedules stands where its first one does") {
+  const SharedFolder folder;
+  using checkpoint::py_dict, checkpoint::py_list;
+  write_torch_file(folder.path / "f",
+                   py_dict({{text("_schedulers"), py_list({py_dict({{text("last_epoch"), int64_t{3}}})})},
+                            {text("_last_lr"), py_list({0.5})}}));
+  CHECK(checkpoint::scheduler_from(checkpoint::TorchFile(folder.path / "f", "load_state")).steps == 3);
 }
 
 TEST_CASE("an index that names files outside its folder, or tensors that are not there, is refused") {

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "accelerate/archive/pickle.hpp"
+#include "accelerate/archive/zip.hpp"
 #include "tests/launch/commands/files.hpp"
 #include "tests/launch/commands/program.hpp"
 
@@ -25,6 +27,27 @@ const std::vector<testing::SmallTensor> model{{"conv.weight", "F32", {16, 4}, by
                                               {"norm.weight", "BF16", {8}, bytes(16)},
                                               {"norm.num_batches_tracked", "I64", {}, bytes(8)}};
 
+// A file of torch.save() with torch.zeros(1).expand(elements).
+void write_expanded(const std::filesystem::path& path, int64_t elements) {
+  using namespace accelerate::archive;
+  const auto items = [](PickleItems all) { return std::make_shared<PickleItems>(std::move(all)); };
+  const auto text = [](const char* words) { return PickleValue(std::string(words)); };
+  const PickleValue storage = PicklePersistent{
+      items({text("storage"), PickleGlobal{"torch", "FloatStorage"}, text("0"), text("cpu"), int64_t{1}})};
+  PickleObject tensor{std::make_shared<PickleObject::Parts>()};
+  tensor.parts->global = {"torch._utils", "_rebuild_tensor_v2"};
+  tensor.parts->arguments = {storage, int64_t{0},  PickleTuple{items({elements})}, PickleTuple{items({int64_t{0}})},
+                             false,   PickleNone{}};
+  PickleDict dict;
+  dict.entries->emplace_back(text("a"), tensor);
+  StringSink sink;
+  ZipWriter zip(sink);
+  zip.add("m/data.pkl", pickle(dict));
+  zip.add("m/data/0", bytes(4));
+  zip.finish();
+  write_file(path, sink.text());
+}
+
 }  // namespace
 
 TEST_CASE("parameters are counted by dtype and layer, counters are none, shared memory counts once") {
@@ -39,6 +62,7 @@ TEST_CASE("parameters are counted by dtype and layer, counters are none, shared 
   CHECK(size.tensors == 6);
   CHECK(size.shared == 1);
   CHECK(size.parameters == 33);
+  CHECK(size.numbers == 34);
   CHECK(size.bytes == 48 + 40 + 800 + 8);
   REQUIRE(size.dtypes.size() == 4);
   CHECK(size.dtypes[0].dtype == "I64");
@@ -82,6 +106,34 @@ TEST_CASE("the program reads a file, an index beside its shards, or a folder wit
   const auto shards = estimate({sharded.path.string()});
   CHECK(shards.code == 0);
   CHECK(shards.out.substr(shards.out.find(": 4")) == file.out.substr(file.out.find(": 4")));
+}
+
+TEST_CASE("a complex number is two in float32, and names that would steer the terminal are shown as bytes") {
+  const TemporaryFolder at;
+  write_file(at.path / "m.safetensors", safetensors_of({{"a\x1b[2J.w\n", "C64", {2}, bytes(16)}}));
+  const auto ran = estimate({at / "m.safetensors"});
+  CHECK(ran.out.find("largest layer: a\\x1b[2J (w\\x0a), 2 parameters\n") != std::string::npos);
+  CHECK(ran.out.find("float32, or mixed bf16 or fp16           16 B     16 B       16 B  32 B      64 B\n") !=
+        std::string::npos);
+}
+
+TEST_CASE("an expanded tensor of more bytes than memory has is refused by name") {
+  const uint64_t many = uint64_t{1} << 62;
+  CHECK_THROWS_WITH(size_of({{.name = "a", .dtype = "F32", .shape = {many}, .elements = many, .bytes = ~uint64_t{0}}}),
+                    "accelerate_estimate_memory: 'a' of shape [4611686018427387904] has 4,611,686,018,427,387,904 "
+                    "elements, with the tensors before it more than 64.00 PiB");
+  const Weight half{.name = "a", .dtype = "U8", .elements = uint64_t{1} << 55, .bytes = uint64_t{1} << 55};
+  Weight rest = half;
+  rest.memory = "b";
+  CHECK(size_of({half, rest}).bytes == uint64_t{1} << 56);
+  Weight more = half;
+  more.memory = "c";
+  CHECK_THROWS(size_of({half, rest, more}));
+  const TemporaryFolder at;
+  write_expanded(at.path / "pytorch_model.bin", int64_t{1} << 62);
+  CHECK(estimate({at.path.string()}).err ==
+        "accelerate_estimate_memory: 'a' of shape [4611686018427387904] has 4,611,686,018,427,387,904 elements, with "
+        "the tensors before it more than 64.00 PiB\n");
 }
 
 TEST_CASE("the optimizer's memory is the chosen one's") {

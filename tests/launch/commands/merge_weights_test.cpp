@@ -51,6 +51,26 @@ TEST_CASE("shards become one file, with what all of them say of themselves") {
   CHECK(std::distance(fs::directory_iterator(to.path), fs::directory_iterator()) == 2);
 }
 
+TEST_CASE("ties that save_model() wrote are known by the shard's metadata, and kept") {
+  const TemporaryFolder from;
+  const TemporaryFolder to;
+  const auto write = [&](const std::string& of) {
+    write_file(from.path / "1.safetensors", safetensors_of({a}, {{"format", "pt"}, {"tied", of}}));
+  };
+  write_file(from.path / "2.safetensors", safetensors_of({c}, {{"format", "pt"}}));
+  write_index(from.path, R"("a.weight":"1.safetensors","tied":"1.safetensors","c.weight":"2.safetensors")");
+  write("a.weight");
+  const auto ran = merge({from.path.string(), to / "f"});
+  CHECK(ran.err.empty());
+  CHECK(read_file(to.path / "f") == safetensors_of({a, c}, {{"format", "pt"}, {"tied", "a.weight"}}));
+  for (const char* other : {"c.weight", "tied", "no.such"}) {
+    write(other);
+    CHECK(merge({from.path.string(), to / "g"}).err ==
+          "accelerate_merge_weights: " + (from / "model.safetensors.index.json") +
+              ": the index says that 'tied' lies in 1.safetensors, which does not hold it\n");
+  }
+}
+
 TEST_CASE("a file that is there is replaced only when asked") {
   const Sharded from;
   const TemporaryFolder to;
