@@ -369,11 +369,13 @@ class Accelerator {
   [[nodiscard]] static prepared::TensorDict load(const std::filesystem::path& path);
 
   /// Objects that are saved and loaded with the rest, in this order: with state_dict() and load_state_dict() of tensors
-  /// by name, or state() and load_state() of a std::string. Referenced, unless they are shared pointers.
+  /// by name, or state() and load_state() of a std::string. Shared pointers and what is moved in are kept, other
+  /// objects referenced.
   template <typename... Objects>
   void register_for_checkpointing(Objects&&... objects) {
     prepared::check_all_checkpointable<Objects...>();
-    (checkpointing_->add_custom(prepared::custom_object(prepared::custom_pointer(objects))), ...);
+    (checkpointing_->add_custom(prepared::custom_object(prepared::custom_pointer(std::forward<Objects>(objects)))),
+     ...);
   }
   /// Called by save_state() with the folder in the making, where it may put files, on every rank.
   prepared::HookHandle register_save_state_pre_hook(prepared::StateHook hook) {

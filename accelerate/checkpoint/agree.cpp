@@ -17,12 +17,12 @@ std::exception_ptr attempt(const std::function<void()>& run) {
 void agree(const comm::Group& group, const std::exception_ptr& mine, std::string_view operation,
            std::string_view doing) {
   std::vector<std::string> all;
-  if (group.size() > 1) all = group.all_gather_bytes(mine ? base::text_of(mine) : "");
+  if (group.size() > 1) all = group.all_gather_bytes(mine ? "!" + base::text_of(mine) : "");
   if (mine) std::rethrow_exception(mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     base::fail(ErrorKind::io, group.place(), operation, "{}{}rank {} failed: {}", doing, doing.empty() ? "" : ": ",
-               rank, all[rank]);
+               rank, all[rank].substr(1));
   }
 }
 

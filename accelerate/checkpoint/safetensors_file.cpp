@@ -39,8 +39,9 @@ std::map<std::string, std::string> tied(const NamedTensors& tensors) {
 }
 
 void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation) {
-  const auto left_out = tied(tensors);
+  auto left_out = tied(tensors);
   auto metadata = written_by_torch;
+  for (const auto& [name, value] : metadata) left_out.erase(name);  // a tensor of that name is written out
   metadata.insert(left_out.begin(), left_out.end());
   std::vector<archive::SafetensorsEntry> entries;
   std::unordered_map<std::string_view, const at::Tensor*> by_name;
@@ -73,6 +74,7 @@ NamedTensors SafetensorsFile::tensors() const {
     by_name[entry.name] = list.back().second;
   }
   for (const auto& [name, of] : header_.metadata) {
+    if (written_by_torch.contains(name)) continue;
     const auto found = by_name.find(of);
     if (found != by_name.end() && !by_name.contains(name)) list.emplace_back(name, found->second);
   }

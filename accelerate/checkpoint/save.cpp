@@ -66,7 +66,18 @@ struct Saver::Making {
     held->commit(manifest, durable);
     if (!total_limit) return;
     const auto all = archive::numbered_checkpoints(place.parent_path());
-    for (auto i = static_cast<size_t>(*total_limit); i < all.size(); ++i) archive::remove_checkpoint(all[i]);
+    for (auto i = static_cast<size_t>(*total_limit); i < all.size(); ++i) remove_old(all[i]);
+  }
+  // A user's own folder may have such a name.
+  static void remove_old(const fs::path& folder) {
+    try {
+      if (fs::is_symlink(folder)) base::fail(ErrorKind::usage, {}, called, "{} is a link", folder.string());
+      archive::check_replaceable(folder, called);
+    } catch (const Error& error) {
+      base::log_once(base::LogLevel::warning, {}, "total_limit does not remove it: {}", error.what());
+      return;
+    }
+    archive::remove_checkpoint(folder);
   }
 
   // Beside the training nobody talks: ranks leave their parts in the folder. Until it has done so a rank holds a file;

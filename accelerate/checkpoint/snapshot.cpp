@@ -8,6 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "accelerate/checkpoint/tensors.hpp"
+
 namespace accelerate::checkpoint {
 namespace {
 
@@ -38,10 +40,7 @@ class Copier {
     for (auto& [name, tensor] : tensors) {
       if (!tensor.defined() || tensor.layout() != c10::kStrided) continue;
       const auto known = copies.find(tensor.const_data_ptr());
-      const bool tied = known != copies.end() && tensor.numel() > 0 && known->second.first.sizes() == tensor.sizes() &&
-                        known->second.first.strides() == tensor.strides() &&
-                        known->second.first.scalar_type() == tensor.scalar_type();
-      if (tied) {
+      if (known != copies.end() && same_memory(tensor, known->second.first)) {
         tensor = known->second.second;
         continue;
       }
@@ -55,7 +54,8 @@ class Copier {
   // Tied tensors are one buffer.
   void collect(NamedTensors& tensors) {
     for (auto& [name, tensor] : tensors) {
-      if (!tensor.defined() || !tensor.is_cpu() || !collected_.insert(tensor.const_data_ptr()).second) continue;
+      if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.is_cpu()) continue;
+      if (!collected_.insert(tensor.const_data_ptr()).second) continue;
       spare_.emplace(tensor.nbytes(), std::move(tensor));
     }
   }

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <set>
 #include <utility>
 
+#include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/new_file.hpp"
 #include "accelerate/archive/weight_index.hpp"
@@ -95,33 +97,71 @@ std::string index_text(const std::vector<NamedTensors>& shards, std::string_view
   return json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n";
 }
 
-// Weights that are of another number of shards: whoever reads the folder would take them for these.
-void remove_stale(const fs::path& folder, const std::set<std::string>& kept) {
+std::string index_name(std::string_view whole) { return std::string(whole) + ".index.json"; }
+
+// As shard_name() makes them: "model-00001-of-00002.safetensors".
+bool is_shard(std::string_view name, std::string_view whole) {
+  constexpr std::string_view numbers = "-ddddd-of-ddddd";
+  const auto dot = whole.find('.');
+  if (name.size() != whole.size() + numbers.size() || !name.starts_with(whole.substr(0, dot)) ||
+      !name.ends_with(whole.substr(dot))) {
+    return false;
+  }
+  return std::equal(numbers.begin(), numbers.end(), name.begin() + static_cast<std::ptrdiff_t>(dot),
+                    [](char wanted, char found) {
+                      return wanted == 'd' ? std::isdigit(static_cast<unsigned char>(found)) != 0 : wanted == found;
+                    });
+}
+
+// Weights that whoever reads the folder would take for these: of another number of shards, and in the format that is
+// looked for first. A pytorch_model.bin beside safetensors stays, as with Hugging Face Accelerate.
+void remove_stale(const fs::path& folder, std::string_view written, const std::set<std::string>& kept) {
   std::vector<fs::path> stale;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (kept.contains(name)) continue;
     for (const std::string_view whole : whole_names) {
-      const std::string stem(whole.substr(0, whole.find('.'))), suffix(whole.substr(whole.find('.')));
-      const bool shard =
-          name.starts_with(stem + "-") && name.find("-of-") != std::string::npos && name.ends_with(suffix);
-      if (name == whole || name == std::string(whole) + ".index.json" || shard) stale.push_back(entry.path());
+      if (name == whole || name == index_name(whole) || is_shard(name, whole)) stale.push_back(entry.path());
+      if (whole == written) break;
     }
   }
   for (const fs::path& path : stale) fs::remove(path, error);
 }
 
+// Files of a checkpoint are in its manifest with their checksums: with others it would not be whole any more.
+void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& names, std::string_view operation) {
+  std::error_code error;
+  if (!fs::exists(folder / archive::manifest_name, error)) return;
+  archive::Manifest manifest;
+  try {
+    manifest = archive::manifest_of(folder, operation);
+  } catch (const Error&) {  // nobody takes it for a checkpoint
+    return;
+  }
+  for (const auto& file : manifest.files) {
+    if (!names.contains(file.name)) continue;
+    base::fail(ErrorKind::usage, {}, operation,
+               "{} is a file of the checkpoint in {}, which could not be loaded any more; save to another folder",
+               file.name, folder.string());
+  }
+}
+
+NamedTensors read_one_file(const fs::path& path, std::string_view operation) {
+  return is_safetensors(path) ? SafetensorsFile(path, operation).tensors() : TorchFile(path, operation).tensors();
+}
+
 NamedTensors read_sharded(const fs::path& index, std::string_view operation) {
   const archive::MappedFile file(index, operation);
   const archive::Origin origin{.path = index.string(), .operation = std::string(operation)};
-  std::map<std::string, NamedTensors> files;
+  std::map<std::string, std::map<std::string, at::Tensor>> files;
   NamedTensors tensors;
   for (const auto& [name, shard] : archive::read_weight_index(file.text(), origin)) {
     const auto [found, is_new] = files.try_emplace(shard);
-    if (is_new) found->second = read_weights(index.parent_path() / shard, operation);
-    const auto tensor =
-        std::find_if(found->second.begin(), found->second.end(), [&](const auto& one) { return one.first == name; });
+    if (is_new) {
+      for (auto& [its, tensor] : read_one_file(index.parent_path() / shard, operation)) found->second[its] = tensor;
+    }
+    const auto tensor = found->second.find(name);
     if (tensor == found->second.end()) {
       origin.broken("{} is not in the file {}", archive::in_quotes(name), archive::in_quotes(shard));
     }
@@ -163,27 +203,30 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
                   std::string_view operation) {
   const auto shards = shards_of(tensors, parse_size(options.max_shard_size));
   const std::string_view whole = whole_names[options.safe_serialization ? 0 : 1];
-  make_parent_of(folder / whole);
   std::set<std::string> names;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    names.insert(shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size()));
+  }
+  check_no_checkpoint(folder, names, operation);
+  make_parent_of(folder / whole);
   // All of them are written before one takes its place; the index comes last.
   std::vector<std::unique_ptr<archive::NewFile>> files;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size());
+  for (size_t i = 0; const std::string& name : names) {  // in the order of the shards: their numbers have five digits
     files.push_back(std::make_unique<archive::NewFile>(folder / name, operation));
-    write_weights_file(files.back()->sink(), shards[i], options.safe_serialization, operation);
-    names.insert(name);
+    write_weights_file(files.back()->sink(), shards[i++], options.safe_serialization, operation);
   }
   if (shards.size() > 1) {
-    const std::string name = std::string(whole) + ".index.json";
+    const std::string name = index_name(whole);
     files.push_back(std::make_unique<archive::NewFile>(folder / name, operation));
     files.back()->sink().write(index_text(shards, whole));
     names.insert(name);
   }
   for (auto& file : files) file->commit(archive::Existing::replace);
-  remove_stale(folder, names);
+  remove_stale(folder, whole, names);
 }
 
 void save_file(const fs::path& path, const NamedTensors& tensors, std::string_view operation) {
+  check_no_checkpoint(path.parent_path(), {path.filename().string()}, operation);
   make_parent_of(path);
   archive::NewFile file(path, operation);
   write_weights_file(file.sink(), tensors, is_safetensors(path), operation);
@@ -195,14 +238,14 @@ NamedTensors read_weights(const fs::path& path, std::string_view operation) {
   if (fs::is_directory(path, error)) {
     for (const std::string_view name : whole_names) {
       if (fs::exists(path / name, error)) return read_weights(path / name, operation);
-      const fs::path index = path / (std::string(name) + ".index.json");
+      const fs::path index = path / index_name(name);
       if (fs::exists(index, error)) return read_sharded(index, operation);
     }
     base::fail(ErrorKind::io, {}, operation, "{} has neither {}, nor {}, nor an index of either", path.string(),
                whole_names[0], whole_names[1]);
   }
   if (path.extension() == ".json") return read_sharded(path, operation);
-  return is_safetensors(path) ? SafetensorsFile(path, operation).tensors() : TorchFile(path, operation).tensors();
+  return read_one_file(path, operation);
 }
 
 }  // namespace accelerate::checkpoint

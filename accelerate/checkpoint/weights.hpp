@@ -21,9 +21,10 @@ struct WeightsOptions {
 [[nodiscard]] uint64_t parse_size(std::string_view text);
 
 /// Writes model.safetensors, or model-00001-of-0000N.safetensors and an index (pytorch_model.bin likewise), into the
-/// folder; each file takes its place as a whole, when all have been written. What the folder has of weights under other
-/// names of these goes; the rest stays.
-/// Throws Error (io) where the system refuses; what was there before is there then, as long as no file took its place.
+/// folder; each file takes its place as a whole, when all have been written. Weights that would be read with these or
+/// instead of them go: of the same format, and beside pytorch_model.bin those in safetensors. The rest stays.
+/// Throws Error: usage where a checkpoint has a file of that name, io where the system refuses; what was there before
+/// is there then, as long as no file took its place.
 void save_weights(const std::filesystem::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
                   std::string_view operation);
 

@@ -106,7 +106,13 @@ class Loader {
     std::istringstream bytes(saved_.own);
     torch::serialize::InputArchive archive;
     archive.load_from(bytes);
-    optimizer_.load(archive);
+    optimizer_.state().clear();  // load() adds to it: what had no state when it was saved would keep its own
+    try {
+      optimizer_.load(archive);
+    } catch (const c10::Error& error) {
+      fail("the saved state is not one that a {} can load: {}", c10::demangle(typeid(optimizer_).name()),
+           error.what_without_backtrace());
+    }
   }
 
  private:

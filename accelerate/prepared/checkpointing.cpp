@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <sstream>
 #include <system_error>
 
@@ -42,7 +43,12 @@ bool is_of_accelerate(const fs::path& folder) {
          !has(folder, checkpoint::masters_file);
 }
 
-bool is_checkpoint(const fs::path& folder) { return has_manifest(folder) || has_model(folder); }
+// A folder of numbered checkpoints may have got weights beside them, from save_model().
+bool is_checkpoint(const fs::path& folder) {
+  if (has_manifest(folder)) return true;
+  return has_model(folder) &&
+         (has(folder, checkpoint::random_file(0)) || archive::numbered_checkpoints(folder).empty());
+}
 
 void say_not_verified(const fs::path& folder) {
   base::log(base::LogLevel::warning, {},
@@ -63,6 +69,19 @@ void check_whole(const fs::path& folder, bool verify) {
     remedy = "";
   }
   base::fail(ErrorKind::data, {}, "load_state", "{} is not whole: {}{}", folder.string(), *wrong, remedy);
+}
+
+// Each rank's part is written as its own options say: with others the folder would lack what each left to the other.
+void check_alike(const comm::Group& group, const checkpoint::SaveOptions& options) {
+  if (group.size() == 1) return;
+  const auto all = group.all_gather_bytes(fmt::format(
+      "async {}, when_busy {}, durable {}, share_work {}", options.async,
+      options.when_busy == checkpoint::WhenBusy::wait ? "wait" : "skip", options.durable, options.share_work));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    base::fail(ErrorKind::usage, group.place(), "save_state",
+               "rank 0 saves with {}, rank {} with {}; give the same options on all ranks", all[0], rank, all[rank]);
+  }
 }
 
 // Of all that is wrong what the first rank says.
@@ -86,6 +105,12 @@ HookHandle Checkpointing::add(const Hooks& hooks, StateHook hook) {
   });
 }
 
+// A hook may remove itself.
+void Checkpointing::call(const Hooks& hooks, const fs::path& folder) {
+  const auto all = *hooks;
+  for (const StateHook& hook : all) hook(folder);
+}
+
 fs::path Checkpointing::checkpoints_folder(std::string_view operation) const {
   if (project_.project_dir.empty()) {
     base::fail(ErrorKind::usage, shared_->place, operation,
@@ -97,11 +122,21 @@ fs::path Checkpointing::checkpoints_folder(std::string_view operation) const {
 fs::path Checkpointing::numbered_folder() const {
   const fs::path parent = checkpoints_folder("save_state");
   const auto all = archive::numbered_checkpoints(parent);
-  const int64_t next = all.empty() ? 0 : std::stoll(all.front().filename().string().substr(11)) + 1;
-  return parent / fmt::format("checkpoint_{}", next);
+  int64_t next = all.empty() ? 0 : std::stoll(all.front().filename().string().substr(11));
+  if (next == std::numeric_limits<int64_t>::max()) {
+    base::fail(ErrorKind::usage, shared_->place, "save_state",
+               "{} has the highest number that there is, so no new one comes after it; rename or remove it",
+               all.front().string());
+  }
+  next += all.empty() ? 0 : 1;
+  const auto named = [&] { return parent / fmt::format("checkpoint_{}", next); };
+  std::error_code error;
+  while (fs::exists(fs::symlink_status(named(), error))) ++next;  // a file, or a link that leads nowhere
+  return named();
 }
 
 std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const checkpoint::SaveOptions& options) {
+  check_alike(shared_->group, options);
   if (!saver_.ready(options)) return std::nullopt;
   fs::path place = folder;
   if (place.empty()) {
@@ -113,7 +148,10 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   } else if (!place.has_filename()) {
     place = place.parent_path();
   }
-  auto content = content_of(*shared_, customs_);
+  std::error_code error;
+  if (fs::is_symlink(place, error)) place = fs::weakly_canonical(place, error);  // where it leads is what is replaced
+  checkpoint::Content content;
+  together(shared_->group, "save_state", [&] { content = content_of(*shared_, customs_); });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   saver_.save(content, {.place = place,
@@ -121,9 +159,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
                         .on_each_node = project_.save_on_each_node,
                         .total_limit = folder.empty() ? project_.total_limit : std::nullopt,
                         .accelerator = shared_->device.type(),
-                        .hook = [this](const fs::path& making) {
-                          for (const StateHook& hook : *save_hooks_) hook(making);
-                        }});
+                        .hook = [this](const fs::path& making) { call(save_hooks_, making); }});
   return place;
 }
 
@@ -210,16 +246,19 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   together(shared_->group, "load_state", [&] {
     auto read = checkpoint::read(loaded.path, shared_->group.rank(), shared_->device.type(), "load_state");
     fit = fit_content(*shared_, customs_, std::move(read), options);
-    for (const StateHook& hook : *load_hooks_) hook(loaded.path);
+    call(load_hooks_, loaded.path);
   });
   Places places(*shared_);
   try {
-    together(shared_->group, "load_state", [&] { places.load(fit.read.content); });
+    together(shared_->group, "load_state", [&] {
+      places.load(fit.read.content);
+      load_what_may_refuse(*shared_, customs_, fit.read.content);
+    });
   } catch (...) {
     places.undo();
     throw;
   }
-  together(shared_->group, "load_state", [&] { apply_content(*shared_, customs_, fit); });
+  together(shared_->group, "load_state", [&] { apply_content(*shared_, fit); });
   const checkpoint::Content& content = fit.read.content;
   python_random_ = content.random.python;
   numpy_random_ = content.random.numpy;

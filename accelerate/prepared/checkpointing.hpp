@@ -63,7 +63,7 @@ LoadedModel load_weights(const ModelCore& model, const checkpoint::NamedTensors&
 /// A hook of save_state() or load_state(): folder in the making, or that is loaded.
 using StateHook = std::function<void(const std::filesystem::path& folder)>;
 
-/// While it lives, and is not removed, a hook is called.
+/// A hook is called until it is removed; without its handle as long as there is the Accelerator.
 class HookHandle {
  public:
   HookHandle() = default;
@@ -97,6 +97,7 @@ class Checkpointing {
  private:
   using Hooks = std::shared_ptr<std::list<StateHook>>;
   static HookHandle add(const Hooks& hooks, StateHook hook);
+  static void call(const Hooks& hooks, const std::filesystem::path& folder);
   [[nodiscard]] std::filesystem::path numbered_folder() const;
   [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
   [[nodiscard]] bool looks() const;

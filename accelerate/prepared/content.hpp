@@ -50,8 +50,11 @@ class Places {
   std::vector<std::optional<state::SchedulerState>> schedulers_{};
 };
 
-/// Puts everything else where its owner is, registered objects first. To be called when fit_content() and
-/// Places::load() passed on all ranks.
-void apply_content(Shared& shared, const std::vector<CustomObject>& customs, const Fit& fit);
+/// Registered objects, and optimizers that are no stock ones: whether they take what was saved they say when they load
+/// it. Those before the one that throws have changed then, nothing else has. Throws what they throw.
+void load_what_may_refuse(Shared& shared, const std::vector<CustomObject>& customs, const checkpoint::Content& content);
+
+/// Puts everything else where its owner is. To be called when all that may throw passed on all ranks.
+void apply_content(Shared& shared, const Fit& fit);
 
 }  // namespace accelerate::prepared

@@ -126,6 +126,15 @@ void load_models(Shared& shared, const Fit& fit) {
   device::copy_all(copies);
 }
 
+// What is not stock was written by its own save(): only its own load() can say whether it takes that.
+void load_optimizers(Shared& shared, const Content& content, bool by_themselves) {
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    const auto& saved = content.optimizers[static_cast<size_t>(optimizer.index())];
+    if (saved.own.empty() == by_themselves) continue;
+    optim::load_state(optimizer.optimizer(), saved, state_dtype(shared), shared.place);
+  }
+}
+
 void load_loaders(Shared& shared, const std::vector<std::optional<state::LoaderState>>& saved) {
   for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) {
     const auto index = static_cast<size_t>(loader.index());
@@ -191,6 +200,7 @@ Fit fit_content(Shared& shared, const std::vector<CustomObject>& customs, checkp
     optim::check_state(optimizer.optimizer(), fit.read.content.optimizers[static_cast<size_t>(optimizer.index())],
                        shared.place);
   }
+  for (size_t i = 0; i < customs.size(); ++i) customs[i].check(fit.read.content.customs[i]);
   if (fit.read.has_random_states) {
     checkpoint::check_random_states(fit.read.content.random, shared.device.type(), shared.place);
   }
@@ -214,14 +224,15 @@ void Places::undo() {
   load_schedulers(shared_, schedulers_);
 }
 
-void apply_content(Shared& shared, const std::vector<CustomObject>& customs, const Fit& fit) {
-  const Content& content = fit.read.content;
+void load_what_may_refuse(Shared& shared, const std::vector<CustomObject>& customs, const Content& content) {
   for (size_t i = 0; i < customs.size(); ++i) customs[i].load(content.customs[i]);
+  load_optimizers(shared, content, /*by_themselves=*/true);
+}
+
+void apply_content(Shared& shared, const Fit& fit) {
+  const Content& content = fit.read.content;
   load_models(shared, fit);
-  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
-    optim::load_state(optimizer.optimizer(), content.optimizers[static_cast<size_t>(optimizer.index())],
-                      state_dtype(shared), shared.place);
-  }
+  load_optimizers(shared, content, /*by_themselves=*/false);
   load_schedulers(shared, content.schedulers);  // once more: they set the options of optimizers
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);
   shared.steps = content.step;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/checkpoint/content.hpp"
@@ -20,6 +21,9 @@ namespace accelerate::prepared {
 
 struct CustomObject {
   std::function<checkpoint::CustomState()> save;
+  /// Throws Error (data) for a state that is of the other kind, bytes or tensors.
+  std::function<void(const checkpoint::CustomState&)> check;
+  /// One that was checked.
   std::function<void(const checkpoint::CustomState&)> load;
 };
 
@@ -57,20 +61,22 @@ CustomObject custom_object(std::shared_ptr<Object> object) {
   };
   if constexpr (HasTensorState<Object>) {
     return {[object] { return checkpoint::CustomState(named(object->state_dict())); },
-            [object, wrong](const checkpoint::CustomState& state) {
-              const auto* tensors = std::get_if<checkpoint::NamedTensors>(&state);
-              if (tensors == nullptr) return wrong("bytes, expected tensors");
+            [wrong](const checkpoint::CustomState& state) {
+              if (!std::holds_alternative<checkpoint::NamedTensors>(state)) wrong("bytes, expected tensors");
+            },
+            [object](const checkpoint::CustomState& state) {
               TensorDict dict;
-              for (const auto& [name, tensor] : *tensors) dict.insert(name, tensor.clone());
+              for (const auto& [name, tensor] : std::get<checkpoint::NamedTensors>(state)) {
+                dict.insert(name, tensor.clone());
+              }
               object->load_state_dict(dict);
             }};
   } else {
     return {[object] { return checkpoint::CustomState(std::string(object->state())); },
-            [object, wrong](const checkpoint::CustomState& state) {
-              const auto* bytes = std::get_if<std::string>(&state);
-              if (bytes == nullptr) return wrong("tensors, expected bytes");
-              object->load_state(*bytes);
-            }};
+            [wrong](const checkpoint::CustomState& state) {
+              if (!std::holds_alternative<std::string>(state)) wrong("tensors, expected bytes");
+            },
+            [object](const checkpoint::CustomState& state) { object->load_state(std::get<std::string>(state)); }};
   }
 }
 
@@ -83,14 +89,16 @@ struct OfPointer<std::shared_ptr<Object>> {
   using type = Object;
 };
 
-/// A shared pointer as it is; to an object that its owner keeps, one that keeps nothing.
+/// A shared pointer as it is; what was moved in is kept; to an object that its owner keeps, one that keeps nothing.
 template <typename Object>
-auto custom_pointer(Object& object) {
-  using Kept = std::remove_const_t<Object>;
+auto custom_pointer(Object&& object) {
+  using Kept = std::remove_cvref_t<Object>;
   if constexpr (std::same_as<Kept, std::shared_ptr<typename OfPointer<Kept>::type>>) {
     return Kept(object);
+  } else if constexpr (std::is_lvalue_reference_v<Object>) {
+    return std::shared_ptr<std::remove_reference_t<Object>>(std::shared_ptr<void>(), &object);
   } else {
-    return std::shared_ptr<Object>(std::shared_ptr<void>(), &object);
+    return std::make_shared<Kept>(std::move(object));
   }
 }
 

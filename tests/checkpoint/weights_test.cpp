@@ -86,6 +86,35 @@ TEST_CASE("weights are one file, or as many as their sizes need and an index; th
   CHECK(names_in(folder.path) == std::set<std::string>{"config.json", "pytorch_model.bin"});
 }
 
+TEST_CASE("files of the user's stay: other names, and pytorch_model.bin beside safetensors") {
+  const SharedFolder folder;
+  for (const char* name : {"model-big-of-mine.safetensors", "pytorch_model.bin", "model-1-of-2.safetensors"}) {
+    std::ofstream(folder.path / name) << "mine";
+  }
+  checkpoint::save_weights(folder.path, four(), {}, "save_model");
+  CHECK(names_in(folder.path) == std::set<std::string>{"model-1-of-2.safetensors", "model-big-of-mine.safetensors",
+                                                       "model.safetensors", "pytorch_model.bin"});
+}
+
+TEST_CASE("an index that names itself, or a folder, is refused") {
+  const SharedFolder folder;
+  fs::create_directories(folder.path / "inner");
+  for (const char* file : {"model.safetensors.index.json", "inner"}) {
+    std::ofstream(folder.path / "model.safetensors.index.json") << "{\"weight_map\": {\"a\": \"" << file << "\"}}";
+    CHECK_THROWS_AS((void)checkpoint::read_weights(folder.path, "load_model"), accelerate::Error);
+  }
+}
+
+TEST_CASE("names that the header uses itself are names of tensors, too") {
+  const SharedFolder folder;
+  const auto shared = torch::arange(3, torch::kFloat);
+  const NamedTensors odd{{"pt", torch::ones({2})}, {"first", shared}, {"format", shared}};
+  checkpoint::save_file(folder.path / "odd.safetensors", odd, "save");
+  const auto read = checkpoint::read_weights(folder.path / "odd.safetensors", "load");
+  REQUIRE(read.size() == 3);
+  for (const auto& [name, tensor] : read) CHECK(torch::equal(tensor, name == "pt" ? odd[0].second : shared));
+}
+
 TEST_CASE("one file of tensors, by its name safetensors or of torch.save; views and strides as they look") {
   const SharedFolder folder;
   const auto base = torch::arange(12, torch::kFloat).reshape({3, 4});
