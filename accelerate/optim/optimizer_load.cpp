@@ -106,7 +106,8 @@ class Loader {
     std::istringstream bytes(saved_.own);
     torch::serialize::InputArchive archive;
     archive.load_from(bytes);
-    optimizer_.state().clear();  // load() adds to it: what had no state when it was saved would keep its own
+    auto& states = optimizer_.state();
+    states.clear();  // load() adds to them: what had none when it was saved would keep its own
     try {
       optimizer_.load(archive);
     } catch (const c10::Error& error) {
