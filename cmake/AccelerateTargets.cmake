@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # Helpers that keep a room's CMakeLists.txt a list.
 
-# accelerate_room(<target> SOURCES a.cpp ... HEADERS a.hpp ...): this folder's files; only listed headers are installed.
-# With CMAKE_UNITY_BUILD a room's sources are compiled as one: they parse the same LibTorch headers once.
+# accelerate_room(<target> [ALONE] SOURCES a.cpp ... HEADERS a.hpp ...): this folder's files; only listed headers are installed.
+# With CMAKE_UNITY_BUILD a room's sources are compiled as one: they parse the same LibTorch headers once. ALONE: not these.
 function(accelerate_room target)
-  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;HEADERS")
+  cmake_parse_arguments(PARSE_ARGV 1 room "ALONE" "" "SOURCES;HEADERS")
   list(TRANSFORM room_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   list(TRANSFORM room_HEADERS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   target_sources(${target} PRIVATE ${room_SOURCES})
   file(RELATIVE_PATH room "${Accelerate_SOURCE_DIR}/accelerate" "${CMAKE_CURRENT_SOURCE_DIR}")
   set_source_files_properties(${room_SOURCES} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "facade/${room}")
+  if(room_ALONE)
+    set_source_files_properties(${room_SOURCES} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   if(room_HEADERS)
     target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${Accelerate_SOURCE_DIR}" FILES ${room_HEADERS})
   endif()

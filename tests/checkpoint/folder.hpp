@@ -10,6 +10,7 @@
 
 #include "accelerate/base/remove_tree.hpp"
 #include "accelerate/comm/group.hpp"
+#include "tests/build_folder.hpp"
 
 namespace testing {
 
@@ -18,7 +19,7 @@ struct SharedFolder {
   explicit SharedFolder(accelerate::comm::Group ranks = {}) : group(std::move(ranks)) {
     static int64_t made = 0;
     const std::string mine =
-        std::string(TEST_BINARY_DIR) + "/tmp_shared_" + std::to_string(::getpid()) + "_" + std::to_string(made++);
+        build_folder() + "/tmp_shared_" + std::to_string(::getpid()) + "_" + std::to_string(made++);
     path = group.size() == 1 ? mine : group.broadcast_bytes(mine);
     if (group.rank() == 0) std::filesystem::create_directories(path);
     if (group.size() > 1) group.barrier();

@@ -3,12 +3,13 @@
 
 #include <cstdlib>
 
+#include "tests/build_folder.hpp"
 #include "tests/testing.hpp"
 
 using namespace accelerate::profile;
 
 namespace {
-const std::string fake = TEST_BINARY_DIR "/fake_nvml/libfake_nvml.so";
+const std::string fake = testing::build_folder() + "/fake_nvml/libfake_nvml.so";
 }  // namespace
 
 TEST_CASE("GPUs by NVIDIA's management library, with what each tells") {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/base/log.hpp"
+#include "tests/build_folder.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
@@ -175,7 +176,7 @@ TEST_CASE("with nvtx steps, operators and their backward are ranges within one a
 TEST_CASE("the ranges go through NVTX itself to whoever listens to a process: as many ends as beginnings") {
   if (!torch::profiler::impl::cudaStubs()->enabled()) return;  // a LibTorch without NVTX: the next test
   // As Nsight Systems does it. NVTX looks for a listener at its first call in a process, which is here.
-  const std::string listener = TEST_BINARY_DIR "/nvtx_listener/libnvtx_listener.so";
+  const std::string listener = testing::build_folder() + "/nvtx_listener/libnvtx_listener.so";
   ::setenv("NVTX_INJECTION64_PATH", listener.c_str(), 1);
   CHECK(hundred_steps({.skip_first = 10, .active = 3, .repeat = 1}, {.nvtx = true}).ready == 1);
   ::unsetenv("NVTX_INJECTION64_PATH");

@@ -12,6 +12,7 @@
 
 #include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/remove_tree.hpp"
+#include "tests/build_folder.hpp"
 #include "tests/trainer/support.hpp"
 
 using namespace trainer_testing;
@@ -25,7 +26,7 @@ namespace {
 struct ReportDir {
   ReportDir() { accelerate::base::remove_tree(path); }
   ~ReportDir() { accelerate::base::remove_tree(path); }
-  fs::path path = fs::path(TEST_BINARY_DIR) / fmt::format("trainer_reporting_{}", getpid());
+  fs::path path = fs::path(testing::build_folder()) / fmt::format("trainer_reporting_{}", getpid());
 };
 
 std::vector<nlohmann::json> json_lines(const fs::path& path) {

@@ -5,6 +5,7 @@
 
 #include "accelerate/base/remove_tree.hpp"
 #include "accelerate/trainer/saved_state.hpp"
+#include "tests/build_folder.hpp"
 #include "tests/trainer/support.hpp"
 
 using namespace trainer_testing;
@@ -25,7 +26,7 @@ struct OutputDir {
     std::sort(names.begin(), names.end());
     return names;
   }
-  fs::path path = fs::path(TEST_BINARY_DIR) / fmt::format("trainer_saving_{}", getpid());
+  fs::path path = fs::path(testing::build_folder()) / fmt::format("trainer_saving_{}", getpid());
 };
 
 /// 2 epochs of 7 examples: on two ranks 4 micro-batches and 2 steps each; saved after every step.
