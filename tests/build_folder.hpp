@@ -6,8 +6,8 @@
 
 namespace testing {
 
-/// The build folder: every test with LibTorch runs in it. Not a definition for the compiler, which would keep what is compiled for
-/// one build folder from coming out of ccache for another.
+/// The build folder: every test with LibTorch runs in it. Not a definition for the compiler, which would keep what is
+/// compiled for one build folder from coming out of ccache for another.
 inline std::string build_folder() { return std::filesystem::current_path().string(); }
 
 }  // namespace testing
