@@ -8,6 +8,9 @@
 namespace accelerate::device {
 namespace {
 
+// The CPU's allocator has no type of its own for it.
+constexpr std::string_view cpu_allocator = "DefaultCPUAllocator: can't allocate memory";
+
 /// "; known to be there: 14 MiB in 16 tensors, the largest are ..., and the rest is mostly what forward keeps for
 /// backward: ..."; empty where nothing is known.
 std::string what_is_there(std::vector<KnownTensor> known) {
@@ -27,9 +30,18 @@ std::string what_is_there(std::vector<KnownTensor> known) {
 
 }  // namespace
 
-void fail_out_of_memory(const c10::OutOfMemoryError& error, const Place& place, std::string_view operation,
+bool says_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  return std::string_view(error.what()).find(cpu_allocator) != std::string_view::npos;
+}
+
+void fail_out_of_memory(const c10::Error& error, const Place& place, std::string_view operation,
                         const std::vector<KnownTensor>& known) {
   std::string_view said = error.what_without_backtrace();
+  if (const auto at = said.find(cpu_allocator); at != std::string_view::npos) {
+    said.remove_prefix(at);  // before it: the place in LibTorch's source
+    said = said.substr(0, said.find('\n'));
+  }
   while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.remove_suffix(1);
   base::fail(ErrorKind::device, place, operation,
              "{}{}; take a smaller batch, or let find_executable_batch_size() look for one", said,

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -21,18 +22,22 @@ struct KnownTensor {
 };
 using KnownTensors = std::function<std::vector<KnownTensor>()>;
 
+/// Whether an allocator of LibTorch's says that memory ran out: by its type, or, the CPU's, by its text alone.
+[[nodiscard]] bool says_out_of_memory(const std::exception& error);
+
 /// Error (device): who, doing what, what the allocator said, the largest tensors known, and what to do.
-[[noreturn]] void fail_out_of_memory(const c10::OutOfMemoryError& error, const Place& place, std::string_view operation,
+[[noreturn]] void fail_out_of_memory(const c10::Error& error, const Place& place, std::string_view operation,
                                      const std::vector<KnownTensor>& known = {});
 
-/// What call returns. known: asked when memory ran out. Throws that Error where the device's allocator throws; costs
-/// nothing where it does not.
+/// What call returns. known: asked when memory ran out. Throws that Error where an allocator of LibTorch's throws, a
+/// device's or the CPU's; costs nothing where it does not.
 template <typename Call>
 decltype(auto) naming_out_of_memory(const Place& place, std::string_view operation, const Call& call,
                                     const KnownTensors& known = {}) {
   try {
     return call();
-  } catch (const c10::OutOfMemoryError& error) {
+  } catch (const c10::Error& error) {
+    if (!says_out_of_memory(error)) throw;
     fail_out_of_memory(error, place, operation, known ? known() : std::vector<KnownTensor>());
   }
 }

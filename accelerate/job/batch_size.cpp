@@ -2,22 +2,22 @@
 #include "accelerate/job/batch_size.hpp"
 
 #include <ATen/ops/full.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
 #include <new>
 #include <string_view>
 
+#include "accelerate/device/out_of_memory.hpp"
+
 namespace accelerate::job {
 
 bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  if (device::says_out_of_memory(error)) return true;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   // LibTorch gives these no type of their own; the texts are those Hugging Face Accelerate looks for.
-  constexpr std::array<std::string_view, 4> texts{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
-                                                  "CUDNN_STATUS_NOT_SUPPORTED",
-                                                  "DefaultCPUAllocator: can't allocate memory"};
+  constexpr std::array<std::string_view, 3> texts{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+                                                  "CUDNN_STATUS_NOT_SUPPORTED"};
   const std::string_view said = error.what();
   return std::any_of(texts.begin(), texts.end(),
                      [&](std::string_view text) { return said.find(text) != std::string_view::npos; });

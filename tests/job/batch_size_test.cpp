@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "accelerate/accelerate.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "tests/testing.hpp"
 
@@ -81,4 +82,59 @@ TEST_CASE("the largest tensors that are known to be there are said, and what els
       "largest b [512, 512] Float (1.0 MiB), d [512] Float (2.0 KiB), c [2] Float (8 bytes); the rest is "
       "mostly what forward keeps for backward: mixed_precision and nn::checkpoint() make it smaller; take a "
       "smaller batch, or let find_executable_batch_size() look for one");
+}
+
+namespace {
+
+/// More than a process can address.
+at::Tensor more_than_there_is(int64_t rows = 1) { return torch::empty({rows, int64_t{1} << 50}, at::kChar); }
+
+struct GreedyImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return more_than_there_is() * (x * weight).sum(); }
+  at::Tensor weight = register_parameter("weight", torch::ones({3}));
+};
+TORCH_MODULE(Greedy);
+
+/// Runs out of memory in backward.
+struct GreedyBackward : torch::autograd::Function<GreedyBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    return {more_than_there_is()};
+  }
+};
+
+std::string text_of_error(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const accelerate::Error& error) {
+    CHECK((error.kind() == accelerate::ErrorKind::device));
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the CPU's memory that runs out in forward and backward is an Error with the largest tensors and the advice") {
+  accelerate::Accelerator accelerator({.cpu = true});
+  auto model = accelerator.prepare(Greedy());
+  const std::string allocator =
+      "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1125899906842624 bytes. Error code 12 (Cannot "
+      "allocate memory)";
+  const std::string advice = "; take a smaller batch, or let find_executable_batch_size() look for one";
+  const std::string forward = text_of_error([&] { model(torch::ones({3})); });
+  CHECK(forward.find("forward: " + allocator + "; known to be there: 12 bytes in 1 tensors") != std::string::npos);
+  CHECK(forward.ends_with(advice));
+  const std::string backward = text_of_error([&] { accelerator.backward(GreedyBackward::apply(model->weight).sum()); });
+  CHECK(backward.find("backward: " + allocator) != std::string::npos);
+  CHECK(backward.ends_with(advice));
+}
+
+TEST_CASE("a batch size is found where the CPU's own allocation fails") {
+  const auto run = [](int64_t size) {
+    if (size > 5) static_cast<void>(more_than_there_is(size));
+  };
+  CHECK(accelerate::job::find_executable_batch_size(accelerate::comm::Group(), run, 10) == 5);
 }
