@@ -4,6 +4,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Type.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -11,6 +12,7 @@
 #include <exception>
 #include <string>
 #include <thread>
+#include <typeinfo>
 
 #include "accelerate/base/what_failed.hpp"
 
@@ -162,6 +164,20 @@ std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at:
                "factory that makes another one",
                module.name());
   }
+}
+
+void fail_other_class(const torch::nn::Module& module, const torch::nn::Module& clone) {
+  base::fail(
+      ErrorKind::usage, {}, "DataParallel",
+      "clone() of {} makes a {}, the class that it derives from; override clone() in the class itself, derive it "
+      "from torch::nn::Cloneable of itself, or give a factory that makes another one",
+      c10::demangle(typeid(module).name()), c10::demangle(typeid(clone).name()));
+}
+
+void fail_null_copy() {
+  base::fail(ErrorKind::usage, {}, "DataParallel",
+             "the factory gave a null pointer; it makes another module of the same class, as clone() of the class "
+             "itself would");
 }
 
 }  // namespace accelerate::nn::detail

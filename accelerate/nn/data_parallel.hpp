@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,9 @@ class DataParallelCore {
 
 /// module->clone(device). Throws Error (usage) for a class that cannot, which names both ways.
 std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device);
+/// clone   what clone() gave, which is of a base of the module's class
+[[noreturn]] void fail_other_class(const torch::nn::Module& module, const torch::nn::Module& clone);
+[[noreturn]] void fail_null_copy();
 
 }  // namespace detail
 
@@ -86,7 +90,7 @@ class DataParallel : public torch::nn::Module {
   /// output_device   of the joined outputs. Unset: the first device.
   /// dim             that is split, of inputs, and joined, of outputs
   /// factory         makes a module of the same class and layers, whose values do not matter. Empty: copies are
-  ///                 clone()s, for which the class derives from torch::nn::Cloneable<Class>.
+  ///                 clone()s, for which the class itself, not a base of it, derives from torch::nn::Cloneable<Class>.
   /// Throws Error (usage) for an empty module and for no devices.
   explicit DataParallel(std::shared_ptr<Net> module, std::vector<at::Device> devices,
                         std::optional<at::Device> output_device = {}, int64_t dim = 0, Factory factory = {})
@@ -146,9 +150,17 @@ class DataParallel : public torch::nn::Module {
   }
   std::shared_ptr<Net> copy_for(size_t i) const {
     const at::Device device = core_.devices()[i];
-    auto copy = factory_ ? factory_() : std::dynamic_pointer_cast<Net>(detail::clone_of(*module_, device));
+    auto copy = factory_ ? factory_() : cloned(device);
+    if (copy == nullptr) detail::fail_null_copy();
     core_.connect(*module_, *copy, i);
     return copy;
+  }
+  std::shared_ptr<Net> cloned(at::Device device) const {
+    const auto clone = detail::clone_of(*module_, device);
+    const auto& made = *clone;
+    const auto& original = *module_;
+    if (typeid(made) != typeid(original)) detail::fail_other_class(original, made);
+    return std::dynamic_pointer_cast<Net>(clone);
   }
   template <typename Output>
   Output joined(std::vector<std::optional<Output>>& outputs) const {

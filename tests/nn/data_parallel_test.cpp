@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
 #include "accelerate/nn/data_parallel.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "tests/accelerator/ranks.hpp"
@@ -178,6 +182,56 @@ TEST_CASE("what cannot be copied is an error that names both ways") {
             " cannot be copied; derive it from torch::nn::Cloneable and make its layers in reset(), or give a factory "
             "that makes another one");
   CHECK(parallel(torch::ones({1, 4})).sizes() == at::IntArrayRef{1, 2});  // one part needs no copy
+}
+
+TEST_CASE("a class whose clone() is its base's, and a factory that gives nothing, are refused") {
+  struct Mine : torch::nn::LinearImpl {
+    Mine() : LinearImpl(4, 2) {}
+  };
+  DataParallel mine(std::make_shared<Mine>(), kThree);
+  const std::string derived = said([&] { mine(torch::ones({3, 4})); });
+  CHECK(derived.starts_with("DataParallel: clone() of "));
+  CHECK(
+      derived.ends_with("Mine makes a torch::nn::LinearImpl, the class that it derives from; override clone() in the "
+                        "class itself, derive "
+                        "it from torch::nn::Cloneable of itself, or give a factory that makes another one"));
+  DataParallel<Mine> made(std::make_shared<Mine>(), kThree, {}, 0, [] { return std::make_shared<Mine>(); });
+  CHECK(made(torch::ones({3, 4})).sizes() == at::IntArrayRef{3, 2});
+  DataParallel<Mine> nothing(std::make_shared<Mine>(), kThree, {}, 0, [] { return std::shared_ptr<Mine>(); });
+  CHECK(said([&] {
+          nothing(torch::ones({3, 4}));
+        }) ==
+        "DataParallel: the factory gave a null pointer; it makes another module of the same class, as clone() of the "
+        "class itself would");
+}
+
+TEST_CASE("copies compute at the same time") {
+  struct Meeting : torch::nn::Cloneable<Meeting> {
+    Meeting() = default;
+    void reset() override {}
+    at::Tensor forward(const at::Tensor& x) {
+      // One after another they would wait here in vain.
+      std::unique_lock lock(place->mutex);
+      if (++place->there == 3) place->all.notify_all();
+      const bool met = place->all.wait_for(lock, std::chrono::seconds(60), [&] { return place->there >= 3; });
+      return torch::full({x.size(0)}, met ? 1.0 : 0.0);
+    }
+    struct Place {
+      std::mutex mutex;
+      std::condition_variable all;
+      int there = 0;
+    };
+    std::shared_ptr<Place> place = std::make_shared<Place>();  // a clone's is the same
+  };
+  DataParallel parallel(std::make_shared<Meeting>(), kThree);
+  CHECK(parallel(torch::ones({3})).equal(torch::ones({3})));
+}
+
+TEST_CASE("outputs are joined on the output device") {
+  Net net;
+  DataParallel parallel(net, kThree, at::Device("meta"));
+  CHECK(parallel(torch::ones({7, 4}, at::kDouble)).device() == at::Device("meta"));
+  CHECK(parallel(torch::ones({7, 4}, at::kDouble)).sizes() == at::IntArrayRef{7, 2});
 }
 
 TEST_CASE("what a copy throws comes with its device, when all have ended") {
