@@ -2,20 +2,32 @@
 #include "accelerate/trainer/best_model.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <string_view>
 
 #include "accelerate/trainer/best_metric.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate::trainer {
+namespace {
+
+constexpr std::string_view best_key = "best";  // of state_dict(); the weights have this before their names:
+constexpr std::string_view weight_key = "model.";
+
+}  // namespace
 
 void BestModelCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
   require_evaluation(now.arguments, "BestModelCallback");
+  best_.reset();
   kept_.clear();
 }
 
 void BestModelCallback::on_evaluate(const TrainerContext& now, TrainerControl&) {
-  static_cast<void>(metric_of(now.metrics, best_metric_name(now.arguments), "BestModelCallback"));
-  if (now.state.best_global_step != now.state.global_step) return;
+  if (!now.for_best) return;
+  const double value = metric_of(now.metrics, best_metric_name(now.arguments), "BestModelCallback");
+  if (!is_better(now.arguments, value, best_)) return;
+  best_ = value;
   const at::NoGradGuard no_grad;
   kept_.clear();  // before the new copy is made: one of them at a time
   for (const auto& item : now.trainer.state_dict()) kept_.emplace_back(item.key(), item.value().clone());
@@ -26,6 +38,25 @@ void BestModelCallback::on_train_end(const TrainerContext& now, TrainerControl&)
   const auto state = now.trainer.state_dict();
   for (const auto& [name, tensor] : kept_) state[name].copy_(tensor);
   kept_.clear();
+  best_.reset();
+}
+
+TrainerCallback::StateDict BestModelCallback::state_dict() const {
+  StateDict state;
+  if (!best_) return state;
+  state.insert(std::string(best_key), at::scalar_tensor(*best_, at::kDouble));
+  for (const auto& [name, tensor] : kept_) state.insert(std::string(weight_key) + name, tensor);
+  return state;
+}
+
+void BestModelCallback::load_state_dict(const StateDict& saved) {
+  for (const auto& item : saved) {
+    if (item.key() == best_key) {
+      best_ = item.value().item<double>();
+    } else {
+      kept_.emplace_back(item.key().substr(weight_key.size()), item.value());
+    }
+  }
 }
 
 }  // namespace accelerate::trainer

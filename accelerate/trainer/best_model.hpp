@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,9 @@
 namespace accelerate::trainer {
 
 /// Keeps a copy of the model as it was at its best evaluation, by metric_for_best_model, and puts it back when the
-/// training ends. The copy lies beside the model, on its device: parameters and buffers, no optimizer.
+/// training ends. Evaluations of other data sets, and outside of train(), do not count. The copy lies beside the model,
+/// on its device: parameters and buffers, no optimizer. Checkpoints hold it too, so that a training that is resumed has
+/// it, on the CPU; resumed from one without it, the best is that of the evaluations from there on.
 class BestModelCallback final : public TrainerCallback {
  public:
   /// Throws Error (usage) where nothing is evaluated.
@@ -21,8 +24,11 @@ class BestModelCallback final : public TrainerCallback {
   void on_evaluate(const TrainerContext& now, TrainerControl& control) override;
   void on_train_end(const TrainerContext& now, TrainerControl& control) override;
   [[nodiscard]] bool decides_alike() const override { return true; }
+  [[nodiscard]] StateDict state_dict() const override;
+  void load_state_dict(const StateDict& saved) override;
 
  private:
+  std::optional<double> best_;
   std::vector<std::pair<std::string, at::Tensor>> kept_;
 };
 

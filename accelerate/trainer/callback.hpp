@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <torch/ordered_dict.h>
+
+#include <string>
+
 #include "accelerate/trainer/arguments.hpp"
 #include "accelerate/trainer/state.hpp"
 
@@ -16,6 +21,9 @@ struct TrainerContext {
   TrainerBase& trainer;
   /// What is logged (on_log) or was measured (on_evaluate, on_predict); empty elsewhere.
   const Metrics& metrics;
+  /// on_evaluate: of eval_dataset, by the name "eval", within train(): the evaluations that metric_for_best_model
+  /// compares. All others are the program's own.
+  bool for_best = false;
 };
 
 /// Looks on at a training, on every rank, and may ask for things by the control object. Events come in this order:
@@ -56,6 +64,13 @@ class TrainerCallback {
   /// It asks for the same on every rank. Otherwise the ranks compare what they ask for after every step, which is one
   /// small all-reduce.
   [[nodiscard]] virtual bool decides_alike() const { return false; }
+
+  using StateDict = torch::OrderedDict<std::string, at::Tensor>;
+  /// What it remembers of a training, saved with every checkpoint: rank 0's, for all ranks. Empty: nothing.
+  [[nodiscard]] virtual StateDict state_dict() const { return StateDict(); }
+  /// What it gave, on the CPU; after the on_train_begin of a training that is resumed. Not called where the checkpoint
+  /// has none of a callback of this type.
+  virtual void load_state_dict(const StateDict& /*saved*/) {}
 };
 
 /// Its events; for whoever calls one of them.

@@ -11,16 +11,19 @@ std::shared_ptr<torch::optim::Optimizer> TrainerBase::create_optimizer() {
   if (decayed.empty() && others.empty()) {
     base::fail(ErrorKind::usage, accelerator_.place(), "create_optimizer", "the model has no trainable parameter");
   }
+  torch::optim::AdamWOptions options(arguments_.learning_rate);
+  options.betas({arguments_.adam_beta1, arguments_.adam_beta2}).eps(arguments_.adam_epsilon);
+  options.weight_decay(arguments_.weight_decay);
   const auto group = [&](std::vector<at::Tensor>& parameters, double weight_decay) {
-    auto options = std::make_unique<torch::optim::AdamWOptions>(arguments_.learning_rate);
-    options->betas({arguments_.adam_beta1, arguments_.adam_beta2}).eps(arguments_.adam_epsilon);
-    options->weight_decay(weight_decay);
-    return torch::optim::OptimizerParamGroup(std::move(parameters), std::move(options));
+    auto own = std::make_unique<torch::optim::AdamWOptions>(options);
+    own->weight_decay(weight_decay);
+    return torch::optim::OptimizerParamGroup(std::move(parameters), std::move(own));
   };
   std::vector<torch::optim::OptimizerParamGroup> groups;
   if (!decayed.empty()) groups.push_back(group(decayed, arguments_.weight_decay));
   if (!others.empty()) groups.push_back(group(others, 0.0));
-  return std::make_shared<torch::optim::AdamW>(std::move(groups));
+  // Schedules ask the optimizer for its default rate, too.
+  return std::make_shared<torch::optim::AdamW>(std::move(groups), options);
 }
 
 std::shared_ptr<optim::Scheduler> TrainerBase::create_scheduler(torch::optim::Optimizer& optimizer,

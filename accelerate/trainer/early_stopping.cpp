@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/trainer/early_stopping.hpp"
 
+#include <ATen/ops/scalar_tensor.h>
+
 #include <cmath>
 
 #include "accelerate/trainer/best_metric.hpp"
@@ -24,6 +26,7 @@ void EarlyStoppingCallback::on_train_begin(const TrainerContext& now, TrainerCon
 }
 
 void EarlyStoppingCallback::on_evaluate(const TrainerContext& now, TrainerControl& control) {
+  if (!now.for_best) return;
   const double value = metric_of(now.metrics, best_metric_name(now.arguments), "EarlyStoppingCallback");
   const bool better = is_better(now.arguments, value, best_);
   if (better && (!best_ || std::abs(value - *best_) > threshold_)) {
@@ -33,6 +36,18 @@ void EarlyStoppingCallback::on_evaluate(const TrainerContext& now, TrainerContro
   }
   if (better) best_ = value;
   if (no_better_ >= patience_) control.should_training_stop = true;
+}
+
+TrainerCallback::StateDict EarlyStoppingCallback::state_dict() const {
+  StateDict state;
+  state.insert("no_better", at::scalar_tensor(no_better_, at::kLong));
+  if (best_) state.insert("best", at::scalar_tensor(*best_, at::kDouble));
+  return state;
+}
+
+void EarlyStoppingCallback::load_state_dict(const StateDict& saved) {
+  no_better_ = saved["no_better"].item<int64_t>();
+  if (const auto* best = saved.find("best")) best_ = best->item<double>();
 }
 
 }  // namespace accelerate::trainer

@@ -9,7 +9,8 @@
 namespace accelerate::trainer {
 
 /// Ends the training when `patience` evaluations in a row were no better than the best before them, by
-/// metric_for_best_model.
+/// metric_for_best_model. Evaluations of other data sets, and outside of train(), do not count. A training that is
+/// resumed goes on counting where it stood.
 class EarlyStoppingCallback final : public TrainerCallback {
  public:
   /// threshold   what an evaluation must be better by to count as better
@@ -21,6 +22,8 @@ class EarlyStoppingCallback final : public TrainerCallback {
   /// Throws Error (usage) where the metric is missing, with those that there are.
   void on_evaluate(const TrainerContext& now, TrainerControl& control) override;
   [[nodiscard]] bool decides_alike() const override { return true; }
+  [[nodiscard]] StateDict state_dict() const override;
+  void load_state_dict(const StateDict& saved) override;
 
  private:
   int64_t patience_;

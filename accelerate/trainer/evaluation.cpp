@@ -159,8 +159,9 @@ Metrics TrainerBase::evaluate(const Dataset& dataset, const std::string& prefix)
   }
   auto metrics = run_evaluation(chosen, prefix, parts_.compute_metrics ? Keep::labelled : Keep::losses).metrics;
   log(metrics);
-  if (training_ && chosen == parts_.eval_dataset) note_best(metrics);
-  fire(&TrainerCallback::on_evaluate, metrics);
+  const bool for_best = training_ && chosen == parts_.eval_dataset && prefix == "eval";
+  if (for_best) note_best(metrics);
+  fire(&TrainerCallback::on_evaluate, metrics, for_best);
   metrics["epoch"] = state_.epoch;
   return metrics;
 }

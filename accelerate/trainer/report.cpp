@@ -2,7 +2,10 @@
 #include "accelerate/trainer/report.hpp"
 
 #include <exception>
+#include <filesystem>
+#include <system_error>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate::trainer {
@@ -20,6 +23,20 @@ tracking::Values configuration(const TrainingArguments& arguments, Accelerator& 
           {"max_steps", plan.max_steps},
           {"num_processes", accelerator.num_processes()},
           {"seed", static_cast<int64_t>(arguments.seed)}};
+}
+
+/// What is there is added to: of a training that is resumed that is meant.
+void say_what_is_there(const TrainerContext& now) {
+  const auto& asked = now.arguments;
+  if (trackers_of(asked).empty() || asked.resume_from_checkpoint || !now.state.is_world_process_zero) return;
+  const auto folder = asked.logging_dir.value_or(asked.output_dir / "runs") / asked.run_name.value_or("train");
+  std::error_code none;
+  if (!std::filesystem::is_directory(folder, none) || std::filesystem::is_empty(folder, none)) return;
+  base::log(
+      base::LogLevel::warning, now.trainer.accelerator().place(),
+      "report_to: {} holds what another run reported, to which this one's is added; give a run_name of its own to "
+      "keep them apart",
+      folder.string());
 }
 
 /// Where a tracker cannot begin, on the main process, every rank fails.
@@ -49,6 +66,7 @@ std::string reported_name(const std::string& name) {
 
 void ReportCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
   if (begun_) return;  // a second train() goes on in the run
+  say_what_is_there(now);
   begin_on_all(now);
   begun_ = true;
 }

@@ -1,13 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of a training, and the weights of its best evaluation.
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <map>
 #include <system_error>
+#include <typeinfo>
+#include <utility>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/trainer/saved_state.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate::trainer {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// Runs it here; what any rank refuses all refuse. Collective.
+void together(const Accelerator& accelerator, ErrorKind kind, std::string_view operation,
+              const std::function<void()>& run) {
+  std::exception_ptr failure;
+  std::string text;
+  try {
+    run();
+  } catch (const std::exception& error) {
+    failure = std::current_exception();
+    text = error.what();
+  }
+  const auto all = accelerator.use_distributed() ? accelerator.gather_object(text) : std::vector<std::string>();
+  if (failure) std::rethrow_exception(failure);
+  for (const auto& said : all) {
+    if (!said.empty()) base::fail(kind, accelerator.place(), operation, "{}", said);
+  }
+}
+
+bool holds_something(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_directory(folder, ignored) && !fs::is_empty(folder, ignored);
+}
+
+bool lies_in(const fs::path& inner, const fs::path& outer) {
+  std::error_code ignored;
+  const auto way = fs::weakly_canonical(inner, ignored).lexically_relative(fs::weakly_canonical(outer, ignored));
+  return !way.empty() && *way.begin() != "..";
+}
+
+constexpr std::string_view best_mark = "best_";  // the best evaluation's model.safetensors among a checkpoint's files
+
+/// Names and paths of the files there whose names begin so.
+std::map<std::string, fs::path> files_in(const fs::path& folder, std::string_view begin) {
+  std::map<std::string, fs::path> files;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(begin) && entry.is_regular_file()) files.emplace(name, entry.path());
+  }
+  return files;
+}
+
+/// The same bytes under another name; a file that is there goes. Weights are never changed in their place, so where the
+/// file system can, both names are of one file.
+void link_or_copy(const fs::path& from, const fs::path& to) {
+  fs::remove(to);
+  std::error_code refused;
+  fs::create_hard_link(from, to, refused);
+  if (refused) fs::copy_file(from, to);
+}
+
+}  // namespace
 
 /// The Trainer's part of a checkpoint.
 struct TrainerBase::SavedPart {
@@ -16,29 +78,80 @@ struct TrainerBase::SavedPart {
   void load_state(const std::string& text) const { load(*of, text); }
 };
 
+/// What callbacks remember. It is theirs after on_train_begin, in which they begin anew.
+struct TrainerBase::SavedCallbacks {
+  using StateDict = TrainerCallback::StateDict;
+  const std::vector<std::shared_ptr<TrainerCallback>>* of;
+  StateDict loaded{};
+
+  /// Calls use(callback, prefix) with a prefix for the names of each: its type, and which of that type it is.
+  template <typename Use>
+  void each(const Use& use) const {
+    std::map<std::string, int> seen;
+    for (const auto& callback : *of) {
+      TrainerCallback& one = *callback;
+      const std::string type = typeid(one).name();
+      use(one, fmt::format("{}.{}/", type, seen[type]++));
+    }
+  }
+  [[nodiscard]] StateDict state_dict() const {
+    StateDict all;
+    each([&](const TrainerCallback& callback, const std::string& prefix) {
+      for (const auto& item : callback.state_dict()) all.insert(prefix + item.key(), item.value());
+    });
+    return all;
+  }
+  void load_state_dict(const StateDict& saved) { loaded = saved; }
+  void give_back() {
+    each([&](TrainerCallback& callback, const std::string& prefix) {
+      StateDict own;
+      for (const auto& item : loaded) {
+        if (item.key().starts_with(prefix)) own.insert(item.key().substr(prefix.size()), item.value());
+      }
+      if (!own.is_empty()) callback.load_state_dict(own);
+    });
+    loaded.clear();
+  }
+};
+
 void TrainerBase::register_state() {
   saved_part_ = std::make_shared<SavedPart>(&state_);
-  accelerator_.register_for_checkpointing(*saved_part_);
+  saved_callbacks_ = std::make_shared<SavedCallbacks>(&callbacks_);
+  accelerator_.register_for_checkpointing(*saved_part_, *saved_callbacks_);
+  accelerator_.register_save_state_pre_hook([this](const fs::path& making) { put_best_into(making); });
 }
 
-/// Where this run saves there is no other run's checkpoint.
+/// Where this run writes there is nothing of another run that would go or be taken for its own.
 void TrainerBase::check_output_dir() const {
-  if (arguments_.save_strategy == IntervalStrategy::no || arguments_.resume_from_checkpoint || has_saved_) return;
-  const fs::path folder = arguments_.output_dir / "checkpoints";
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored) || fs::is_empty(folder, ignored)) return;
-  base::fail(ErrorKind::usage, accelerator_.place(), "train",
-             "{} holds checkpoints of another run; set resume_from_checkpoint to go on with it, or another output_dir",
-             folder.string());
+  const bool saves = arguments_.save_strategy != IntervalStrategy::no;
+  if (has_saved_ || !(saves || arguments_.load_best_model_at_end)) return;
+  together(accelerator_, ErrorKind::usage, "train", [&] {
+    const fs::path& output = arguments_.output_dir;
+    if (arguments_.resume_from_checkpoint && lies_in(*arguments_.resume_from_checkpoint, output)) return;
+    if (saves && holds_something(output / "checkpoints")) {
+      base::fail(
+          ErrorKind::usage, accelerator_.place(), "train",
+          "{} holds checkpoints of another run; set resume_from_checkpoint to go on with it, or another output_dir",
+          (output / "checkpoints").string());
+    }
+    if (arguments_.load_best_model_at_end && holds_something(output / "best_model")) {
+      base::fail(ErrorKind::usage, accelerator_.place(), "train",
+                 "{} holds the best weights of another run; set another output_dir, or remove it",
+                 (output / "best_model").string());
+    }
+  });
 }
 
 /// Everything becomes what was saved, if a checkpoint was asked for.
 void TrainerBase::resume() {
+  saved_callbacks_->loaded.clear();  // of a load_state() that was the program's own
   if (!arguments_.resume_from_checkpoint) return;
   fs::path folder = *arguments_.resume_from_checkpoint;
   if (fs::is_directory(folder / "checkpoints")) folder /= "checkpoints";
-  static_cast<void>(accelerator_.load_state(folder));
+  take_best_from(accelerator_.load_state(folder).path);
 }
+
+void TrainerBase::remind_callbacks() { saved_callbacks_->give_back(); }
 
 void TrainerBase::save_checkpoint() {
   static_cast<void>(accelerator_.save_state());
@@ -47,7 +160,46 @@ void TrainerBase::save_checkpoint() {
 }
 
 void TrainerBase::keep_best() {
-  if (arguments_.load_best_model_at_end) save_weights(arguments_.output_dir / "best_model");
+  if (!arguments_.load_best_model_at_end) return;
+  save_weights(arguments_.output_dir / "best_model");
+  has_saved_ = true;
+}
+
+/// The best weights so far go with a checkpoint: whatever becomes of output_dir, it has those that best_metric is of.
+void TrainerBase::put_best_into(const fs::path& checkpoint) const {
+  if (!arguments_.load_best_model_at_end || !state_.best_metric || !accelerator_.is_main_process()) return;
+  for (const auto& [name, path] : files_in(arguments_.output_dir / "best_model", "model")) {
+    link_or_copy(path, checkpoint / (std::string(best_mark) + name));
+  }
+}
+
+/// output_dir/best_model becomes the checkpoint's. From one without these weights the best so far is not known.
+void TrainerBase::take_best_from(const fs::path& checkpoint) {
+  if (!arguments_.load_best_model_at_end || !state_.best_metric) return;
+  std::string found;
+  together(accelerator_, ErrorKind::io, "resume_from_checkpoint", [&] {
+    if (!accelerator_.is_main_process()) return;
+    const auto files = files_in(checkpoint, std::string(best_mark) + "model");
+    if (files.empty()) return;
+    found = "found";
+    const fs::path folder = arguments_.output_dir / "best_model";
+    fs::create_directories(folder);
+    for (const auto& [name, path] : files_in(folder, "model")) fs::remove(path);
+    for (const auto& [name, path] : files) link_or_copy(path, folder / name.substr(best_mark.size()));
+  });
+  if (accelerator_.use_distributed()) found = accelerator_.broadcast_object(found);
+  if (!found.empty()) {
+    has_saved_ = true;
+    return;
+  }
+  if (accelerator_.is_main_process()) {
+    base::log(base::LogLevel::warning, accelerator_.place(),
+              "resume_from_checkpoint: {} has no weights of its best evaluation, after step {}: it was saved without "
+              "load_best_model_at_end; the best of the evaluations from here on is brought back",
+              checkpoint.string(), state_.best_global_step);
+  }
+  state_.best_metric.reset();
+  state_.best_global_step = 0;
 }
 
 void TrainerBase::bring_best_back() {

@@ -15,7 +15,7 @@ using Metrics = std::map<std::string, double>;
 
 /// The same on every rank, but for the last two.
 struct TrainerState {
-  /// Passes over the training set so far; 1.5 is the middle of the second.
+  /// Passes over the training set so far; 1.5 is the middle of the second. One that was ended early counts as one.
   double epoch = 0;
   /// Optimizer steps so far, and in all.
   int64_t global_step = 0;

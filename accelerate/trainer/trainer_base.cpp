@@ -98,8 +98,8 @@ const TrainingPlan& TrainerBase::plan() const {
   return *plan_;
 }
 
-void TrainerBase::fire(Event event, const Metrics& metrics) {
-  const TrainerContext now{arguments_, state_, *this, metrics};
+void TrainerBase::fire(Event event, const Metrics& metrics, bool for_best) {
+  const TrainerContext now{arguments_, state_, *this, metrics, for_best};
   const auto callbacks = callbacks_;  // one may add or remove others
   for (const auto& callback : callbacks) (callback.get()->*event)(now, control_);
 }

@@ -114,6 +114,7 @@ class TrainerBase {
   class NowTraining;
   class EvaluationMode;
   struct SavedPart;
+  struct SavedCallbacks;
   struct Evaluated;
   /// What an evaluation keeps of each batch: its losses; outputs and labels too; those that there are.
   enum class Keep { losses, labelled, outputs };
@@ -131,10 +132,13 @@ class TrainerBase {
   void register_state();
   void check_output_dir() const;
   void resume();
+  void remind_callbacks();
   void save_checkpoint();
   void keep_best();
+  void put_best_into(const std::filesystem::path& checkpoint) const;
+  void take_best_from(const std::filesystem::path& checkpoint);
   void bring_best_back();
-  void fire(Event event, const Metrics& metrics = {});
+  void fire(Event event, const Metrics& metrics = {}, bool for_best = false);
   /// Every rank's wishes become all ranks', where callbacks may wish for different things.
   void agree();
   Evaluated run_evaluation(const Dataset& dataset, const std::string& prefix, Keep keep);
@@ -151,6 +155,7 @@ class TrainerBase {
   TrainerControl control_;
   std::optional<TrainingPlan> plan_;
   std::shared_ptr<SavedPart> saved_part_;
+  std::shared_ptr<SavedCallbacks> saved_callbacks_;
   bool training_ = false;
   bool has_saved_ = false;
   /// The latest train(): its optimizer and schedule can be saved until the next one's take their place.

@@ -96,6 +96,7 @@ class TrainerBase::Run {
     trainer_.set_training(true);
     began_ = Clock::now();
     trainer_.fire(&TrainerCallback::on_train_begin);
+    trainer_.remind_callbacks();
   }
 
   void one_epoch() {
@@ -123,8 +124,16 @@ class TrainerBase::Run {
       if (control().should_epoch_stop || control().should_training_stop) break;
     }
     ++epochs_;
+    if (control().should_epoch_stop) leave_epoch();
     trainer_.fire(&TrainerCallback::on_epoch_end);
     do_what_is_due();
+  }
+
+  /// An epoch that was ended early counts as one: a training that is resumed from here begins the next, too.
+  void leave_epoch() {
+    state().epoch = static_cast<double>(epochs_);
+    const auto place = loader_.state();
+    if (place.consumed > 0) loader_.set_epoch(place.epoch + 1);
   }
 
   /// returns   whether it ended in a step

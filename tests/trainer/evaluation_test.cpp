@@ -8,6 +8,7 @@ using accelerate::BestModelCallback;
 using accelerate::EarlyStoppingCallback;
 using accelerate::EvalPrediction;
 using accelerate::simulate;
+using accelerate::trainer::TrainerBase;
 
 namespace {
 
@@ -176,6 +177,38 @@ TEST_CASE("the best evaluation is remembered, and its weights come back") {
     CHECK(trainer.weight() == weights[1]);
     CHECK(trainer.weight() != weights[3]);
   });
+}
+
+TEST_CASE("evaluations of another data set, and those outside of train(), decide nothing") {
+  struct AlsoOther : TrainerCallback {
+    void on_evaluate(const TrainerContext& now, TrainerControl&) override {
+      if (!now.for_best) return;
+      now.trainer.evaluate(triples(3), "other");
+      now.trainer.evaluate(triples(3), "eval");
+      now.trainer.evaluate(nullptr, "again");
+    }
+  };
+  const auto best = std::make_shared<BestModelCallback>();
+  const std::vector<double> scores{1, 2, 1.5, 3, 2, 2};
+  size_t next = 0;
+  TrainerBase* which = nullptr;
+  QuietTrainer trainer(
+      OneWeight(), each_step("score"),
+      {.train_dataset = triples(1),
+       .eval_dataset = triples(1),
+       .compute_metrics =
+           [&](const EvalPrediction& prediction) {
+             const bool own = prediction.predictions.size(0) == 1 && which->state().global_step == int64_t(next) + 1;
+             return Metrics{{"score", own ? scores.at(next++) : 9.0}};  // the others would be the best
+           },
+       .callbacks = {std::make_shared<EarlyStoppingCallback>(2), best, std::make_shared<AlsoOther>()}});
+  which = &trainer;
+  CHECK(trainer.train().global_step == 6);
+  CHECK(trainer.state().best_metric == 3);
+  CHECK(trainer.state().best_global_step == 4);
+  CHECK(trainer.evaluate(triples(3), "test").contains("test_loss"));
+  CHECK(trainer.evaluate().contains("eval_loss"));
+  CHECK(best->state_dict().is_empty());  // no copy is kept of what no training will ask for
 }
 
 TEST_CASE("a metric that does not exist is refused with those that do") {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/base/file_descriptor.hpp"
+#include "accelerate/base/log.hpp"
 #include "accelerate/base/remove_tree.hpp"
 #include "tests/build_folder.hpp"
 #include "tests/trainer/support.hpp"
@@ -164,6 +165,28 @@ TEST_CASE("a second train() goes on in the run of the first, and a tracker of on
   trainer.train();
   CHECK(counting->projects == Strings{"mine"});
   CHECK(counting->logs == 6);
+}
+
+TEST_CASE("where another run has reported to, that is said once; a training that is resumed goes on there") {
+  const ReportDir folder;
+  Strings lines;
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  auto arguments = reporting_to(folder.path);
+  arguments.save_strategy = IntervalStrategy::steps;
+  const TrainerParts parts{.train_dataset = triples(2), .eval_dataset = triples(2)};
+  QuietTrainer first(OneWeight(), arguments, parts);
+  first.train();
+  first.train();
+  arguments.resume_from_checkpoint = folder.path;
+  QuietTrainer(OneWeight(), arguments, parts).train();
+  CHECK(lines.empty());
+  arguments.resume_from_checkpoint.reset();
+  arguments.save_strategy = IntervalStrategy::no;
+  QuietTrainer(OneWeight(), arguments, parts).train();
+  accelerate::base::set_log_handler(before);
+  CHECK(lines == Strings{here() + "report_to: " + (folder.path / "runs" / "train").string() +
+                         " holds what another run reported, to which this one's is added; give a run_name of its own "
+                         "to keep them apart"});
 }
 
 TEST_CASE("a tracker that does not exist is refused with those that do") {

@@ -3,6 +3,7 @@
 //
 #include <unistd.h>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/base/remove_tree.hpp"
 #include "accelerate/trainer/saved_state.hpp"
 #include "tests/build_folder.hpp"
@@ -40,6 +41,40 @@ TrainingArguments saving_to(const fs::path& folder) {
           .save_strategy = IntervalStrategy::steps,
           .save_steps = 1};
 }
+
+/// Two epochs of two steps, each evaluated by "score" and saved.
+TrainingArguments scored_in(const fs::path& folder) {
+  return {.per_device_train_batch_size = 1,
+          .num_train_epochs = 2,
+          .learning_rate = 0.1,
+          .eval_strategy = IntervalStrategy::steps,
+          .eval_steps = 1,
+          .output_dir = folder,
+          .save_strategy = IntervalStrategy::steps,
+          .save_steps = 1,
+          .metric_for_best_model = "score"};
+}
+
+/// Evaluations give these values, one after another.
+TrainerParts scored(std::vector<double> values, std::vector<std::shared_ptr<TrainerCallback>> callbacks = {}) {
+  return {.train_dataset = triples(2),
+          .eval_dataset = triples(2),
+          .compute_metrics =
+              [values = std::move(values), next = std::make_shared<size_t>(0)](const accelerate::EvalPrediction&) {
+                return Metrics{{"score", values.at((*next)++)}};
+              },
+          .callbacks = std::move(callbacks)};
+}
+
+/// Lines of the log while it lives.
+struct LinesOfLog {
+  LinesOfLog() {
+    before = accelerate::base::set_log_handler([this](auto, std::string_view line) { lines.emplace_back(line); });
+  }
+  ~LinesOfLog() { accelerate::base::set_log_handler(before); }
+  accelerate::base::LogHandler before;
+  Strings lines;
+};
 
 }  // namespace
 
@@ -139,4 +174,141 @@ TEST_CASE("a state comes back as it was saved, numbers that JSON does not know t
   CHECK(said([&] {
           accelerate::trainer::load(back, "{}");
         }).starts_with("resume_from_checkpoint: the checkpoint's state is not a Trainer's: "));
+}
+
+TEST_CASE("the best weights so far are the checkpoint's: they come back in another output folder too") {
+  const OutputDir folder;
+  simulate(2, [&] {
+    auto arguments = scored_in(folder.path / "a");
+    arguments.num_train_epochs = 4;  // on two ranks a step each
+    arguments.load_best_model_at_end = true;
+    QuietTrainer whole(OneWeight(), arguments, scored({1, 5, 2, 3}));
+    whole.train();
+    CHECK(whole.state().best_global_step == 2);
+    arguments.output_dir = folder.path / "b";
+    arguments.resume_from_checkpoint = folder.path / "a" / "checkpoints" / "checkpoint_2";
+    QuietTrainer rest(OneWeight(), arguments, scored({3}));
+    rest.train();
+    CHECK(rest.state().best_metric == 5);
+    CHECK(rest.weight() == whole.weight());
+  });
+  CHECK(fs::exists(folder.path / "b" / "best_model" / "model.safetensors"));
+}
+
+TEST_CASE("resumed from an earlier checkpoint the best is what it was then, whatever best_model has become") {
+  const OutputDir folder;
+  auto arguments = scored_in(folder.path);
+  arguments.load_best_model_at_end = true;
+  std::vector<double> after;  // the weight after each step
+  struct Weighing : TrainerCallback {
+    explicit Weighing(std::vector<double>& to) : weights(to) {}
+    void on_step_end(const TrainerContext& now, TrainerControl&) override {
+      weights.push_back(now.trainer.parameters().front().item<double>());
+    }
+    std::vector<double>& weights;
+  };
+  QuietTrainer whole(OneWeight(), arguments, scored({2, 1, 5, 1}, {std::make_shared<Weighing>(after)}));
+  whole.train();
+  CHECK(whole.weight() == after.at(2));
+  arguments.resume_from_checkpoint = folder.path / "checkpoints" / "checkpoint_1";
+  QuietTrainer rest(OneWeight(), arguments, scored({1, 1}));
+  rest.train();
+  CHECK(rest.state().best_metric == 2);
+  CHECK(rest.weight() == after.at(0));
+}
+
+TEST_CASE("where a checkpoint has no best weights, the best is that of the evaluations from there on, with a word") {
+  const OutputDir folder;
+  auto arguments = scored_in(folder.path);
+  QuietTrainer(OneWeight(), arguments, scored({5, 1, 1, 1})).train();
+  arguments.load_best_model_at_end = true;
+  arguments.resume_from_checkpoint = folder.path / "checkpoints" / "checkpoint_1";
+  QuietTrainer rest(OneWeight(), arguments, scored({3, 2}));
+  const LinesOfLog log;
+  rest.train();
+  CHECK(rest.state().best_metric == 3);
+  CHECK(rest.state().best_global_step == 3);
+  CHECK(log.lines == Strings{here() + "resume_from_checkpoint: " + arguments.resume_from_checkpoint->string() +
+                             " has no weights of its best evaluation, after step 1: it was saved without "
+                             "load_best_model_at_end; the best of the evaluations from here on is brought back"});
+}
+
+TEST_CASE("BestModelCallback's copy and EarlyStoppingCallback's count are saved and go on") {
+  using accelerate::BestModelCallback;
+  using accelerate::EarlyStoppingCallback;
+  const OutputDir folder;
+  simulate(2, [&] {
+    const auto callbacks = [] {
+      return std::vector<std::shared_ptr<TrainerCallback>>{std::make_shared<EarlyStoppingCallback>(3),
+                                                           std::make_shared<EarlyStoppingCallback>(9),
+                                                           std::make_shared<BestModelCallback>()};
+    };
+    auto arguments = scored_in(folder.path);
+    arguments.num_train_epochs = 20;
+    arguments.lr_scheduler_type = accelerate::SchedulerType::constant;
+    QuietTrainer whole(OneWeight(), arguments, scored({5, 1, 2, 1}, callbacks()));
+    CHECK(whole.train().global_step == 4);
+    arguments.resume_from_checkpoint = folder.path / "checkpoints" / "checkpoint_2";
+    QuietTrainer rest(OneWeight(), arguments, scored({1, 6, 6, 6}, callbacks()));
+    CHECK(rest.train().global_step == 4);
+    CHECK(rest.weight() == whole.weight());
+  });
+}
+
+TEST_CASE("an epoch that was ended early is over for a training that is resumed, too") {
+  struct EndsTheFirst : TrainerCallback {
+    void on_step_end(const TrainerContext& now, TrainerControl& control) override {
+      if (now.state.global_step == 1) control.should_epoch_stop = true;
+    }
+  };
+  const OutputDir folder;
+  TrainingArguments arguments{.per_device_train_batch_size = 1,
+                              .max_steps = 7,
+                              .learning_rate = 0.1,
+                              .output_dir = folder.path,
+                              .save_strategy = IntervalStrategy::epoch};
+  const TrainerParts parts{.train_dataset = triples(4), .callbacks = {std::make_shared<EndsTheFirst>()}};
+  QuietTrainer whole(OneWeight(), arguments, parts);
+  whole.train();
+  CHECK(whole.state().epoch == 2.5);
+  arguments.resume_from_checkpoint = folder.path / "checkpoints" / "checkpoint_0";
+  QuietTrainer rest(OneWeight(), arguments, parts);
+  CHECK(rest.train().global_step == 7);
+  CHECK(rest.state().epoch == 2.5);
+  CHECK(rest.weight() == whole.weight());
+}
+
+TEST_CASE("another run's checkpoints and best weights are safe from one that is resumed elsewhere") {
+  const OutputDir folder;
+  auto arguments = saving_to(folder.path / "a");
+  QuietTrainer(OneWeight(), arguments, {.train_dataset = triples(2)}).train();
+  auto other = scored_in(folder.path / "b");
+  other.load_best_model_at_end = true;
+  QuietTrainer(OneWeight(), other, scored({1, 2, 3, 4})).train();
+  arguments.output_dir = folder.path / "b";
+  arguments.save_total_limit = 1;
+  arguments.resume_from_checkpoint = folder.path / "a";
+  QuietTrainer resumed(OneWeight(), arguments, {.train_dataset = triples(2)});
+  CHECK(said([&] { resumed.train(); }) == here() + "train: " + (folder.path / "b/checkpoints").string() +
+                                              " holds checkpoints of another run; set resume_from_checkpoint to go on "
+                                              "with it, or another output_dir");
+  other.save_strategy = IntervalStrategy::no;
+  QuietTrainer unsaved(OneWeight(), other, scored({1, 2, 3, 4}));
+  CHECK(said([&] { unsaved.train(); }) ==
+        here() + "train: " + (folder.path / "b/best_model").string() +
+            " holds the best weights of another run; set another output_dir, or remove it");
+  CHECK(std::distance(fs::directory_iterator(folder.path / "b/checkpoints"), fs::directory_iterator()) >= 4);
+}
+
+TEST_CASE("a folder of another run on one machine's own disk is refused on every rank") {
+  const OutputDir folder;
+  QuietTrainer(OneWeight(), saving_to(folder.path / "1"), {.train_dataset = triples(2)}).train();
+  simulate(2, [&] {
+    const int64_t rank = accelerate::Accelerator().process_index();
+    QuietTrainer trainer(OneWeight(), saving_to(folder.path / std::to_string(rank)), {.train_dataset = triples(4)});
+    const std::string why = here(1, 2) + "train: " + (folder.path / "1" / "checkpoints").string() +
+                            " holds checkpoints of another run; set resume_from_checkpoint to go on with it, or "
+                            "another output_dir";
+    CHECK(said([&] { trainer.train(); }) == (rank == 1 ? why : here(0, 2) + "train: " + why));
+  });
 }

@@ -156,6 +156,7 @@ TEST_CASE("an epoch that is ended early is followed by the next one") {
   QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .max_steps = 3},
                        {.train_dataset = triples(4), .callbacks = {std::make_shared<EndsEpochs>(), recorder}});
   CHECK(trainer.train().global_step == 3);
+  CHECK(trainer.state().epoch == 3);
   CHECK(std::count(recorder->seen.begin(), recorder->seen.end(), "epoch_end") == 3);
 }
 
