@@ -135,6 +135,13 @@ def workers_from_main(run, _):
         run.learned(ranks)
 
 
+def inference(run, _):
+    pairs = re.fullmatch(r"(predicted \d, is \d\n){15}", before := run.learned()) and re.findall(r"\d", before)
+    assert pairs, before
+    right = sum(predicted == label for predicted, label in zip(pairs[::2], pairs[1::2]))
+    assert right >= 11, f"{right} of 15 are right: the predictions are not in the order of the labels\n{before}"
+
+
 def says(pattern, least=0.75):
     def check(run, _):
         before = run.learned(least=least)
@@ -147,7 +154,7 @@ CHECKS = {
     "several_models": several_models, "torchscript": torchscript, "tracking": tracking, "workers_from_main": workers_from_main,
     "cross_validation": says(r"^(fold \d accuracy 0\.\d\d\d\n){4}$"),
     "early_stopping": says(r"^stopped early\n$", least=0.6),
-    "inference": says(r"^(predicted \d, is \d\n){15}$"),
+    "inference": inference,
     "metrics": says(r"^(epoch \d mean loss \d\.\d\d\d\n){3}(recall of \d [01]\.\d\d\d\n){10}metrics of 510 images\n$"),
     "profiler": says(r"^3 steps in .*\n(.*\n)*.*aten::"),
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/fashion_resnet says where it ran and how well; two devices of one process and two ranks learn the same.
+"""examples/fashion_resnet says where it ran and how well; batch and learning rate grow with the devices; two devices
+of one process and two ranks learn the same.
 
 fashion.py FASHION_RESNET DATA LAUNCH...
 """
@@ -14,14 +15,15 @@ IMAGES = 128  # of --quick
 EPOCHS = 1
 
 
-def run(devices, *command):
+def run(count, devices, *command):
     with tempfile.TemporaryDirectory() as folder:
         svg = pathlib.Path(folder) / "curve.svg"
         options = ["--quick", "--num_epochs", str(EPOCHS), "--batch_size", "16", "--svg", str(svg)]
         out = subprocess.run([*command, *options], check=True, timeout=500, stdout=subprocess.PIPE, text=True).stdout
         points = [element for element in xml.parse(svg).iter() if element.tag.endswith("circle")]
     print(out, end="")
-    lines = out.splitlines()
+    first, *lines = out.splitlines()
+    assert first == f"batch {count * 16}, learning rate {count * 0.1:g}", first
     curve = [float(re.fullmatch(rf"test accuracy [▁-█]{{{epoch}}} (\d\.\d\d\d) \(epoch {epoch} of {EPOCHS}\)", line)[1])
              for epoch, line in enumerate(lines[:EPOCHS], 1)]
     assert len(points) == EPOCHS, "the SVG has a point for each epoch"
@@ -32,9 +34,9 @@ def run(devices, *command):
 
 def main():
     program, data, launch = sys.argv[1], ["--data-dir", sys.argv[2]], sys.argv[3:]
-    run("cpu", program, *data)
-    threads = run("cpu, cpu", program, *data, "--num_devices", "2")
-    ranks = run("cpu, cpu", *launch, program, *data)
+    run(1, "cpu", program, *data)
+    threads = run(2, "cpu, cpu", program, *data, "--num_devices", "2")
+    ranks = run(2, "cpu, cpu", *launch, program, *data)
     # The parts of a batch are the same, and so is what BatchNorm sees; the order of sums is not.
     assert abs(threads[0] - ranks[0]) <= 4.5 / IMAGES, (threads, ranks)
 
