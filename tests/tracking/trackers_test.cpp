@@ -135,6 +135,41 @@ TEST_CASE("a tracker that fails is said once, the others go on") {
                            "fails in this tracker is not said"});
 }
 
+TEST_CASE("a tracker may fail in any of its calls: the training and the other trackers go on") {
+  struct Broken : Tracker {
+    explicit Broken(std::string where) : where_(std::move(where)) {}
+    [[nodiscard]] std::string name() const override { return "broken"; }
+    void store_init_configuration(const Values&) override { fails("store_init_configuration"); }
+    void log(const Values&, Step) override { fails("log"); }
+    void log_text(const std::string&, const std::string&, Step) override { fails("log_text"); }
+    void log_images(const std::string&, const std::vector<Image>&, Step) override { fails("log_images"); }
+    void log_histogram(const std::string&, const Histogram&, Step) override { fails("log_histogram"); }
+    void finish() override { fails("finish"); }
+    void fails(const std::string& in) const {
+      if (in == where_) throw 7;  // no std::exception even
+    }
+    std::string where_;
+  };
+  for (const std::string where :
+       {"store_init_configuration", "log", "log_text", "log_images", "log_histogram", "finish"}) {
+    CAPTURE(where);
+    const auto sound = std::make_shared<Diary>();
+    const LogLines log;
+    Trackers trackers({.log_with = {std::make_shared<Broken>(where), sound}}, rank_0);
+    trackers.start("digits", {{"lr", 0.1}});
+    trackers.log({{"loss", 1.0}}, 1);
+    trackers.log_text("said", "a word", 1);
+    trackers.log_images("seen", {}, 1);
+    trackers.log_histogram("weights", {}, 1);
+    trackers.finish();
+    CHECK(sound->configs.size() == 1);
+    CHECK(sound->rows.size() == 1);
+    CHECK(sound->lines == Lines{"start digits in ''", "finish"});
+    REQUIRE(log.lines.size() == 1);
+    CHECK(log.lines[0].starts_with("[rank 0 of 2, a] tracker broken: " + where + ": "));
+  }
+}
+
 TEST_CASE("a log before a run has begun is said once, on the rank that would keep it") {
   const LogLines log;
   Trackers none;
