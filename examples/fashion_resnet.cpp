@@ -75,9 +75,8 @@ void train(const Options& options) {
   auto [model, optimizer, loader, test_loader] = accelerator.prepare(
       parallel, sgd, images(options, data::Split::train, batch_size), images(options, data::Split::test, batch_size));
 
-  accelerator.on_main_process([&] {
-    fmt::print("batch {}, learning rate {:g}\n", loader.total_batch_size(), sgd.param_groups()[0].options().get_lr());
-  });
+  const double rate = sgd.param_groups()[0].options().get_lr();
+  accelerator.print("batch {}, learning rate {:g}\n", loader.total_batch_size(), rate);
   Timer timer;
   Animator animator("test accuracy", options.num_epochs, options.svg);
   double accuracy = 0;
