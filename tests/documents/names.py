@@ -48,8 +48,11 @@ def rows(text):
 
 
 def main():
-    top = Path(importlib.util.find_spec("accelerate").origin).parent
-    names = of_accelerator(top).union(*(imported(top, package) for package in PACKAGES),
+    package = importlib.util.find_spec("accelerate")
+    if package is None:
+        sys.exit("Hugging Face Accelerate is not installed here")
+    top = Path(package.origin).parent
+    names = of_accelerator(top).union(*(imported(top, name) for name in PACKAGES),
                                       *(defined(tree(top, module).body) for module in MODULES))
     assert len(names) > 400, f"only {len(names)} names were read in {top}"
     listed = rows((Path(sys.argv[1]) / "accelerate/README.md").read_text(encoding="utf-8"))
