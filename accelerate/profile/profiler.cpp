@@ -2,6 +2,7 @@
 #include "accelerate/profile/profiler.hpp"
 
 #include <ATen/record_function.h>
+#include <kineto/ActivityType.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <atomic>
@@ -51,16 +52,23 @@ uint64_t flops_of(const kineto::KinetoEvent& event) {
   return flops_of_convolution_backward(event.shapes()[0], event.shapes()[2]);  // (grad_output, input, weight, ...)
 }
 
+/// Of a device's events those of kernels alone count: beside them are copies, and the host's ranges drawn once more.
+bool is_kernel(const kineto::KinetoEvent& event) {
+  return event.activityType() == static_cast<uint8_t>(libkineto::ActivityType::CONCURRENT_KERNEL);
+}
+
 std::vector<Span> spans_of(const kineto::ProfilerResult& result, bool with_flops) {
   std::vector<Span> spans;
   for (const auto& event : result.events()) {
-    if (event.deviceType() != c10::DeviceType::CPU || event.endNs() < event.startNs()) continue;
+    const bool on_device = event.deviceType() != c10::DeviceType::CPU;
+    if (event.endNs() < event.startNs() || (on_device && !is_kernel(event))) continue;
     spans.push_back({.name = event.name(),
                      .thread = event.startThreadId(),
                      .begin = static_cast<int64_t>(event.startNs()),
                      .end = static_cast<int64_t>(event.endNs()),
                      .is_async = event.isAsync(),
-                     .flops = with_flops ? flops_of(event) : 0});
+                     .on_device = on_device,
+                     .flops = with_flops && !on_device ? flops_of(event) : 0});
   }
   return spans;
 }

@@ -122,12 +122,18 @@ bool is_communication(const std::string& name) {
   return std::any_of(titles.begin(), titles.end(), [&](std::string_view title) { return name.starts_with(title); });
 }
 
+bool is_communication_kernel(const std::string& name) { return name.starts_with("nccl"); }
+
 TraceSummary summarize(const std::vector<Span>& spans) {
   TraceSummary summary;
-  Intervals steps, waits, collectives, computing;
+  Intervals steps, waits, collectives, computing, collective_kernels, kernels;
   std::vector<const Span*> operators;
   for (const Span& span : spans) {
     const std::pair interval(span.begin, span.end);
+    if (span.on_device) {
+      (is_communication_kernel(span.name) ? collective_kernels : kernels).push_back(interval);
+      continue;
+    }
     if (is_step(span)) {
       steps.push_back(interval);
     } else if (is_communication(span.name)) {
@@ -143,9 +149,10 @@ TraceSummary summarize(const std::vector<Span>& spans) {
   summary.step_ns = lengths_in_order(steps);
   summary.length_ns = length_of(joined(steps));
   summary.data_wait_ns = length_of(joined(waits));
-  const auto apart = joined(collectives);
+  // The host only starts what a device does: its spans say nothing about how long that took.
+  const auto apart = joined(collective_kernels.empty() ? collectives : collective_kernels);
   summary.communication_ns = length_of(apart);
-  summary.overlapped_ns = length_of(common(apart, joined(computing)));
+  summary.overlapped_ns = length_of(common(apart, joined(kernels.empty() ? computing : kernels)));
   summary.operators = times_by_operator(std::move(operators));
   for (const auto& row : summary.operators) summary.flops += row.flops;
   return summary;

@@ -10,12 +10,13 @@
 
 namespace accelerate::profile {
 
-/// Something that ran on a thread of the host from begin to end, nanoseconds.
+/// Something that ran on a thread of the host, or a kernel on a stream of a device, from begin to end, nanoseconds.
 struct Span {
   std::string name{};
   uint64_t thread = 0;
   int64_t begin = 0, end = 0;
-  bool is_async = false;  ///< ends on another thread: no part of what encloses it
+  bool is_async = false;   ///< ends on another thread: no part of what encloses it
+  bool on_device = false;  ///< a kernel: it has no thread and is no operator
   uint64_t flops = 0;
 };
 
@@ -34,8 +35,8 @@ struct TraceSummary {
   std::vector<int64_t> step_ns{};         ///< of each, in their order
   int64_t length_ns = 0;                  ///< from the first step's begin to the last one's end
   int64_t data_wait_ns = 0;               ///< of the loop, for a loader's next batch
-  int64_t communication_ns = 0;           ///< at least one collective ran
-  int64_t overlapped_ns = 0;              ///< ... while operators computed
+  int64_t communication_ns = 0;           ///< at least one collective ran: on the device, if any did there
+  int64_t overlapped_ns = 0;              ///< ... while operators computed: kernels, if a device ran any
   std::vector<OperatorTime> operators{};  ///< longest self time first
   uint64_t flops = 0;                     ///< of all of them; 0: not counted
   double peak_flops_per_s = 0.0;          ///< of the device; 0: not given
@@ -53,6 +54,8 @@ inline constexpr const char* kDataSpan = "accelerate::next_batch";
 /// Collectives of c10d by its backends' titles, "gloo:all_reduce", "c10d::allreduce_", "nccl:broadcast",
 /// "comm:all_reduce" of our own over MPI.
 [[nodiscard]] bool is_communication(const std::string& name);
+/// Kernels of NCCL and RCCL: "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_Broadcast...".
+[[nodiscard]] bool is_communication_kernel(const std::string& name);
 
 /// Operations of a convolution's backward, for which LibTorch has no formula: each of the two gradients, of the input
 /// and of the weight, takes as many as the forward; both are counted.

@@ -42,6 +42,29 @@ TEST_CASE("steps, waits for data, communication and what of it is overlapped, ea
   CHECK(summary.overlapped_ns == 18);
 }
 
+TEST_CASE("where a device ran kernels, communication and overlap are theirs; operators stay the host's") {
+  const auto kernel = [](std::string name, int64_t begin, int64_t end, uint64_t stream) {
+    auto made = span(std::move(name), begin, end, stream);
+    made.on_device = true;
+    return made;
+  };
+  std::vector<Span> spans{span("ProfilerStep#0", 0, 200), span("aten::mm", 0, 5), span("nccl:all_reduce", 5, 9),
+                          kernel("void gemm_kernel<float>(int)", 10, 60, 7)};
+  const auto no_collective = summarize(spans);  // gloo's, say: the host's, while kernels ran
+  CHECK(no_collective.communication_ns == 4);
+  CHECK(no_collective.overlapped_ns == 0);
+  spans.push_back(kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 40, 100, 20));
+  spans.push_back(kernel("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWorkElem)", 90, 120, 21));
+  spans.push_back(kernel("void multi_tensor_apply_kernel<float>()", 95, 100, 7));
+  const auto summary = summarize(spans);
+  CHECK(summary.communication_ns == 80);
+  CHECK(summary.overlapped_ns == 25);
+  CHECK(summary.length_ns == 200);
+  std::vector<std::string> operators;
+  for (const auto& row : summary.operators) operators.push_back(row.name);
+  CHECK((operators == std::vector<std::string>{"aten::mm", "nccl:all_reduce"}));
+}
+
 TEST_CASE("the table has the shares and the longest operators, as many as asked for") {
   auto product = span("aten::mm", 0, 3'000'000);
   product.flops = 6'000'000;
