@@ -30,6 +30,15 @@ at::Tensor decode_image(std::span<const uint8_t> file) {
                                 found.empty() ? " no byte" : found));
 }
 
+void check_pixels(int64_t height, int64_t width, size_t file_bytes, uint64_t least_bytes) {
+  constexpr uint64_t most = 178'956'970;
+  if (least_bytes > file_bytes)
+    throw BrokenImage(
+        fmt::format("its header says {}x{} pixels, more than a file of {} bytes holds", height, width, file_bytes));
+  if (static_cast<uint64_t>(height) * static_cast<uint64_t>(width) > most)
+    throw BrokenImage(fmt::format("its header says {}x{} pixels, must be at most {} in all", height, width, most));
+}
+
 at::Tensor planes_of(const uint8_t* rgb, int64_t height, int64_t width) {
   const at::Tensor image = at::empty({3, height, width}, at::TensorOptions().dtype(at::kByte));
   const int64_t plane = height * width;

@@ -22,11 +22,16 @@ class BrokenImage : public std::runtime_error {
 ///
 /// returns   [3, H, W] uint8
 /// Throws BrokenImage, Error (environment) in a build without the library. Allocates no more than a file of this length
-/// can fill, and of PNG at most 179 million pixels.
+/// can fill, and at most 179 million pixels.
 at::Tensor decode_image(std::span<const uint8_t> file);
 
 at::Tensor decode_jpeg(std::span<const uint8_t> file);
 at::Tensor decode_png(std::span<const uint8_t> file);
+
+/// Throws BrokenImage for what a file of so many bytes does not hold, and for more pixels than Pillow decodes.
+///
+/// least_bytes   of a file with such an image, packed as tightly as its format allows
+void check_pixels(int64_t height, int64_t width, size_t file_bytes, uint64_t least_bytes);
 
 /// Pixels side by side as planes. rgb   [H, W, 3]
 at::Tensor planes_of(const uint8_t* rgb, int64_t height, int64_t width);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <array>
 #include <csetjmp>
 #include <cstdio>
@@ -105,9 +103,8 @@ at::Tensor decode_jpeg(std::span<const uint8_t> file) {
   if (!decoder.start()) throw BrokenImage(decoder.problem());
   if (decoder.is_cmyk()) throw BrokenImage("expected an RGB or grey image, found a CMYK one; convert it");
   // A block of 8x8 pixels takes at least one bit.
-  if (decoder.height() * decoder.width() / 512 > static_cast<int64_t>(file.size()))
-    throw BrokenImage(fmt::format("its header says {}x{} pixels, more than a file of {} bytes holds", decoder.height(),
-                                  decoder.width(), file.size()));
+  check_pixels(decoder.height(), decoder.width(), file.size(),
+               static_cast<uint64_t>(decoder.height() * decoder.width()) / 512);
   std::vector<uint8_t> rows(static_cast<size_t>(decoder.height() * decoder.width() * 3));
   if (!decoder.read(rows.data())) throw BrokenImage(decoder.problem());
   return planes_of(rows.data(), decoder.height(), decoder.width());

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
 #include <png.h>
 
 #include <algorithm>
@@ -89,17 +88,10 @@ class PngDecoder {
 }  // namespace
 
 at::Tensor decode_png(std::span<const uint8_t> file) {
-  // A pixel of one bit becomes 24. From here on Pillow refuses too.
-  constexpr int64_t most_pixels = 178'956'970;
   PngDecoder decoder(file);
   if (!decoder.start()) throw BrokenImage(decoder.problem());
   // Deflate packs no tighter than 1032 to 1.
-  if (decoder.bytes() / 1032 > file.size())
-    throw BrokenImage(fmt::format("its header says {}x{} pixels, more than a file of {} bytes holds", decoder.height(),
-                                  decoder.width(), file.size()));
-  if (decoder.height() * decoder.width() > most_pixels)
-    throw BrokenImage(fmt::format("its header says {}x{} pixels, must be at most {} in all", decoder.height(),
-                                  decoder.width(), most_pixels));
+  check_pixels(decoder.height(), decoder.width(), file.size(), decoder.bytes() / 1032);
   const auto row_bytes = static_cast<size_t>(decoder.width()) * 3;
   std::vector<uint8_t> pixels(static_cast<size_t>(decoder.height()) * row_bytes);
   std::vector<png_bytep> rows(static_cast<size_t>(decoder.height()));

@@ -184,6 +184,9 @@ TEST_CASE("a small file cannot claim a large image") {
   // A pixel of one bit becomes 24.
   CHECK(broken(png(28000, 28000, 1, 0, "abc") + std::string(100'000, 'x')) ==
         "its header says 28000x28000 pixels, must be at most 178956970 in all");
+  // Nor a padded one.
+  CHECK(broken(with_size(read(recorded_images / "rgb.jpg"), 22000, 22000) + std::string(1'000'000, 'x')) ==
+        "its header says 22000x22000 pixels, must be at most 178956970 in all");
 }
 
 TEST_CASE("an image cut at any length does not decode") {
