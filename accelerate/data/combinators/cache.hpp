@@ -6,6 +6,8 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -28,50 +30,82 @@ class Cache final : public DerivedSource<AnyBatch> {
   explicit Cache(SourcePtr<AnyBatch> source)
       : DerivedSource<AnyBatch>("cache", source->size(), SourceTraits()),
         source_(std::move(source)),
-        there_(static_cast<size_t>(source_->size())) {}
+        samples_(static_cast<size_t>(source_->size()), Sample::missing) {}
 
  private:
+  enum class Sample : uint8_t { missing, under_way, there };
+
   [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext&) const override {
-    {
-      const std::shared_lock lock(mutex_);
-      if (table_ && missing_of(indices).empty()) return table_->read(indices);
+    while (true) {
+      {
+        std::shared_lock lock(mutex_);
+        settled_.wait(lock, [&] { return !any(indices, Sample::under_way) || any(indices, Sample::missing); });
+        if (!any(indices, Sample::missing)) return table_ ? table_->read(indices) : read_from(*source_, indices, {});
+      }
+      if (const auto mine = claim(indices); !mine.empty()) fetch(mine);
     }
-    const std::scoped_lock lock(mutex_);
-    const auto missing = missing_of(indices);
-    if (!missing.empty()) read(missing);
-    return table_ ? table_->read(indices) : read_from(*source_, indices, {});
   }
 
-  /// Each of them once.
-  std::vector<int64_t> missing_of(const at::Tensor& indices) const {
+  [[nodiscard]] bool any(const at::Tensor& indices, Sample state) const {
     const auto* const numbers = indices.const_data_ptr<int64_t>();
-    std::vector<int64_t> missing;
-    std::copy_if(numbers, numbers + indices.size(0), std::back_inserter(missing),
-                 [this](int64_t number) { return !there_[static_cast<size_t>(number)]; });
-    std::sort(missing.begin(), missing.end());
-    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-    return missing;
+    return std::any_of(numbers, numbers + indices.size(0),
+                       [&](int64_t number) { return samples_[static_cast<size_t>(number)] == state; });
   }
 
-  void read(const std::vector<int64_t>& missing) const {
-    std::optional<c10::InferenceMode> plain;  // others may read the table outside of it
-    if (c10::InferenceMode::is_enabled()) plain.emplace(false);
-    const at::NoGradGuard no_grad;
-    const auto numbers = index_tensor(missing);
-    const AnyBatch batch = read_from(*source_, numbers, {});
+  void become(const std::vector<int64_t>& numbers, Sample state) const {
+    for (const int64_t number : numbers) samples_[static_cast<size_t>(number)] = state;
+  }
+
+  /// Those that nobody reads yet, each once: they are the caller's to read.
+  std::vector<int64_t> claim(const at::Tensor& indices) const {
+    const auto* const numbers = indices.const_data_ptr<int64_t>();
+    std::vector<int64_t> mine;
+    const std::scoped_lock lock(mutex_);
+    std::copy_if(numbers, numbers + indices.size(0), std::back_inserter(mine),
+                 [this](int64_t number) { return samples_[static_cast<size_t>(number)] == Sample::missing; });
+    std::sort(mine.begin(), mine.end());
+    mine.erase(std::unique(mine.begin(), mine.end()), mine.end());
+    become(mine, Sample::under_way);
+    return mine;
+  }
+
+  /// Where it fails they are missing again, and whoever waited for them reads them.
+  void fetch(const std::vector<int64_t>& mine) const {
+    const auto settle = [&](Sample state) {
+      become(mine, state);
+      settled_.notify_all();
+    };
+    try {
+      std::optional<c10::InferenceMode> plain;  // others may read the table outside of it
+      if (c10::InferenceMode::is_enabled()) plain.emplace(false);
+      const at::NoGradGuard no_grad;
+      const auto numbers = index_tensor(mine);
+      const AnyBatch batch = read_from(*source_, numbers, {});
+      const std::scoped_lock lock(mutex_);
+      put(batch, numbers);
+      settle(Sample::there);
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      settle(Sample::missing);
+      throw;
+    }
+  }
+
+  void put(const AnyBatch& batch, const at::Tensor& numbers) const {
     if (!table_) table_ = RowTable<AnyBatch>::with_room(batch, numbers.size(0), this->size());
+    const auto* const first = numbers.const_data_ptr<int64_t>();
     table_->put(batch, numbers, [&](const LeafPath& path) {
       base::fail(ErrorKind::data, {}, "cache",
                  "samples {} to {} do not go with those before{}: shape, dtype or structure differ; a cache holds "
                  "samples of one shape, so it goes below what pads them",
-                 missing.front(), missing.back(), path.at());
+                 *first, first[numbers.size(0) - 1], path.at());
     });
-    for (const int64_t number : missing) there_[static_cast<size_t>(number)] = true;
   }
 
   SourcePtr<AnyBatch> source_;
-  mutable std::shared_mutex mutex_;  // shared by those who need nothing read
-  mutable std::vector<bool> there_;
+  mutable std::shared_mutex mutex_;  // not held while the source reads
+  mutable std::condition_variable_any settled_;
+  mutable std::vector<Sample> samples_;
   mutable std::optional<RowTable<AnyBatch>> table_;  // none: nothing was read yet
 };
 
@@ -84,9 +118,9 @@ class Cache final : public DerivedSource<AnyBatch> {
 }  // namespace detail
 
 /// Keeps in memory what it reads: the source is asked for each sample once, when it is first needed. Its samples are of
-/// one shape. May be read from several threads.
-/// Throws Error (usage) for a source whose samples differ from epoch to epoch, and when a batch is read Error (data)
-/// for samples that differ in shape.
+/// one shape. May be read from several threads, which read different samples of the source side by side where that may
+/// be read so. Throws Error (usage) for a source whose samples differ from epoch to epoch, and when a batch is read
+/// Error (data) for samples that differ in shape.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> cache(std::shared_ptr<AnySource> source) {
   auto from = kept("cache", std::move(source));
