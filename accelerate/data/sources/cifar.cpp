@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/sources/cifar.hpp"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 #include <fmt/ranges.h>
 
 #include <cstring>
@@ -44,37 +46,60 @@ std::vector<std::filesystem::path> find_cifar(std::filesystem::path folder, cons
   return found;
 }
 
-int64_t count_images(const MappedFile& file, const CifarFiles& files) {
+/// The whole ones. left_out   null: there must be no other
+int64_t count_images(const MappedFile& file, const CifarFiles& files, LeftOut* left_out) {
   const auto record = static_cast<uint64_t>(files.label_bytes + cifar_pixels);
-  if (file.size() == 0 || file.size() % record != 0)
-    base::fail(ErrorKind::data, {}, files.set,
-               "{} has {} bytes: expected a multiple of {}, {} and 3x32x32 pixels an image", file.path().string(),
-               file.size(), record, files.label_bytes == 1 ? "a label" : "2 labels");
+  if (file.size() == 0 || file.size() % record != 0) {
+    const auto problem =
+        fmt::format("{} has {} bytes: expected a multiple of {}, {} and 3x32x32 pixels an image", file.path().string(),
+                    file.size(), record, files.label_bytes == 1 ? "a label" : "2 labels");
+    if (left_out == nullptr) base::fail(ErrorKind::data, {}, files.set, "{}", problem);
+    left_out->add(1, problem);
+  }
   return static_cast<int64_t>(file.size() / record);
 }
 
 Loader load_cifar(const std::filesystem::path& folder, const LoaderOptions& options, const CifarFiles& files,
-                  const ColourNormalisation& normalisation) {
+                  const ColourNormalisation& normalisation, OnError on_error) {
   std::vector<std::unique_ptr<MappedFile>> parts;
+  std::vector<int64_t> counts;
+  LeftOut left_out;
+  const bool skips = on_error == OnError::skip;
   int64_t count = 0;
   for (const auto& path : find_cifar(folder, files)) {
     parts.push_back(std::make_unique<MappedFile>(path, files.set));
-    count += count_images(*parts.back(), files);
+    counts.push_back(count_images(*parts.back(), files, skips ? &left_out : nullptr));
+    count += counts.back();
   }
+  const int64_t all = count + left_out.samples;
   const auto images = at::empty({count, 3, cifar_side, cifar_side}, at::TensorOptions().dtype(at::kByte));
   const auto labels = at::empty({count}, at::TensorOptions().dtype(at::kLong));
   auto* pixels_to = images.data_ptr<uint8_t>();
   auto* label_to = labels.data_ptr<int64_t>();
   int64_t first = 0;
-  for (const auto& part : parts) {
-    const int64_t here = count_images(*part, files);
+  std::vector<at::Tensor> whole;
+  for (size_t number = 0; number < parts.size(); ++number) {
+    const auto& part = parts[number];
+    const int64_t here = counts[number];
     const auto* record = reinterpret_cast<const uint8_t*>(part->text().data());
     for (int64_t i = 0; i < here; ++i, record += files.label_bytes + cifar_pixels, pixels_to += cifar_pixels) {
       *label_to++ = record[files.label];
       std::memcpy(pixels_to, record + files.label_bytes, static_cast<size_t>(cifar_pixels));
     }
-    check_labels(labels.slice(0, first, first + here), files.classes, part->path(), files.set);
+    const auto of_part = labels.slice(0, first, first + here);
+    if (skips) {
+      whole.push_back(with_labels(of_part, files.classes, part->path(), left_out).add_(first));
+    } else {
+      check_labels(of_part, files.classes, part->path(), files.set);
+    }
     first += here;
+  }
+  left_out.tell(files.set, all);
+  if (left_out.samples > 0) {
+    const auto places = at::cat(whole);
+    return Loader(std::make_shared<ByteImages>(images.index_select(0, places), labels.index_select(0, places),
+                                               normalisation.mean, normalisation.deviation),
+                  options);
   }
   return Loader(std::make_shared<ByteImages>(images, labels, normalisation.mean, normalisation.deviation), options);
 }
@@ -82,7 +107,7 @@ Loader load_cifar(const std::filesystem::path& folder, const LoaderOptions& opti
 }  // namespace
 
 Loader cifar10(const std::filesystem::path& folder, const LoaderOptions& options, Split split,
-               const ColourNormalisation& normalisation) {
+               const ColourNormalisation& normalisation, OnError on_error) {
   CifarFiles files{.set = "cifar10",
                    .archive = "cifar-10-binary.tar.gz",
                    .subfolder = "cifar-10-batches-bin",
@@ -92,11 +117,11 @@ Loader cifar10(const std::filesystem::path& folder, const LoaderOptions& options
                    .classes = 10};
   if (split == Split::train)
     files.names = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
-  return load_cifar(folder, options, files, normalisation);
+  return load_cifar(folder, options, files, normalisation, on_error);
 }
 
 Loader cifar100(const std::filesystem::path& folder, const LoaderOptions& options, Split split, Cifar100Labels labels,
-                const ColourNormalisation& normalisation) {
+                const ColourNormalisation& normalisation, OnError on_error) {
   const bool fine = labels == Cifar100Labels::fine;
   return load_cifar(folder, options,
                     {.set = "cifar100",
@@ -106,7 +131,7 @@ Loader cifar100(const std::filesystem::path& folder, const LoaderOptions& option
                      .label_bytes = 2,
                      .label = fine ? 1 : 0,
                      .classes = fine ? 100 : 20},
-                    normalisation);
+                    normalisation, on_error);
 }
 
 }  // namespace accelerate::data

@@ -6,6 +6,7 @@
 
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/sources/data_split.hpp"
+#include "accelerate/data/sources/on_error.hpp"
 
 namespace accelerate::data {
 
@@ -23,10 +24,12 @@ inline constexpr ColourNormalisation cifar100_normalisation{{0.5071F, 0.4865F, 0
 ///
 /// batches   data [B, 3, 32, 32] float32, bit-equal to torchvision's ToTensor and Normalize; target [B] int64, 0 to 9
 /// Kept in memory as bytes. Throws Error (io) for a missing folder or file, Error (data), with path, expected and
-/// found, for a file that is no whole number of images and for a label that is none.
+/// found, for a file that is no whole number of images and for a label that is none; with OnError::skip such images
+/// are left out.
 [[nodiscard]] Loader cifar10(const std::filesystem::path& folder, const LoaderOptions& options = {},
                              Split split = Split::train,
-                             const ColourNormalisation& normalisation = cifar10_normalisation);
+                             const ColourNormalisation& normalisation = cifar10_normalisation,
+                             OnError on_error = OnError::fail);
 
 enum class Cifar100Labels {
   fine,   ///< 0 to 99
@@ -36,6 +39,7 @@ enum class Cifar100Labels {
 /// The same for CIFAR-100: train.bin and test.bin, or cifar-100-binary in the folder.
 [[nodiscard]] Loader cifar100(const std::filesystem::path& folder, const LoaderOptions& options = {},
                               Split split = Split::train, Cifar100Labels labels = Cifar100Labels::fine,
-                              const ColourNormalisation& normalisation = cifar100_normalisation);
+                              const ColourNormalisation& normalisation = cifar100_normalisation,
+                              OnError on_error = OnError::fail);
 
 }  // namespace accelerate::data

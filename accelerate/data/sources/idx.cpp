@@ -44,8 +44,8 @@ class GzipFile {
   }
   [[nodiscard]] bool packed() const { return gzdirect(file_.get()) == 0; }
 
-  /// Up to `wanted` bytes appended to `bytes`; fewer at the end of the file.
-  void append(std::vector<uint8_t>& bytes, uint64_t wanted) {
+  /// Up to `wanted` bytes appended to `bytes`; fewer at the end of the file, or of what there is of it.
+  void append(std::vector<uint8_t>& bytes, uint64_t wanted, OnError on_error = OnError::fail) {
     constexpr uint64_t piece = 8 << 20;  // grows with what is really there, whatever a header claims
     while (wanted > 0) {
       const size_t before = bytes.size();
@@ -53,19 +53,20 @@ class GzipFile {
       bytes.resize(before + ask);
       const int got = gzread(file_.get(), bytes.data() + before, ask);
       bytes.resize(before + static_cast<size_t>(std::max(got, 0)));
-      check();
+      check(on_error);
       if (got <= 0) return;
       wanted -= static_cast<uint64_t>(got);
     }
   }
 
  private:
-  void check() const {
+  void check(OnError on_error) const {
     int code = Z_OK;
     const char* text = gzerror(file_.get(), &code);
     if (code == Z_OK || code == Z_STREAM_END) return;
     if (code == Z_ERRNO)
       base::fail(ErrorKind::io, {}, idx_operation, "{} cannot be read: {}", path_.string(), std::strerror(errno));
+    if (code == Z_BUF_ERROR && on_error == OnError::skip) return;
     if (code == Z_BUF_ERROR)
       base::fail(ErrorKind::data, {}, idx_operation,
                  "{} is cut off: expected the end of the gzip stream, found the end of "
@@ -108,11 +109,14 @@ void check_header(const std::filesystem::path& path, const std::vector<uint8_t>&
 
 struct IdxFile::Impl {
   std::filesystem::path path;
+  OnError on_error;
   GzipFile file;
   std::vector<int64_t> shape{};
   uint64_t size = 1;  // bytes after the header
+  std::string cut_off{};
 
-  Impl(const std::filesystem::path& from, int64_t dimensions) : path(from), file(from) {
+  Impl(const std::filesystem::path& from, int64_t dimensions, OnError of_rows)
+      : path(from), on_error(of_rows), file(from) {
     std::vector<uint8_t> header;
     file.append(header, 4 + 4 * static_cast<size_t>(dimensions));
     check_header(path, header, dimensions);
@@ -126,29 +130,43 @@ struct IdxFile::Impl {
                  "{} is damaged: its header says [{}], more than any such file holds", path.string(),
                  fmt::join(shape, ", "));
     const uint64_t most = file.most_bytes() - header.size();
-    if (most < size) refuse_length("cut off", fmt::format("{}{}", most, file.packed() ? " at most" : ""));
+    if (most < size && on_error == OnError::fail)
+      refuse_length("cut off", fmt::format("{}{}", most, file.packed() ? " at most" : ""));
   }
 
+  [[nodiscard]] std::string wrong_length(std::string_view verdict, std::string_view found) const {
+    return fmt::format("{} is {}: expected {} bytes after the header [{}], found {}", path.string(), verdict, size,
+                       fmt::join(shape, ", "), found);
+  }
   [[noreturn]] void refuse_length(std::string_view verdict, std::string_view found) const {
-    base::fail(ErrorKind::data, {}, idx_operation, "{} is {}: expected {} bytes after the header [{}], found {}",
-               path.string(), verdict, size, fmt::join(shape, ", "), found);
+    base::fail(ErrorKind::data, {}, idx_operation, "{}", wrong_length(verdict, found));
+  }
+
+  /// The rows that are whole. Throws where they are less than the header says.
+  std::vector<int64_t> whole_rows(uint64_t bytes) {
+    std::vector<int64_t> whole = shape;
+    if (bytes >= size) return whole;
+    cut_off = wrong_length("cut off", fmt::to_string(bytes));
+    if (on_error == OnError::fail) refuse_length("cut off", fmt::to_string(bytes));
+    whole[0] = static_cast<int64_t>(bytes / (size / static_cast<uint64_t>(shape[0])));
+    return whole;
   }
 };
 
-IdxFile::IdxFile(const std::filesystem::path& path, int64_t dimensions)
-    : impl_(std::make_unique<Impl>(path, dimensions)) {}
+IdxFile::IdxFile(const std::filesystem::path& path, int64_t dimensions, OnError on_error)
+    : impl_(std::make_unique<Impl>(path, dimensions, on_error)) {}
 IdxFile::~IdxFile() = default;
 
 const std::filesystem::path& IdxFile::path() const { return impl_->path; }
 const std::vector<int64_t>& IdxFile::shape() const { return impl_->shape; }
+const std::string& IdxFile::cut_off() const { return impl_->cut_off; }
 
 at::Tensor IdxFile::read() {
   auto bytes = std::make_shared<std::vector<uint8_t>>();
-  impl_->file.append(*bytes, impl_->size + 1);  // one more, to see that the file ends there
-  if (bytes->size() < impl_->size) impl_->refuse_length("cut off", fmt::to_string(bytes->size()));
+  impl_->file.append(*bytes, impl_->size + 1, impl_->on_error);  // one more, to see that the file ends there
   if (bytes->size() > impl_->size) impl_->refuse_length("too long", "more");
   return at::from_blob(
-      bytes->data(), impl_->shape, [bytes](void*) {}, at::TensorOptions().dtype(at::kByte));
+      bytes->data(), impl_->whole_rows(bytes->size()), [bytes](void*) {}, at::TensorOptions().dtype(at::kByte));
 }
 
 at::Tensor read_idx(const std::filesystem::path& path, int64_t dimensions) { return IdxFile(path, dimensions).read(); }

@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
+
+#include "accelerate/data/sources/on_error.hpp"
 
 namespace accelerate::data {
 
@@ -18,9 +21,10 @@ class IdxFile {
   /// Reads the header.
   ///
   /// dimensions   what the file must have: 3 for images, 1 for labels
+  /// on_error     skip: a file may be cut off; what is whole of it is read
   /// Throws Error (io) where the file cannot be opened, Error (data), with path, expected and found, for a broken
   /// header and for sizes that a file of its length cannot hold.
-  IdxFile(const std::filesystem::path& path, int64_t dimensions);
+  IdxFile(const std::filesystem::path& path, int64_t dimensions, OnError on_error = OnError::fail);
   ~IdxFile();
   IdxFile(const IdxFile&) = delete;
   IdxFile& operator=(const IdxFile&) = delete;
@@ -29,8 +33,11 @@ class IdxFile {
   /// As the header says.
   [[nodiscard]] const std::vector<int64_t>& shape() const;
 
-  /// The bytes, uint8 of shape(). Throws Error (data) where they are more or less. Call it once.
+  /// The bytes, uint8 of shape(), or of as many whole rows as there are. Throws Error (data) where they are more or
+  /// less. Call it once.
   [[nodiscard]] at::Tensor read();
+  /// After read(): what is wrong with the rows that are missing; empty: none is.
+  [[nodiscard]] const std::string& cut_off() const;
 
  private:
   struct Impl;

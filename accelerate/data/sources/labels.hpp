@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace accelerate::data {
@@ -16,5 +17,23 @@ namespace accelerate::data {
 /// operation   the name of the reader in errors
 void check_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                   std::string_view operation);
+
+/// Samples that are left out, and why the first one is.
+struct LeftOut {
+  int64_t samples = 0;
+  std::string first{};
+
+  /// why   of the first of them
+  void add(int64_t more, std::string_view why);
+  /// A line about them, once. Throws Error (data) where nothing is left.
+  void tell(std::string_view operation, int64_t all) const;
+};
+
+/// The samples whose label is 0 to classes-1, the others left out.
+///
+/// labels    [N] int64 as they lie in `path`
+/// returns   [n] int64, places in labels
+[[nodiscard]] at::Tensor with_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
+                                     LeftOut& left_out);
 
 }  // namespace accelerate::data

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/sources/mnist.hpp"
 
+#include <ATen/ops/index_select.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 
@@ -31,43 +33,75 @@ fs::path find(const fs::path& folder, const std::string& name, std::string_view 
              fmt::join(names, ", "), set);
 }
 
+std::string other_count(const IdxFile& images, const IdxFile& labels) {
+  return fmt::format("{} has {} images: expected {}, the number of labels in {}", images.path().string(),
+                     images.shape()[0], labels.shape()[0], labels.path().string());
+}
+
 // Before anything is unpacked: a small file may unpack to gigabytes.
-void check_shapes(const IdxFile& images, const IdxFile& labels, std::string_view set) {
+void check_shapes(const IdxFile& images, const IdxFile& labels, std::string_view set, OnError on_error) {
   const auto& shape = images.shape();
   if (shape[1] != side || shape[2] != side)
     base::fail(ErrorKind::data, {}, set, "{} has images of {}x{}: expected 28x28", images.path().string(), shape[1],
                shape[2]);
-  if (shape[0] != labels.shape()[0])
-    base::fail(ErrorKind::data, {}, set, "{} has {} images: expected {}, the number of labels in {}",
-               images.path().string(), shape[0], labels.shape()[0], labels.path().string());
+  if (shape[0] != labels.shape()[0] && on_error == OnError::fail)
+    base::fail(ErrorKind::data, {}, set, "{}", other_count(images, labels));
   if (shape[0] == 0)
     base::fail(ErrorKind::data, {}, set, "{} has 0 images: expected at least 1", images.path().string());
 }
 
+struct Digits {
+  at::Tensor images;  // [N, 28, 28] uint8
+  at::Tensor labels;  // [N] int64
+};
+
+/// What is whole of both.
+Digits whole_digits(IdxFile& images_file, IdxFile& labels_file, std::string_view set) {
+  LeftOut left_out;
+  const auto images = images_file.read();
+  auto labels = labels_file.read().to(at::kLong);
+  const int64_t all = std::max(images_file.shape()[0], labels_file.shape()[0]);
+  const int64_t count = std::min(images.size(0), labels.size(0));
+  labels = labels.narrow(0, 0, count);
+  const auto places = with_labels(labels, classes_of_set, labels_file.path(), left_out);
+  const std::string& cut = images_file.cut_off().empty() ? labels_file.cut_off() : images_file.cut_off();
+  left_out.add(all - count, cut.empty() ? other_count(images_file, labels_file) : cut);
+  left_out.tell(set, all);
+  if (places.size(0) == count) return {images.narrow(0, 0, count), labels};
+  return {images.index_select(0, places), labels.index_select(0, places)};
+}
+
 Loader load(const fs::path& folder, const LoaderOptions& options, Split split, std::string_view set, float mean,
-            float deviation) {
+            float deviation, OnError on_error) {
   const auto names = file_names();
   const size_t first = split == Split::train ? 0 : 2;
   const fs::path images_path = find(folder, names[first], set);
   const fs::path labels_path = find(folder, names[first + 1], set);
-  IdxFile images(images_path, 3);
-  IdxFile labels(labels_path, 1);
-  check_shapes(images, labels, set);
+  IdxFile images(images_path, 3, on_error);
+  IdxFile labels(labels_path, 1, on_error);
+  check_shapes(images, labels, set, on_error);
+  const auto loader = [&](const at::Tensor& pixels, const at::Tensor& classes) {
+    return Loader(
+        std::make_shared<ByteImages>(pixels.unsqueeze(1), classes, std::span(&mean, 1), std::span(&deviation, 1)),
+        options);
+  };
+  if (on_error == OnError::skip) {
+    const auto digits = whole_digits(images, labels, set);
+    return loader(digits.images, digits.labels);
+  }
   const at::Tensor classes = labels.read();
   check_labels(classes, classes_of_set, labels_path, set);
-  return Loader(std::make_shared<ByteImages>(images.read().unsqueeze(1), classes.to(at::kLong), std::span(&mean, 1),
-                                             std::span(&deviation, 1)),
-                options);
+  return loader(images.read(), classes.to(at::kLong));
 }
 
 }  // namespace
 
-Loader mnist(const fs::path& folder, const LoaderOptions& options, Split split) {
-  return load(folder, options, split, "mnist", 0.1307F, 0.3081F);
+Loader mnist(const fs::path& folder, const LoaderOptions& options, Split split, OnError on_error) {
+  return load(folder, options, split, "mnist", 0.1307F, 0.3081F, on_error);
 }
 
-Loader fashion_mnist(const fs::path& folder, const LoaderOptions& options, Split split) {
-  return load(folder, options, split, "fashion-mnist", 0.2860F, 0.3530F);
+Loader fashion_mnist(const fs::path& folder, const LoaderOptions& options, Split split, OnError on_error) {
+  return load(folder, options, split, "fashion-mnist", 0.2860F, 0.3530F, on_error);
 }
 
 }  // namespace accelerate::data

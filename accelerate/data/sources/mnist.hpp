@@ -5,6 +5,7 @@
 
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/sources/data_split.hpp"
+#include "accelerate/data/sources/on_error.hpp"
 
 namespace accelerate::data {
 
@@ -13,13 +14,15 @@ namespace accelerate::data {
 /// batches   data [B, 1, 28, 28] float32, (pixel / 255 - 0.1307) / 0.3081, bit-equal to torchvision's ToTensor and
 ///           Normalize; target [B] int64, 0 to 9
 /// Throws Error (io) for a missing folder or file, Error (data), with path, expected and found, for a broken one:
-/// sizes that disagree are found before anything is unpacked, a label that is none before training begins.
+/// sizes that disagree are found before anything is unpacked, a label that is none before training begins. With
+/// OnError::skip images whose label is none are left out, and those whose pixels or label a file that is cut off, or
+/// has less than the other, no longer holds.
 /// "./run data mnist" downloads the full set; examples/data/mnist is a cut of it.
 [[nodiscard]] Loader mnist(const std::filesystem::path& folder, const LoaderOptions& options = {},
-                           Split split = Split::train);
+                           Split split = Split::train, OnError on_error = OnError::fail);
 
 /// Fashion-MNIST, the same with 0.2860 and 0.3530.
 [[nodiscard]] Loader fashion_mnist(const std::filesystem::path& folder, const LoaderOptions& options = {},
-                                   Split split = Split::train);
+                                   Split split = Split::train, OnError on_error = OnError::fail);
 
 }  // namespace accelerate::data
