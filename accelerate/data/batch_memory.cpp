@@ -3,14 +3,23 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
+
+#include "accelerate/data/workers.hpp"
 
 namespace accelerate::data {
 namespace {
 
-constexpr size_t kMostPieces = 64;  // of what a user keeps beyond that the memory is the user's alone
 constexpr int64_t kMostIdle = 1000;
+
+/// Of what a user keeps beyond that the memory is the user's alone. What workers have read ahead is not.
+size_t most_pieces() {
+  constexpr int64_t kept = 64;
+  constexpr int64_t of_batch = 8;  // tensors
+  return static_cast<size_t>(kept + of_batch * batches_read_ahead());
+}
 
 at::Tensor tensor_over(c10::Storage storage, at::IntArrayRef sizes, at::ScalarType dtype) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
@@ -40,7 +49,11 @@ at::Tensor BatchMemory::take(at::IntArrayRef sizes, at::ScalarType dtype, bool p
   const std::lock_guard lock(mutex_);
   if (auto storage = find(bytes, pinned)) return tensor_over(std::move(storage), sizes, dtype);
   auto fresh = at::empty(sizes, at::TensorOptions().dtype(dtype).pinned_memory(pinned));
-  if (pieces_.size() == kMostPieces) pieces_.erase(pieces_.begin());
+  if (pieces_.size() >= most_pieces()) {
+    const auto free =
+        std::find_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return piece.storage.use_count() == 1; });
+    pieces_.erase(free == pieces_.end() ? pieces_.begin() : free);
+  }
   pieces_.push_back({fresh.storage(), pinned});
   return fresh;
 }

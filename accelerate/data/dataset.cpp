@@ -4,8 +4,6 @@
 #include <map>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/base/log.hpp"
-#include "accelerate/base/what_failed.hpp"
 
 namespace accelerate::data::detail {
 
@@ -13,11 +11,6 @@ void check_count(int64_t samples, int64_t indices) {
   if (samples == indices) return;
   base::fail(ErrorKind::data, {}, "dataset", "get_batch returned {} samples for {} indices; must be one each", samples,
              indices);
-}
-
-void log_broken_sample(int64_t number, int64_t samples_of_batch, const std::exception_ptr& failure) {
-  if (samples_of_batch <= most_listed) return;
-  base::log(base::LogLevel::error, {}, "dataset: sample {} could not be read: {}", number, base::what_failed(failure));
 }
 
 std::shared_ptr<std::recursive_mutex> reading_of(const void* dataset) {

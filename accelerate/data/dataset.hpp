@@ -123,8 +123,6 @@ auto collate_with(const Collate& collate, const std::vector<Sample>& samples, co
 }
 
 void check_count(int64_t samples, int64_t indices);
-/// A line that names the sample, of a batch that is too long to be listed whole.
-void log_broken_sample(int64_t number, int64_t samples_of_batch, const std::exception_ptr& failure);
 /// What everybody holds who reads this data set, whichever source it stands in.
 std::shared_ptr<std::recursive_mutex> reading_of(const void* dataset);
 [[noreturn]] void fail_without_size();
@@ -149,10 +147,8 @@ auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& in
       now_reading(number);
       try {
         samples.push_back(get_sample(dataset, number, pass));
-      } catch (const Error&) {  // says what it is about
-        throw;
       } catch (...) {
-        log_broken_sample(number, indices.size(0), std::current_exception());
+        log_failed_sample("dataset", number, std::current_exception());
         throw;
       }
     }

@@ -19,7 +19,9 @@ std::string LoadReport::text() const {
       "{} samples in {} batches, {:.0f} samples/s; the step waited {:.1f} % of {:.3f} s for data, batches "
       "waited {:.3f} s for the step",
       samples, batches, samples_per_second(), share, seconds, data_waited);
-  if (!data_is_bottleneck()) return numbers + ": the step is the bottleneck, the data keep up";
+  if (!data_is_bottleneck())
+    return numbers +
+           ": the step is the bottleneck, the data keep up; a faster step (a larger batch, mixed precision) would help";
   if (num_workers == 0) return numbers + ": the data are the bottleneck; num_workers = 1 reads beside the step";
   if (one_reader)
     return numbers + ": the data are the bottleneck, and are read by one thread; a cheaper read would help";

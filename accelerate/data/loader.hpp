@@ -196,8 +196,9 @@ class LoaderOf<AnyBatch>::Iterator {
           return;
         }
         ahead.emplace(Ahead{.batch = read_from(*source, indices, pass.context())});
-      } catch (const c10::OutOfMemoryError&) {  // beside this batch; it is read when this one is gone
-        return;
+      } catch (const c10::OutOfMemoryError&) {
+        if (!prefetch) return;  // beside this batch; it is read when this one is gone
+        ahead.emplace(Ahead{.failure = std::current_exception()});  // a worker's, which reads each batch once
       } catch (...) {
         ahead.emplace(Ahead{.failure = std::current_exception()});
       }

@@ -19,6 +19,9 @@ namespace {
 
 thread_local std::optional<WorkerInfo> this_worker;
 thread_local std::atomic<int64_t>* this_sample = nullptr;  // of the read that this worker is in
+thread_local int64_t this_ahead = 0;                       // of the pass that it reads for
+
+constexpr int64_t most_listed = 8;
 
 /// The first few of them: "3, 17, 4 ... (64 samples)".
 std::string listed(const at::Tensor& indices) {
@@ -32,6 +35,8 @@ std::string listed(const at::Tensor& indices) {
 
 std::optional<WorkerInfo> get_worker_info() { return this_worker; }
 
+int64_t batches_read_ahead() { return this_ahead; }
+
 void now_reading(int64_t sample) {
   if (this_sample != nullptr) this_sample->store(sample, std::memory_order_relaxed);
 }
@@ -41,6 +46,7 @@ ReadQueue::ReadQueue(int64_t batches, int64_t capacity, Read read)
 
 void ReadQueue::run(const WorkerInfo& worker) {
   std::unique_lock lock(mutex_);
+  this_ahead = static_cast<int64_t>(slots_.size());
   while (true) {
     may_read_.wait(lock, [this] {
       return cancelled_ || next_ == batches_ || next_ < taken_ + static_cast<int64_t>(slots_.size());
@@ -220,6 +226,11 @@ std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const Rea
 std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader, std::chrono::milliseconds timeout) {
   return slow(fmt::format("batch {} of a stream", batch), "Look at where it comes from, or give a longer timeout",
               reader, timeout);
+}
+
+void log_failed_sample(std::string_view reader, int64_t sample, const std::exception_ptr& failure) {
+  base::log(base::LogLevel::error, {}, "{}: sample {} could not be read: {}", reader, sample,
+            base::what_failed(failure));
 }
 
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure) {

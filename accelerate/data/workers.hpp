@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
@@ -28,6 +29,8 @@ struct WorkerInfo {
 };
 /// Unset in a thread that is no loader's.
 [[nodiscard]] std::optional<WorkerInfo> get_worker_info();
+/// Batches of its pass that may be read and not yet taken; 0 in a thread that is no loader's.
+[[nodiscard]] int64_t batches_read_ahead();
 /// For sources that read one sample after another: what a worker reads now, which the error about a read that hangs
 /// names. Elsewhere it does nothing.
 void now_reading(int64_t sample);
@@ -111,9 +114,11 @@ class WorkerPool {
 /// The same of a stream, whose samples have no numbers.
 [[nodiscard]] std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader,
                                              std::chrono::milliseconds timeout);
-/// Samples of a batch that errors and lines name.
-inline constexpr int64_t most_listed = 8;
-/// A line that names the samples, for what a source throws says nothing of them.
+/// A line that names the sample, for what a user's function throws says nothing of it.
+///
+/// reader   who called it, a name that the user knows
+void log_failed_sample(std::string_view reader, int64_t sample, const std::exception_ptr& failure);
+/// The same for those who only know the batch.
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure);
 
 }  // namespace accelerate::data

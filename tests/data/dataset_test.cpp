@@ -232,6 +232,46 @@ TEST_CASE("a sample that does not go with the others is named by its number in t
                     "dimension that differs");
 }
 
+TEST_CASE("a line names the sample that could not be read, in a batch of any length, whatever was thrown") {
+  struct Torn {
+    bool as_error;
+    [[nodiscard]] size_t size() const { return 100; }
+    [[nodiscard]] int64_t get(int64_t i) const {
+      if (i == 37 && as_error) accelerate::base::fail(accelerate::ErrorKind::data, {}, "my_files", "page 3 is torn");
+      if (i == 37) throw std::runtime_error("page 3 is torn\nand more");
+      return i;
+    }
+  };
+  for (const int64_t workers : {0, 2}) {
+    for (const int64_t batch_size : {2, 64}) {
+      for (const bool as_error : {false, true}) {
+        accelerate::base::forget_lines();
+        std::vector<std::string> lines;
+        const auto before =
+            accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+        auto loader = from_dataset(Torn{as_error}, {.batch_size = batch_size, .num_workers = workers});
+        const auto walk = [&] {
+          for ([[maybe_unused]] auto& batch : loader) continue;
+        };
+        if (as_error) {
+          CHECK_THROWS_WITH_AS(walk(), "my_files: page 3 is torn", accelerate::Error);
+        } else {
+          CHECK_THROWS_WITH_AS(walk(), "page 3 is torn\nand more", std::runtime_error);
+        }
+        accelerate::base::set_log_handler(before);
+        const std::string sample = "dataset: sample 37 could not be read: ";
+        REQUIRE(lines.size() == (as_error ? 1 : 2));
+        CHECK(lines[0] == sample + (as_error ? "my_files: page 3 is torn" : "page 3 is torn"));
+        if (as_error) continue;
+        CHECK(lines[1] == (batch_size == 2
+                               ? "loader: batch 18 (samples 36, 37) could not be read: page 3 is torn"
+                               : "loader: batch 0 (samples 0, 1, 2, 3, 4, 5, 6, 7 ... (64 samples)) could not be "
+                                 "read: page 3 is torn"));
+      }
+    }
+  }
+}
+
 TEST_CASE("an empty data set has no batches, and what it throws arrives as it was thrown") {
   struct Empty {
     [[nodiscard]] size_t size() const { return 0; }

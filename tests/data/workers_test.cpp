@@ -201,6 +201,41 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "memory that was short on a worker is told with the batch that it read; none is lost, none comes in its stead") {
+  std::atomic<bool> thrown = false;
+  auto loader = watched(14, {.batch_size = 2, .num_workers = 1}, [&](int64_t sample) {
+    if (sample == 4 && !thrown.exchange(true)) TORCH_CHECK_WITH(OutOfMemoryError, false, "it is short");
+  });
+  Batches seen;
+  auto position = loader.begin();
+  const auto walk = [&] {
+    for (; position != loader.end(); ++position) {
+      seen.push_back(list(*position));
+      const auto until = std::chrono::steady_clock::now() + 20ms;
+      while (std::chrono::steady_clock::now() < until) (void)position.read_ahead();  // as prepare() does
+    }
+  };
+  const Lines lines(accelerate::base::LogLevel::error);
+  CHECK_THROWS_AS(walk(), c10::OutOfMemoryError);
+  CHECK(seen == Batches{{0, 1}, {2, 3}});
+  CHECK(lines.all == std::vector<std::string>{"loader: batch 2 (samples 4, 5) could not be read: it is short"});
+  ++position;
+  walk();
+  CHECK(seen == Batches{{0, 1}, {2, 3}, {6, 7}, {8, 9}, {10, 11}, {12, 13}});
+}
+
+TEST_CASE("memory that is short beside the batch at hand is there when that one is gone, where the loop reads itself") {
+  bool thrown = false;
+  auto loader = watched(6, {.batch_size = 2}, [&](int64_t sample) {
+    if (sample == 2 && !std::exchange(thrown, true)) TORCH_CHECK_WITH(OutOfMemoryError, false, "it is short");
+  });
+  auto position = loader.begin();
+  CHECK(position.read_ahead() == nullptr);
+  CHECK(list(*++position) == Numbers{2, 3});
+  CHECK(list(*++position) == Numbers{4, 5});
+}
+
 TEST_CASE("a loop that is left early leaves nothing behind, and loops over one loader nest") {
   auto loader = watched(40, {.batch_size = 2, .num_workers = 2}, [](int64_t) {});
   for (auto& batch : loader) {
@@ -354,7 +389,8 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   CHECK(
       report.text() ==
       "640 samples in 10 batches, 320 samples/s; the step waited 1.0 % of 2.000 s for data, batches waited 0.250 s for "
-      "the step: the step is the bottleneck, the data keep up");
+      "the step: the step is the bottleneck, the data keep up; a faster step (a larger batch, mixed precision) would "
+      "help");
 }
 
 TEST_CASE("the report is a line at the end of each pass on request") {

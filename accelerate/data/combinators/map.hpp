@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <type_traits>
@@ -10,6 +11,7 @@
 #include "accelerate/data/collate.hpp"
 #include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/sample.hpp"
+#include "accelerate/data/workers.hpp"
 
 namespace accelerate::data {
 
@@ -36,10 +38,19 @@ template <typename From, typename Function>
 auto map_batch(const Function& function, const From& batch, const at::Tensor& indices) {
   using Sample = std::remove_cvref_t<std::invoke_result_t<const Function&, sample_t<From>>>;
   const int64_t rows = indices.size(0);
+  const auto* const numbers = indices.const_data_ptr<int64_t>();
   std::vector<Sample> samples;
   samples.reserve(static_cast<size_t>(rows));
-  for (int64_t row = 0; row < rows; ++row) samples.push_back(std::invoke(function, sample_of(batch, row, rows)));
-  return data::default_collate(samples, {indices.const_data_ptr<int64_t>(), static_cast<size_t>(rows)});
+  for (int64_t row = 0; row < rows; ++row) {
+    now_reading(numbers[row]);
+    try {
+      samples.push_back(std::invoke(function, sample_of(batch, row, rows)));
+    } catch (...) {
+      log_failed_sample("map_samples", numbers[row], std::current_exception());
+      throw;
+    }
+  }
+  return data::default_collate(samples, {numbers, static_cast<size_t>(rows)});
 }
 
 template <typename From, typename Function>
