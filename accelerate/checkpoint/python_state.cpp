@@ -235,6 +235,7 @@ PickleValue to_python(const state::LoaderState& saved) {
                         {text("split_batches"), saved.split_batches},
                         {text("even_batches"), saved.even_batches},
                         {text("drop_last"), saved.drop_last}};
+  if (!saved.order.empty()) entries.emplace_back(text("order"), saved.order);
   if (saved.seed) entries.emplace_back(text("seed"), std::to_string(*saved.seed));  // of 64 bits without a sign
   return py_dict(std::move(entries));
 }
@@ -250,6 +251,7 @@ state::LoaderState loader_from(const TorchFile& file) {
                            .split_batches = members.boolean("split_batches"),
                            .even_batches = members.boolean("even_batches"),
                            .drop_last = members.boolean("drop_last")};
+  if (members.has("order")) saved.order = members.text("order");
   if (!members.has("seed")) return saved;
   const std::string& digits = members.text("seed");
   uint64_t seed = 0;

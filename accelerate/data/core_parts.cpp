@@ -2,6 +2,7 @@
 #include "accelerate/data/core_parts.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 
 #include <string_view>
 
@@ -33,6 +34,25 @@ bool keeps_place(const std::optional<state::LoaderState>& resumed, int64_t epoch
             "loader: set_epoch({}) drops the place that was loaded, after {} samples of epoch {}", epoch,
             resumed->consumed, resumed->epoch);
   return false;
+}
+
+void warn_of_no_batch(const Place& place, std::string_view why) {
+  base::log_once(base::LogLevel::warning, place, "loader: this rank has no batch in a whole pass: {}", why);
+}
+
+std::string why_too_few(int64_t samples, const ShardOptions& shard) {
+  if (shard.drop_last || shard.drop_uneven)
+    return fmt::format(
+        "{} samples are fewer than the {} of one step (batches of {}, {} ranks), and drop_last leaves "
+        "them out",
+        samples, shard.drop_last ? shard.batch_size * shard.world_size : shard.world_size, shard.batch_size,
+        shard.world_size);
+  return fmt::format("{} samples in batches of {} are too few for {} ranks, and even_batches is off", samples,
+                     shard.batch_size, shard.world_size);
+}
+
+std::string repeated_text(int64_t samples) {
+  return samples == 0 ? "" : fmt::format("; {} of them come twice, to fill the last batches", samples);
 }
 
 void check_state(const state::LoaderState& state, int64_t least_samples) {

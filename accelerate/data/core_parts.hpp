@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "accelerate/base/error.hpp"
@@ -43,11 +44,15 @@ template <typename Options>
 }
 
 /// The beginning of an epoch.
+///
+/// order   its kind
 template <typename Options>
-[[nodiscard]] state::LoaderState beginning_of(int64_t epoch, int64_t samples, std::optional<uint64_t> seed,
-                                              const Options& options, const Share& share) {
+[[nodiscard]] state::LoaderState beginning_of(int64_t epoch, int64_t samples, std::string_view order,
+                                              std::optional<uint64_t> seed, const Options& options,
+                                              const Share& share) {
   return {.epoch = epoch,
           .samples = samples,
+          .order = std::string(order),
           .seed = seed,
           .world_size = share.world_size,
           .batch_size = options.batch_size,
@@ -64,6 +69,13 @@ template <typename Options>
 /// An epoch is asked for: whether the next pass still goes on where a loaded state stood, which is so within its own
 /// epoch. A line says what is dropped.
 [[nodiscard]] bool keeps_place(const std::optional<state::LoaderState>& resumed, int64_t epoch);
+
+/// A warning, once a line: whoever divides by the number of samples should hear of it.
+void warn_of_no_batch(const Place& place, std::string_view why);
+/// Why so many samples, of which there is one at least, leave this rank without a batch.
+[[nodiscard]] std::string why_too_few(int64_t samples, const ShardOptions& shard);
+/// "; 3 come twice, to fill the last batches", or nothing where none does.
+[[nodiscard]] std::string repeated_text(int64_t samples);
 
 /// Throws Error (usage) for numbers that no loader gives.
 /// least_samples   -1 where their number may be unknown, else 0

@@ -73,6 +73,12 @@ ShardOptions as_batches_say(const IndexBatches& batches, ShardOptions options) {
   return options;
 }
 
+int64_t repeated_of(const ShardPlan& plan, int64_t samples, int64_t round) {
+  if (plan.remainder() < 0) return 0;                                                        // drop_last
+  if (plan.positions() != samples) return std::max<int64_t>(plan.positions() - samples, 0);  // strided
+  return plan.remainder() > 0 ? round - plan.remainder() : 0;
+}
+
 int64_t remainder_of(const ShardPlan& plan, int64_t samples, const ShardOptions& options) {
   if (options.world_size == 1 && !options.drop_last) return samples % options.batch_size;
   return plan.remainder();
@@ -87,6 +93,7 @@ EpochBatches::EpochBatches(const at::Tensor& order, const ShardOptions& options,
       round_(plan_.batch_size() * options.world_size),
       drop_last_(options.drop_last),
       remainder_(remainder_of(plan_, order_.size(0), options)),
+      repeated_(repeated_of(plan_, order_.size(0), round_)),
       batch_size_(plan_.batch_size()) {}
 
 EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin, const Place& place)
@@ -138,11 +145,15 @@ void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options
       .rank = options.rank, .world_size = options.world_size, .even_batches = options.even_batches};
   dealt_.emplace();
   for (const int64_t number : deal_batches(count, dealing, place)) dealt_->push_back(all[static_cast<size_t>(number)]);
-  remainder_ = 0;
+  remainder_ = repeated_ = 0;
   const int64_t of_last_round = count % options.world_size;
   if (!options.even_batches) return;
   for (int64_t number = count - of_last_round; number < count; ++number) {
     remainder_ += all[static_cast<size_t>(number)].count;
+  }
+  for (int64_t rank = of_last_round; of_last_round > 0 && rank < options.world_size; ++rank) {
+    const auto of_rank = deal_batches(count, {.rank = rank, .world_size = options.world_size}, place);
+    repeated_ += all[static_cast<size_t>(of_rank.back())].count;
   }
 }
 

@@ -40,6 +40,8 @@ class EpochBatches {
   [[nodiscard]] int64_t samples() const { return origin_ + order_.size(0); }
   /// state::BatchInfo's.
   [[nodiscard]] int64_t remainder() const { return remainder_; }
+  /// How many samples come twice, on all ranks together, to fill the last batches.
+  [[nodiscard]] int64_t repeated() const { return repeated_; }
   /// Samples per batch of this rank; of batches that differ the first one's.
   [[nodiscard]] int64_t batch_size() const { return batch_size_; }
 
@@ -66,6 +68,7 @@ class EpochBatches {
   std::vector<int64_t> rounds_{};            // where it is none: consumed after each step
   std::optional<std::vector<Slice>> dealt_;  // none: the plan says which
   int64_t remainder_ = 0;
+  int64_t repeated_ = 0;
   int64_t batch_size_ = 1;
 };
 

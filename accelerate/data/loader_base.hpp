@@ -50,6 +50,8 @@ struct LoaderOptions {
 /// A handle: copies refer to the same loader.
 class LoaderBase {
  public:
+  static constexpr bool says_why_empty = true;
+
   /// This loader's share from the next begin() on; `prepare` calls it. One rank is never filled up: its last batch is
   /// short, as the samples are.
   /// Throws Error (usage) for a rank outside the world, a batch_size that split_batches cannot split.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/loader_core.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -44,6 +46,16 @@ void check_same_length(const state::LoaderState& state, int64_t samples) {
       state.samples, state.consumed, samples, state.epoch + 1);
 }
 
+/// A place in one order is none in another, though they be of one length.
+void check_same_order(const state::LoaderState& state, std::string_view kind) {
+  if (state.consumed == 0 || state.order.empty() || state.order == kind) return;
+  base::fail(ErrorKind::usage, {}, "load_state",
+             "the state is of an epoch whose order is {}, and {} of its {} samples were seen; this loader's order is "
+             "{}, in which those are others. Resume with the sampler that it was saved with, or begin a new epoch with "
+             "set_epoch({})",
+             state.order, state.consumed, state.samples, kind, state.epoch + 1);
+}
+
 /// A sampler that was told its rank is that rank's.
 void check_replica(const DistributedOptions& options, const Share& share, const Place& place) {
   if (!options.rank || (*options.rank == share.rank && *options.num_replicas == share.world_size)) return;
@@ -57,9 +69,9 @@ void say_shared_out_anew(const state::LoaderState& before, const EpochBatches& n
   base::log(
       base::LogLevel::info, {},
       "loader: epoch {} goes on after {} of {} samples, seen in batches of {} on {} ranks; the other {} are shared "
-      "out anew, in batches of {} to {} ranks",
+      "out anew, in batches of {} to {} ranks{}",
       before.epoch, before.consumed, before.samples, before.batch_size, before.world_size, now.order().size(0),
-      now.batch_size(), ranks);
+      now.batch_size(), ranks, repeated_text(now.repeated()));
 }
 
 }  // namespace
@@ -84,12 +96,14 @@ ShardOptions LoaderBase::Core::shard_options(const Share& whose) const {
   return shard;
 }
 
-void LoaderBase::Core::take(const Share& asked, const Place& place) {
+void LoaderBase::Core::take(const Share& asked, const Place& where) {
   ShardOptions checked = shard_options(asked);
   if (!sampler) checked.split_batches = false;  // its batches tell, once they are made
-  (void)ShardPlan(0, checked, place);
-  if (strided()) check_replica(*sampler->distributed(), asked, place);
+  (void)ShardPlan(0, checked, where);
+  if (strided()) check_replica(*sampler->distributed(), asked, where);
   share = asked;
+  place = where;
+  if (share.reads) samples_elsewhere_.reset();
 }
 
 uint64_t LoaderBase::Core::seed() { return fixed_seed(options.seed); }
@@ -112,12 +126,12 @@ EpochBatches LoaderBase::Core::batches(int64_t from) {
     return {all, shard_options(), from};
   }
   EpochBatches made(options.batch_sampler(seed(), epochs.epoch()), shard_options(), from);
-  check_numbers(made.order(), samples, epochs.epoch(), "batch sampler");
+  if (share.reads) check_numbers(made.order(), samples, epochs.epoch(), "batch sampler");
   return made;
 }
 
 int64_t LoaderBase::Core::size() {
-  const int64_t all = sampler ? ShardPlan(sampler->size(), shard_options()).size() : batches().size();
+  const int64_t all = sampler ? ShardPlan(order_length(), shard_options()).size() : batches().size();
   return std::max<int64_t>(all - skipped, 0);
 }
 
@@ -143,6 +157,7 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
     if (anew) say_shared_out_anew(*resumed, made, share.world_size);
     forget_position();
   }
+  if (first >= made.size()) warn_of_no_batch(place, why_no_batch(made, first));
   epochs.begin();
   samples_of_pass = made.samples();
   const int64_t consumed = made.consumed(first);
@@ -163,13 +178,22 @@ int64_t LoaderBase::Core::first_of_rest(const EpochBatches& rest) {
   return first + skipped_of_rest;
 }
 
+std::string LoaderBase::Core::why_no_batch(const EpochBatches& made, int64_t first) const {
+  const int64_t left = made.order().size(0);
+  if (made.samples() == 0 && samples == 0) return "its data are empty, 0 samples";
+  if (made.samples() == 0) return fmt::format("its order is {} and visits 0 of {} samples", kind(), samples);
+  if (left == 0) return fmt::format("all {} samples of the epoch were seen before", made.samples());
+  if (made.size() > 0) return fmt::format("{} batches were seen or are skipped, and there are {}", first, made.size());
+  return why_too_few(left, shard_options());
+}
+
 void LoaderBase::Core::forget_position() {
   resumed.reset();
   skipped_of_rest = 0;
 }
 
 state::LoaderState LoaderBase::Core::here() {
-  return beginning_of(epochs.epoch(), sampler ? sampler->size() : samples_of_pass,
+  return beginning_of(epochs.epoch(), sampler ? order_length() : samples_of_pass, kind(),
                       shuffles() ? std::optional(seed()) : std::nullopt, options, share);
 }
 
@@ -180,7 +204,13 @@ state::LoaderState LoaderBase::Core::state() {
 
 void LoaderBase::Core::load_state(const state::LoaderState& from) {
   check_state(from, 0);
-  if (sampler) check_same_length(from, sampler->size());
+  if (share.reads) {
+    if (sampler) check_same_length(from, sampler->size());
+    check_same_order(from, kind());
+  } else {
+    samples_of_pass = from.samples;
+    samples_elsewhere_ = from.samples;
+  }
   if (from.seed) options.seed = from.seed;
   epochs.set(from.epoch);
   latest.forget();

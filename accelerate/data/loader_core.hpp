@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "accelerate/data/epoch_batches.hpp"
@@ -41,6 +42,8 @@ struct LoaderBase::Core {
 
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
+  /// What the epoch's order is.
+  [[nodiscard]] std::string_view kind() const { return sampler ? sampler->kind() : "a batch sampler's"; }
   void set_epoch(int64_t epoch);
 
   int64_t samples;
@@ -48,6 +51,7 @@ struct LoaderBase::Core {
   bool seeded;         // what the source reads depends on the seed
   SamplerPtr sampler;  // null: a batch sampler makes the batches
   Share share{};
+  Place place{};                // of that rank
   int64_t skipped = 0;          // batches that every pass leaves out
   int64_t skipped_of_rest = 0;  // those that the resumed one leaves out of what is left
   bool pinned = false;          // batches go to an accelerator
@@ -62,12 +66,18 @@ struct LoaderBase::Core {
   [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
   [[nodiscard]] ShardOptions shard_options(const Share& whose) const;
   [[nodiscard]] at::Tensor order();
+  /// Length of the sampler's order: the one that is read.
+  [[nodiscard]] int64_t order_length() const { return samples_elsewhere_.value_or(sampler->size()); }
   /// Number of a resumed pass's first batch.
   [[nodiscard]] int64_t first_of_rest(const EpochBatches& rest);
   /// The next pass is a whole one.
   void forget_position();
   /// How things stand, without a position.
   [[nodiscard]] state::LoaderState here();
+  /// Of a pass that would begin with batch `first`.
+  [[nodiscard]] std::string why_no_batch(const EpochBatches& made, int64_t first) const;
+
+  std::optional<int64_t> samples_elsewhere_{};  // of the rank that reads for this one
 };
 
 }  // namespace accelerate::data

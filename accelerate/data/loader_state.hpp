@@ -9,13 +9,15 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "accelerate/state/json_member.hpp"
 #include "accelerate/state/loader_state.hpp"
 
 namespace accelerate::state {
 
-inline constexpr int64_t kLoaderStateVersion = 1;
+/// 2 says of what kind the order is.
+inline constexpr int64_t kLoaderStateVersion = 2;
 
 /// Found by nlohmann::json.
 inline void to_json(nlohmann::json& json, const LoaderState& state) {
@@ -24,6 +26,7 @@ inline void to_json(nlohmann::json& json, const LoaderState& state) {
           {"consumed", state.consumed},
           {"origin", state.origin},
           {"samples", state.samples},
+          {"order", state.order},
           {"seed", nullptr},
           {"world_size", state.world_size},
           {"batch_size", state.batch_size},
@@ -40,11 +43,13 @@ namespace accelerate::data {
 /// Throws Error (data) for JSON that is no saved state, or one of a later version.
 inline state::LoaderState loader_state_from_json(const nlohmann::json& json) {
   using state::boolean, state::integer;
-  state::check_version(json, state::kLoaderStateVersion);
+  const bool is_first = json.is_object() && json.contains("version") && json["version"] == 1;
+  if (!is_first) state::check_version(json, state::kLoaderStateVersion);
   state::LoaderState loader{.epoch = integer(json, "epoch"),
                             .consumed = integer(json, "consumed"),
                             .origin = integer(json, "origin"),
                             .samples = integer(json, "samples"),
+                            .order = is_first ? std::string() : state::text(json, "order"),
                             .world_size = integer(json, "world_size"),
                             .batch_size = integer(json, "batch_size"),
                             .split_batches = boolean(json, "split_batches"),

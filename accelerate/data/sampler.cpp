@@ -29,13 +29,15 @@ using Draw = std::function<at::Tensor(const at::Generator&)>;
 /// An order that is drawn.
 class Drawn : public Sampler {
  public:
-  Drawn(int64_t size, Draw draw) : size_(size), draw_(std::move(draw)) {}
+  Drawn(std::string_view kind, int64_t size, Draw draw) : kind_(kind), size_(size), draw_(std::move(draw)) {}
+  [[nodiscard]] std::string_view kind() const override { return kind_; }
   [[nodiscard]] int64_t size() const override { return size_; }
   [[nodiscard]] at::Tensor order(uint64_t seed, int64_t epoch) const override {
     return draw_(generator_of(seed, epoch));
   }
 
  private:
+  std::string_view kind_;
   int64_t size_;
   Draw draw_;
 };
@@ -43,6 +45,7 @@ class Drawn : public Sampler {
 class Sequential : public Sampler {
  public:
   explicit Sequential(int64_t samples) : samples_(samples) {}
+  [[nodiscard]] std::string_view kind() const override { return "sequential"; }
   [[nodiscard]] int64_t size() const override { return samples_; }
   [[nodiscard]] at::Tensor order(uint64_t, int64_t) const override { return at::arange(samples_, kLongOptions); }
   [[nodiscard]] bool seeded() const override { return false; }
@@ -55,6 +58,7 @@ class Sequential : public Sampler {
 class Fixed : public Sampler {
  public:
   explicit Fixed(at::Tensor order) : order_(std::move(order)) {}
+  [[nodiscard]] std::string_view kind() const override { return "a subset"; }
   [[nodiscard]] int64_t size() const override { return order_.size(0); }
   [[nodiscard]] at::Tensor order(uint64_t, int64_t) const override { return order_; }
   [[nodiscard]] bool seeded() const override { return false; }
@@ -77,6 +81,9 @@ class Made : public Sampler {
 class Distributed : public Sampler {
  public:
   Distributed(int64_t samples, const DistributedOptions& options) : samples_(samples), options_(options) {}
+  [[nodiscard]] std::string_view kind() const override {
+    return options_.shuffle ? "distributed" : "distributed, sequential";
+  }
   [[nodiscard]] int64_t size() const override { return samples_; }
   [[nodiscard]] at::Tensor order(uint64_t seed, int64_t epoch) const override {
     if (!options_.shuffle) return at::arange(samples_, kLongOptions);
@@ -141,7 +148,7 @@ SamplerPtr random_sampler(int64_t samples, int64_t draws) {
   if (samples == 0 && draws > 0)
     base::fail(ErrorKind::usage, {}, "random_sampler", "{} draws from 0 samples; there must be one", draws);
   return std::make_shared<Drawn>(
-      draws, [=](const at::Generator& generator) { return permutations(samples, draws, generator); });
+      "random", draws, [=](const at::Generator& generator) { return permutations(samples, draws, generator); });
 }
 
 SamplerPtr random_sampler_with_replacement(int64_t samples, int64_t draws) {
@@ -149,7 +156,7 @@ SamplerPtr random_sampler_with_replacement(int64_t samples, int64_t draws) {
   check_count("random_sampler", "draws", draws);
   if (samples == 0 && draws > 0)
     base::fail(ErrorKind::usage, {}, "random_sampler", "{} draws from 0 samples; there must be one", draws);
-  return std::make_shared<Drawn>(draws, [=](const at::Generator& generator) {
+  return std::make_shared<Drawn>("random with replacement", draws, [=](const at::Generator& generator) {
     return at::randint(std::max<int64_t>(samples, 1), {draws}, generator, kLongOptions);
   });
 }
@@ -165,7 +172,7 @@ SamplerPtr weighted_sampler(const at::Tensor& weights, int64_t draws, bool repla
     base::fail(ErrorKind::usage, {}, "weighted_sampler", "{} draws{} of {} weights above 0; there must be {}", draws,
                replacement ? "" : " without replacement", positive, replacement ? "one" : "as many");
   }
-  return std::make_shared<Drawn>(draws, [=](const at::Generator& generator) {
+  return std::make_shared<Drawn>("weighted", draws, [=](const at::Generator& generator) {
     return draws == 0 ? at::empty({0}, kLongOptions) : at::multinomial(own, draws, replacement, generator);
   });
 }
@@ -179,7 +186,7 @@ SamplerPtr subset_sampler(const at::Tensor& indices, bool shuffle) {
   }
   const auto own = indices.detach().to(at::kCPU, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   if (!shuffle) return std::make_shared<Fixed>(own);
-  return std::make_shared<Drawn>(own.size(0), [=](const at::Generator& generator) {
+  return std::make_shared<Drawn>("a random subset", own.size(0), [=](const at::Generator& generator) {
     return own.index_select(0, at::randperm(own.size(0), generator, kLongOptions));
   });
 }
@@ -190,7 +197,7 @@ SamplerPtr length_grouped_sampler(const at::Tensor& lengths, int64_t batch_size)
     base::fail(ErrorKind::usage, {}, "length_grouped_sampler", "batch_size is {}, must be at least 1", batch_size);
   const auto on_cpu = lengths.detach().to(at::kCPU, at::kLong).contiguous();
   const auto* const data = on_cpu.const_data_ptr<int64_t>();
-  return std::make_shared<Drawn>(on_cpu.size(0),
+  return std::make_shared<Drawn>("length-grouped", on_cpu.size(0),
                                  [=, own = std::vector(data, data + on_cpu.size(0))](const at::Generator& generator) {
                                    return grouped(own, batch_size, generator);
                                  });

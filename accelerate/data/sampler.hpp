@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace accelerate::data {
@@ -38,6 +39,8 @@ class Sampler {
   [[nodiscard]] virtual at::Tensor order(uint64_t seed, int64_t epoch) const = 0;
   /// The order depends on the seed, which is then rank 0's on all ranks.
   [[nodiscard]] virtual bool seeded() const { return true; }
+  /// What its orders are, for states and their errors: "the order is random". A place in one is none in another.
+  [[nodiscard]] virtual std::string_view kind() const { return "a user's own"; }
   /// The order is dealt sample by sample (ShardOptions::strided); null: batch by batch.
   [[nodiscard]] virtual const DistributedOptions* distributed() const { return nullptr; }
 };

@@ -20,6 +20,9 @@ struct Share {
   bool even_batches = true;
   /// batch_size is that of all ranks together: each takes its part of every batch.
   bool split_batches = false;
+  /// Off: another rank reads for this one, whose own data may be none. Where the loader stands, and how long it is, is
+  /// then what load_state() says.
+  bool reads = true;
 };
 
 /// It takes all that a Share says: loader.shard(share), or loader.shard(share, place) with a Place for its errors.
@@ -63,6 +66,12 @@ concept ReadsAhead = requires(const Iterator& position) {
 template <typename Loader>
 concept Streaming = requires {
   requires Loader::is_stream;
+};
+
+/// Of a pass without batches it says itself why it has none: Loader::says_why_empty is true.
+template <typename Loader>
+concept SaysWhyEmpty = requires {
+  requires Loader::says_why_empty;
 };
 
 /// It knows its number of batches: of this rank where it is Shardable, else of all together.

@@ -2,6 +2,30 @@
 #include "accelerate/data/split.hpp"
 
 namespace accelerate::data {
+namespace {
+
+/// What a batch of that many rows stands for, if it is short: each rank's part is of one size.
+int64_t whole_batch(int64_t rows, int64_t ranks) { return (rows + ranks - 1) / ranks * ranks; }
+
+/// rows   of all batches
+ShardPlan plan_of_parts(int64_t rows, int64_t each, const DealOptions& options, const Place& place) {
+  return {rows,
+          {.rank = options.rank,
+           .world_size = options.world_size,
+           .batch_size = each,
+           .split_batches = true,
+           .drop_last = options.drop_last,
+           .even_batches = options.even_batches && options.world_size > 1},
+          place};
+}
+
+}  // namespace
+
+int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const DealOptions& options) {
+  if (batches == 0) return 0;
+  const int64_t each = whole_batch(first_rows, options.world_size);
+  return plan_of_parts((batches - 1) * each + last_rows, each, options, {}).size();
+}
 
 SplitRows::SplitRows(const DealOptions& options, const Place& place) : options_(options), place_(place) {
   (void)deal_batches(0, options, place);  // checks them
@@ -24,22 +48,13 @@ void SplitRows::add(std::optional<int64_t> rows) {
   }
   if (batches_ == 0) {
     first_ = *rows;
-    each_ = (first_ + ranks - 1) / ranks * ranks;
+    each_ = whole_batch(first_, ranks);
   }
   last_ = *rows;
   ++batches_;
 }
 
-ShardPlan SplitRows::plan() const {
-  return {begin() + last_,
-          {.rank = options_.rank,
-           .world_size = options_.world_size,
-           .batch_size = each_,
-           .split_batches = true,
-           .drop_last = options_.drop_last,
-           .even_batches = options_.even_batches && options_.world_size > 1},
-          place_};
-}
+ShardPlan SplitRows::plan() const { return plan_of_parts(begin() + last_, each_, options_, place_); }
 
 std::optional<BatchRange> SplitRows::part() const {
   const ShardPlan all = plan();

@@ -11,6 +11,9 @@
 
 namespace accelerate::data {
 
+/// Parts that one rank gets of so many batches, of which all but the last have the first one's rows.
+[[nodiscard]] int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const DealOptions& options);
+
 /// How many rows the batches of a stream have, as they come: all the same, the last one may have less.
 class SplitRows {
  public:

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/stream_core.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/core_parts.hpp"
@@ -11,11 +14,19 @@ namespace {
 
 constexpr int64_t kUnknown = -1;  // number of samples in a state
 
+/// How many of the samples that follow come twice; 0 where nobody knows.
+int64_t repeated_of(const state::LoaderState& before, const ShardOptions& now) {
+  if (before.samples < 0) return 0;
+  const int64_t remainder = ShardPlan(before.samples - before.consumed, now).remainder();
+  return remainder > 0 ? now.world_size * now.batch_size - remainder : 0;
+}
+
 void say_shared_out_anew(const state::LoaderState& before, const ShardOptions& now) {
   base::log(base::LogLevel::info, {},
             "loader: epoch {} of a stream goes on after {} samples, seen in batches of {} on {} ranks; what follows "
-            "is shared out anew, in batches of {} to {} ranks",
-            before.epoch, before.consumed, before.batch_size, before.world_size, now.batch_size, now.world_size);
+            "is shared out anew, in batches of {} to {} ranks{}",
+            before.epoch, before.consumed, before.batch_size, before.world_size, now.batch_size, now.world_size,
+            repeated_text(repeated_of(before, now)));
 }
 
 }  // namespace
@@ -31,13 +42,14 @@ StreamCore::StreamCore(const StreamOptions& asked, std::optional<int64_t> known,
 void StreamCore::take(const Share& asked, const Place& place) {
   (void)ShardPlan(0, shard_options_of(options, asked), place);
   share = asked;
+  place_ = place;
 }
 
 uint64_t StreamCore::seed() { return fixed_seed(options.seed); }
 
 state::LoaderState StreamCore::here() {
-  return beginning_of(epochs.epoch(), samples.value_or(kUnknown), seeded ? std::optional(seed()) : std::nullopt,
-                      options, share);
+  return beginning_of(epochs.epoch(), known_samples().value_or(kUnknown), "",
+                      seeded ? std::optional(seed()) : std::nullopt, options, share);
 }
 
 state::LoaderState StreamCore::state() {
@@ -47,11 +59,12 @@ state::LoaderState StreamCore::state() {
 
 void StreamCore::load_state(const state::LoaderState& from) {
   check_state(from, kUnknown);
-  if (from.consumed > 0 && from.samples != samples.value_or(kUnknown)) {
+  if (share.reads && from.consumed > 0 && from.samples != samples.value_or(kUnknown)) {
     base::fail(ErrorKind::usage, {}, "load_state",
                "the state is of a stream of {} samples, this one has {} (-1: not known)", from.samples,
                samples.value_or(kUnknown));
   }
+  samples_elsewhere_ = from.samples == kUnknown ? std::nullopt : std::optional(from.samples);
   epochs.set(from.epoch);
   if (from.seed) options.seed = from.seed;
   latest_.forget();
@@ -96,6 +109,17 @@ void StreamCore::set_epoch(int64_t epoch) {
   latest_.forget();
   if (keeps_place(resumed_, epoch)) return;
   forget_position();
+}
+
+void StreamCore::warn_of_no_batch(const Beginning& pass, int64_t given) const {
+  const int64_t before = pass.origin + pass.consumed;
+  const auto why = [&]() -> std::string {
+    if (given == 0) return "its stream is empty, 0 samples";
+    if (given <= before)
+      return fmt::format("{} samples were seen or are skipped, and its stream has {}", before, given);
+    return why_too_few(given - before, pass.shard);
+  };
+  data::warn_of_no_batch(place_, why());
 }
 
 void StreamCore::skip(int64_t batches) {

@@ -65,6 +65,14 @@ class StreamCore {
   void set_epoch(int64_t epoch);
   void end_pass(int64_t pass, int64_t epoch);
 
+  /// A pass of which this rank got nothing: a line says why.
+  ///
+  /// samples   that the stream gave
+  void warn_of_no_batch(const Beginning& pass, int64_t samples) const;
+
+  /// Samples of a pass, where that is known: of the stream that is read.
+  [[nodiscard]] std::optional<int64_t> known_samples() const { return share.reads ? samples : samples_elsewhere_; }
+
   /// Passes leave out so many batches of this rank's more; a resumed one of what is left.
   void skip(int64_t batches);
   [[nodiscard]] int64_t skipped() const { return skipped_; }
@@ -82,6 +90,8 @@ class StreamCore {
   [[nodiscard]] state::LoaderState here();
   void forget_position();
 
+  Place place_{};  // of this rank
+  std::optional<int64_t> samples_elsewhere_{};
   int64_t skipped_ = 0;
   int64_t skipped_of_rest_ = 0;
   LatestPass latest_{};

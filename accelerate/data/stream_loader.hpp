@@ -30,6 +30,7 @@ class StreamLoader {
  public:
   using BatchType = decltype(std::declval<const Collate&>()(std::declval<const std::vector<AnySample>&>()));
   static constexpr bool is_stream = true;
+  static constexpr bool says_why_empty = true;
   class Iterator;
 
   /// collate   makes a batch of a vector of samples
@@ -48,11 +49,12 @@ class StreamLoader {
   [[nodiscard]] const StreamOptions& options() const { return core_->options; }
   /// Batches of this rank in a pass, where the stream's length is known.
   [[nodiscard]] std::optional<int64_t> size() const {
-    if (!core_->samples) return std::nullopt;
-    return std::max<int64_t>(ShardPlan(*core_->samples, core_->shard_options()).size() - core_->skipped(), 0);
+    const auto samples = core_->known_samples();
+    if (!samples) return std::nullopt;
+    return std::max<int64_t>(ShardPlan(*samples, core_->shard_options()).size() - core_->skipped(), 0);
   }
   /// Samples of a pass, where that is known.
-  [[nodiscard]] std::optional<int64_t> sample_count() const { return core_->samples; }
+  [[nodiscard]] std::optional<int64_t> sample_count() const { return core_->known_samples(); }
   [[nodiscard]] int64_t batch_size() const { return ShardPlan(0, core_->shard_options()).batch_size(); }
   [[nodiscard]] int64_t total_batch_size() const { return batch_size() * core_->share.world_size; }
 
@@ -176,6 +178,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
       given = *std::exchange(ahead, std::nullopt);
       if (given.failure) std::rethrow_exception(given.failure);
       if (!given.batch) {
+        if (given.info.index < 0) loader.core_->warn_of_no_batch(beginning, given.read);
         loader.core_->end_pass(pass, beginning.context.epoch);
         return;
       }

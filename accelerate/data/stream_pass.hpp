@@ -55,6 +55,8 @@ class StreamPass {
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
   /// Samples from the stream's beginning on that all ranks have been given.
   [[nodiscard]] int64_t handed_out() const { return handed_out_; }
+  /// Samples from the stream's beginning on that were read.
+  [[nodiscard]] int64_t read() const { return read_; }
   /// No rank gets anything more.
   [[nodiscard]] bool complete() const {
     return !failure_ && (ahead_.samples == 0 || (shard_.drop_last && ahead_.samples < round_));
@@ -127,6 +129,7 @@ struct StreamBatch {
   state::BatchInfo info{};
   int64_t samples = 0;
   int64_t handed_out = 0;
+  int64_t read = 0;
   bool complete = false;
 };
 
@@ -149,6 +152,7 @@ class CollatedStream {
     }
     coming.info = pass_.info();
     coming.handed_out = pass_.handed_out();
+    coming.read = pass_.read();
     coming.complete = pass_.complete();
     return coming;
   }

@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/dispatch_pass.hpp"
 
+#include <ATen/ops/from_blob.h>
+
 namespace accelerate::prepared {
 
 at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes) {
   return group.scatter(bytes, /*root=*/0);
+}
+
+OfReader of_rank_0(OfReader mine, const comm::Group& group) {
+  std::string bytes;
+  if (group.rank() == 0) {
+    const auto packed = tree::pack(mine);
+    bytes.assign(static_cast<const char*>(packed.const_data_ptr()), packed.nbytes());
+  }
+  bytes = group.broadcast_bytes(bytes);
+  const auto size = static_cast<int64_t>(bytes.size());
+  return tree::unpack<OfReader>(at::from_blob(bytes.data(), {size}, at::TensorOptions().dtype(at::kByte)));
 }
 
 void fail_as_reader(const Place& place, const std::string& failure) {

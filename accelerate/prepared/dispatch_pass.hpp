@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <deque>
 #include <exception>
@@ -24,7 +25,7 @@ namespace accelerate::state {
 
 /// Lets accelerate::tree pack it.
 inline auto tree_members(LoaderState& state) {
-  return std::tie(state.epoch, state.consumed, state.origin, state.samples, state.seed, state.world_size,
+  return std::tie(state.epoch, state.consumed, state.origin, state.samples, state.order, state.seed, state.world_size,
                   state.batch_size, state.split_batches, state.even_batches, state.drop_last);
 }
 
@@ -34,6 +35,32 @@ namespace accelerate::prepared {
 
 /// Sends each rank its own. bytes   on rank 0 one [n] uint8 of each rank; returns this rank's. Collective.
 [[nodiscard]] at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes);
+
+/// What only the rank that reads knows of its loader: the others' may be empty.
+struct OfReader {
+  std::optional<int64_t> size{};              ///< batches; unset: it does not say
+  std::optional<state::LoaderState> state{};  ///< unset: it knows none
+
+  auto tree_members() { return std::tie(size, state); }
+};
+
+/// Rank 0's. Collective.
+[[nodiscard]] OfReader of_rank_0(OfReader mine, const comm::Group& group);
+
+/// Unset where it knows none, and where it throws: whoever asks it again is told why.
+template <typename Loader>
+[[nodiscard]] std::optional<int64_t> size_told_by(const Loader& loader) try {
+  if constexpr (data::MaybeCounted<Loader>) return loader.size();
+  if constexpr (data::Counted<Loader>) return static_cast<int64_t>(loader.size());
+  return std::nullopt;
+} catch (...) {
+  return std::nullopt;
+}
+
+template <typename Loader>
+[[nodiscard]] OfReader told_by(Loader& loader) {
+  return {size_told_by(loader), where_it_stands(loader)};
+}
 
 /// What rank 0 threw while it read, on the ranks that wait for it. Throws Error (data).
 [[noreturn]] void fail_as_reader(const Place& place, const std::string& failure);
@@ -60,7 +87,8 @@ class DispatchPass {
       : loader_(loader),
         group_(shared.group),
         place_(shared.place),
-        dispatcher_(dispatch_options(loader, options, group_), place_) {
+        dispatcher_(dispatch_options(loader, options, group_), place_),
+        options_(options) {
     if constexpr (!tree::packable<Batch>) refuse_to_dispatch(place_);
     if (group_.rank() == 0) next_round_ = read_round();
     for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
@@ -72,10 +100,9 @@ class DispatchPass {
     if (ended_) return std::nullopt;
     Message mine = ahead_ ? std::move(*std::exchange(ahead_, std::nullopt)) : exchange_round();
     ended_ = !mine.batch;
-    state_ = mine.state;
-    if constexpr (data::Resumable<Loader>) {
-      if (mine.state && group_.rank() != 0) loader_.load_state(*mine.state);  // so that its epoch is rank 0's
-    }
+    state_ = mine.reader.state;
+    read_ = mine.read;
+    if (group_.rank() != 0) hear(mine.reader);
     if (!mine.failure.empty()) {
       if (failure_) std::rethrow_exception(failure_);
       fail_as_reader(place_, mine.failure);
@@ -95,17 +122,35 @@ class DispatchPass {
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
   /// Of the loader, with the batches that were handed out as consumed; unset: it knows none.
   [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
+  /// Batches of rank 0's loader, on the other ranks; unset: it does not say.
+  [[nodiscard]] std::optional<int64_t> size() const { return size_; }
+  /// Of a pass without batches; empty: the loader says it.
+  [[nodiscard]] std::string why_empty() const {
+    if (read_ == 0 && group_.rank() == 0 && data::SaysWhyEmpty<Loader>) return "";
+    if (read_ == 0) return "rank 0, which reads for all (dispatch_batches), has none";
+    if (options_.skipped > 0)
+      return fmt::format("{} are skipped, and rank 0 reads {} for all", options_.skipped, read_);
+    return fmt::format("rank 0 reads {} for {} ranks, and drop_last leaves them out", read_, group_.size());
+  }
 
  private:
   struct Message {
     std::optional<Batch> batch{};  // none: the pass has ended
     bool last = false;
     int64_t samples = -1;
-    std::optional<state::LoaderState> state{};
+    int64_t read = 0;   // batches of rank 0's
+    OfReader reader{};  // its size in the pass's first message alone
     std::string failure{};
 
-    auto tree_members() { return std::tie(batch, last, samples, state, failure); }
+    auto tree_members() { return std::tie(batch, last, samples, read, reader, failure); }
   };
+
+  void hear(const OfReader& reader) {
+    if (reader.size) size_ = reader.size;
+    if constexpr (data::Resumable<Loader>) {
+      if (reader.state) loader_.load_state(*reader.state);  // so that its epoch is rank 0's
+    }
+  }
 
   std::optional<Batch> read() {
     if (!position_) {
@@ -115,6 +160,7 @@ class DispatchPass {
     }
     if (*position_ == loader_.end()) return std::nullopt;
     std::optional<Batch> batch(**position_);
+    ++batches_;
     states_.push_back(where_it_stands(loader_));  // some read only now
     return batch;
   }
@@ -147,14 +193,17 @@ class DispatchPass {
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
     std::vector<Message> messages(static_cast<size_t>(group_.size()));
-    Message common{.state = failure_ && sent_ ? sent_
-                                              : where_it_stands(loader_)};  // of a round that failed nobody has a batch
+    Message common{.read = batches_};
     if (round) {
-      common = {.last = !next_round_ && !failure_, .samples = round->samples, .state = state_after(round->read)};
-      sent_ = common.state;
-    } else if (failure_) {
-      common.failure = base::what_failed(failure_);
+      common.last = !next_round_ && !failure_;
+      common.samples = round->samples;
+      sent_ = common.reader.state = state_after(round->read);
+    } else {
+      common.reader.state =
+          failure_ && sent_ ? sent_ : where_it_stands(loader_);  // of one that failed nobody has a batch
+      if (failure_) common.failure = base::what_failed(failure_);
     }
+    if (!std::exchange(has_sent_, true)) common.reader.size = size_told_by(loader_);
     for (size_t rank = 0; rank < messages.size(); ++rank) {
       messages[rank] = common;
       if (round) messages[rank].batch = std::move(round->batches[rank]);
@@ -186,6 +235,11 @@ class DispatchPass {
   std::optional<Message> ahead_;
   at::Tensor own_bytes_ = at::empty({0}, at::TensorOptions().dtype(at::kByte));  // rank 0's own message stays there
   std::exception_ptr failure_;
+  LoaderOptions options_;
+  std::optional<int64_t> size_;
+  int64_t batches_ = 0;  // that were read here
+  int64_t read_ = 0;     // and on rank 0, as far as it was told
+  bool has_sent_ = false;
   bool exhausted_ = false;
   bool ended_ = false;
   state::BatchInfo info_{};

@@ -13,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/deal.hpp"
 #include "accelerate/data/example.hpp"
 #include "accelerate/data/loader.hpp"
@@ -44,8 +45,11 @@ template <typename Loader>
           .split_batches = options.split_batches};
 }
 
-/// Once: whoever divides by the number of samples should hear of it.
-void warn_of_no_batch(const Place& place);
+/// It is a list of its batches, as std::vector is.
+template <typename Loader>
+concept HoldsBatches = data::Counted<Loader> && requires(const Loader& loader) {
+  { loader[size_t{}] } -> std::same_as<const batch_t<Loader>&>;
+};
 
 /// A loader in the registry.
 class LoaderCore : public Entry {
@@ -66,7 +70,7 @@ void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& op
   }
   if constexpr (data::Shardable<Loader>) {
     const bool whole = dispatches<Loader>(group, options);
-    data::give_share(loader, whole ? data::Share{} : share_of(group, options), place);
+    data::give_share(loader, whole ? data::Share{.reads = group.rank() == 0} : share_of(group, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
     if (group.size() > 1 && data::needs_seed(loader)) loader.set_seed(seed_of_rank_0(loader.seed(), group));
@@ -105,7 +109,7 @@ class PreparedLoader {
 
     explicit Iterator(const PreparedLoader& of) : walk_(std::make_unique<Walk>(of)) {
       walk_->take();
-      if (!walk_->batch) warn_of_no_batch(walk_->shared->place);
+      if (!walk_->batch) walk_->say_why_empty();
     }
     Batch& operator*() const { return *walk_->batch; }
     Batch* operator->() const { return &**this; }
@@ -157,6 +161,7 @@ class PreparedLoader {
         RECORD_USER_SCOPE("accelerate::next_batch");  // profile::kDataSpan
         batch.reset();                                // its memory serves the next one
         auto next = std::visit([](auto& one) { return one.next(); }, pass);
+        note_size();
         note_standing();
         if (!next) loop.reset();
         if (!next || !place) {
@@ -180,6 +185,21 @@ class PreparedLoader {
               pass);
           if (access) access->came_to(skips ? std::optional(standing->state(loader->state())) : std::nullopt);
         }
+      }
+      void note_size() {
+        std::visit(
+            [this](const auto& one) {
+              if constexpr (requires { one.split(); }) {
+                if (const auto split = one.split()) standing->split(split->first, split->second);
+              } else if constexpr (requires { one.size(); }) {
+                standing->hear(one.size());
+              }
+            },
+            pass);
+      }
+      void say_why_empty() const {
+        const auto why = std::visit([](const auto& one) { return one.why_empty(); }, pass);
+        if (!why.empty()) data::warn_of_no_batch(shared->place, why);
       }
       Batch moved(const Batch& next) {
         if (!lane) return tree::to(next, shared->device, /*non_blocking=*/true);
@@ -225,13 +245,17 @@ class PreparedLoader {
   }
 
   /// Batches of this rank in a pass, where the loader knows its own. With split_batches and even_batches off this rank
-  /// may have none of a loader's short last batch, which the loader does not tell: it is counted.
+  /// may have none of a short last batch: a loader that is no list of its batches does not tell, and until a pass went
+  /// through all of them that one is counted. Where rank 0 reads for all it is what rank 0's loader says, when it was
+  /// prepared and when its latest pass began.
   [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
-    return size_of(static_cast<int64_t>(loader_->size()));
+    const auto told = standing_->size_of_reader();
+    return size_of(told ? *told : static_cast<int64_t>(loader_->size()));
   }
   /// The same of a stream; unset where its length is not known.
   [[nodiscard]] std::optional<int64_t> size() const requires data::MaybeCounted<Loader> {
-    const std::optional<int64_t> batches = loader_->size();
+    const auto told = standing_->size_of_reader();
+    const std::optional<int64_t> batches = told ? told : loader_->size();
     return batches ? std::optional(size_of(*batches)) : std::nullopt;
   }
   /// Where the innermost loop over it stands; {-1, false, -1} outside.
@@ -255,9 +279,10 @@ class PreparedLoader {
     loader_->load_state(state);
     tell_access();
   }
-  /// The registry asks and tells it where it stands. It is not kept alive.
+  /// The registry asks and tells it where it stands. It is not kept alive. Collective where rank 0 reads for all.
   void enter(LoaderCore& core) {
     standing_ = core.standing;
+    if (dispatches()) hear_of_reader();
     if constexpr (data::Resumable<Loader>) {
       access_ = core.access;
       access_->add(
@@ -276,9 +301,10 @@ class PreparedLoader {
     data::check_skipped(batches, shared_->place);
     auto other = *this;
     if constexpr (data::Skippable<Loader>) {
+      const int64_t of_loader = batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1);
       other.standing_ = std::make_shared<Standing>();
-      other.loader_ = std::make_shared<Loader>(
-          loader_->skip_first_batches(batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1)));
+      if (const auto told = standing_->size_of_reader()) other.standing_->hear(std::max<int64_t>(*told - of_loader, 0));
+      other.loader_ = std::make_shared<Loader>(loader_->skip_first_batches(of_loader));
       other.skips_ = true;
       if constexpr (data::Resumable<Loader>) {
         if (access_) access_->add_skipping(other.loader_, other.setter());
@@ -302,10 +328,33 @@ class PreparedLoader {
   }
   [[nodiscard]] int64_t whole_size(int64_t batches) const {
     if (dispatches()) return data::rounds_of(batches, dispatch_options(*loader_, options_, shared_->group));
-    if (data::Shardable<Loader> || options_.split_batches) return batches;
-    return data::deal_count(
-        batches,
-        {.rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches});
+    if (data::Shardable<Loader>) return batches;
+    const data::DealOptions dealing{
+        .rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches};
+    if (!options_.split_batches || dealing.world_size == 1) return data::deal_count(batches, dealing);
+    if (const auto parts = standing_->parts_of(batches)) return *parts;
+    return split_size(batches, dealing);
+  }
+  /// Parts of the batches that this rank gets, where they can be looked at; else as many as there are batches.
+  [[nodiscard]] int64_t split_size(int64_t batches, const data::DealOptions& dealing) const {
+    if constexpr (HoldsBatches<Loader>) {
+      if (batches == 0) return 0;
+      const auto rows = [this](int64_t number) { return tree::rows((*loader_)[static_cast<size_t>(number)]); };
+      const auto first = rows(0), last = rows(batches - 1);
+      if (first && last && *first >= *last) return data::split_count(batches, *first, *last, dealing);
+    }
+    return batches;
+  }
+
+  /// Rank 0's loader, which reads for all, says where it stands and how long it is. Collective.
+  void hear_of_reader() const {
+    const bool reads = shared_->group.rank() == 0;
+    const OfReader reader = of_rank_0(reads ? told_by(*loader_) : OfReader{}, shared_->group);
+    if (reads) return;
+    standing_->hear(reader.size);
+    if constexpr (data::TakesShare<Loader> && data::Resumable<Loader>) {
+      if (reader.state) loader_->load_state(*reader.state);
+    }
   }
 
   /// Where a loader goes on that does not skip itself.

@@ -2,8 +2,11 @@
 // One pass over a loader: this rank's batches, the last one known when it is handed out.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -87,6 +90,8 @@ class OwnPass {
     }
   }
   [[nodiscard]] const state::BatchInfo& info() const { return walk_.position().info(); }
+  /// Of a pass without batches; empty: the loader says it.
+  [[nodiscard]] static std::string why_empty() { return data::SaysWhyEmpty<Loader> ? "" : "its loader gives it none"; }
 
  private:
   AlikeWalk<Loader> walk_;
@@ -108,7 +113,11 @@ class ForeignPass {
   using Batch = batch_t<Loader>;
 
   ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
-      : loader_(loader), walk_(loader, shared.group), dealer_(dealing(options, shared.group), shared.place) {
+      : loader_(loader),
+        walk_(loader, shared.group),
+        dealer_(dealing(options, shared.group), shared.place),
+        skipped_(options.skipped),
+        ranks_(shared.group.size()) {
     if (options.split_batches && !data::Shardable<Loader> && shared.group.size() > 1) {
       splitter_.emplace(dealing(options, shared.group), shared.place);
     }
@@ -134,6 +143,16 @@ class ForeignPass {
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
   /// Of the loader, with the batches that were handed out as consumed; unset: as it says itself.
   [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
+  /// The loader's batches, and the parts of them that this rank got; unset: they are not split, or not all were read.
+  [[nodiscard]] std::optional<std::pair<int64_t, int64_t>> split() const {
+    return splitter_ && ended_ && !failure_ ? std::optional(std::pair(read_, parts_)) : std::nullopt;
+  }
+  /// Of a pass without batches.
+  [[nodiscard]] std::string why_empty() const {
+    if (read_ == 0) return "its loader gives none";
+    if (skipped_ > 0) return fmt::format("{} batches are skipped, and its loader gives {}", skipped_, read_);
+    return fmt::format("its loader gives {} for {} ranks, and even_batches is off", read_, ranks_);
+  }
 
  private:
   /// A shardable loader gives its own share already: nothing is dealt.
@@ -151,6 +170,7 @@ class ForeignPass {
         auto batch = walk_.next();
         ended_ = !batch;
         if (ended_) break;
+        ++read_;
         read_to_ = where_it_stands(loader_);
         if (auto ready = feed(std::move(*batch))) mine = std::move(ready);
       } while (splitter_ ? !mine : !dealer_.round_complete());
@@ -166,7 +186,9 @@ class ForeignPass {
   }
 
   std::optional<Batch> feed(Batch batch) {
-    return splitter_ ? splitter_->feed(std::move(batch)) : dealer_.feed(std::move(batch));
+    auto mine = splitter_ ? splitter_->feed(std::move(batch)) : dealer_.feed(std::move(batch));
+    if (mine) ++parts_;
+    return mine;
   }
 
   [[nodiscard]] int64_t remainder() const {
@@ -180,6 +202,8 @@ class ForeignPass {
   std::optional<data::BatchSplitter<Batch>> splitter_;  // in the dealer's stead
   state::BatchInfo info_{};
   std::exception_ptr failure_;
+  int64_t skipped_, ranks_;
+  int64_t read_ = 0, parts_ = 0;
   bool ended_ = false;
   std::optional<Batch> ahead_;
   std::optional<state::LoaderState> read_to_, ahead_at_, state_;  // after what was read, with ahead_, with what is out

@@ -32,6 +32,20 @@ class Standing {
     own_.reset();
   }
 
+  /// Batches of the loader that another rank reads for this one, as it says; unset: nothing new.
+  void hear(std::optional<int64_t> size) {
+    if (size) size_of_reader_ = size;
+  }
+  /// Unset: this rank reads its own, or the reader does not know.
+  [[nodiscard]] std::optional<int64_t> size_of_reader() const { return size_of_reader_; }
+
+  /// A pass went through all of the loader's batches, which were split: this rank got so many parts.
+  void split(int64_t batches, int64_t parts) { parts_ = {batches, parts}; }
+  /// As the latest such pass over so many batches; unset: there was none.
+  [[nodiscard]] std::optional<int64_t> parts_of(int64_t batches) const {
+    return parts_ && parts_->first == batches ? std::optional(parts_->second) : std::nullopt;
+  }
+
   [[nodiscard]] state::LoaderState state(const state::LoaderState& own) const {
     return handed_out_ && own == own_ ? *handed_out_ : own;
   }
@@ -43,6 +57,8 @@ class Standing {
  private:
   std::optional<state::LoaderState> handed_out_;
   std::optional<state::LoaderState> own_;  // when that was handed out
+  std::optional<int64_t> size_of_reader_;
+  std::optional<std::pair<int64_t, int64_t>> parts_;
 };
 
 /// Where a loader of the registry stands. A loader that skips its first batches is another one with a place of its own,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace accelerate::state {
 
@@ -16,6 +17,8 @@ struct LoaderState {
   int64_t origin = 0;
   /// Length of the epoch's order.
   int64_t samples = 0;
+  /// What kind of order it is, as a sampler calls its own ("sequential", "random"). Empty: not known.
+  std::string order{};
   /// Unset: the order depends on none.
   std::optional<uint64_t> seed{};
   // How the order is shared out; batch_size is as it was asked for. Another way may go on after `consumed`.

@@ -82,14 +82,14 @@ std::vector<Case> random_cases(int count, unsigned seed) {
 
 TEST_CASE("the state counts the batch at hand as consumed, and is the next epoch's beginning after the last one") {
   auto loader = positions_of_one_rank(16, {.batch_size = 4, .shuffle = true, .seed = 3});
-  CHECK(loader.state() == LoaderState{.samples = 16, .seed = 3, .batch_size = 4});
+  CHECK(loader.state() == LoaderState{.samples = 16, .order = "random", .seed = 3, .batch_size = 4});
   std::vector<int64_t> consumed;
   for ([[maybe_unused]] auto& batch : loader) {
     const auto state = loader.state();
     consumed.push_back(state.epoch * 100 + state.consumed);
   }
   CHECK(consumed == std::vector<int64_t>{4, 8, 12, 100});
-  CHECK(loader.state() == LoaderState{.epoch = 1, .samples = 16, .seed = 3, .batch_size = 4});
+  CHECK(loader.state() == LoaderState{.epoch = 1, .samples = 16, .order = "random", .seed = 3, .batch_size = 4});
   (void)pass(loader, 2);
   CHECK(loader.state().epoch == 1);  // left early, and resumed where it was left
   CHECK(loader.state().consumed == 8);
@@ -215,6 +215,10 @@ TEST_CASE("a line says that an epoch was shared out anew") {
   two.shard({.rank = 0, .world_size = 2});
   two.load_state(one.state());
   (void)pass(two);
+  auto filled = positions_of_one_rank(10, {.batch_size = 4});
+  filled.shard({.rank = 1, .world_size = 2});
+  filled.load_state(one.state());
+  (void)pass(filled);
   auto same = positions_of_one_rank(10, {.batch_size = 2});
   same.load_state(one.state());
   (void)pass(same);
@@ -222,7 +226,9 @@ TEST_CASE("a line says that an epoch was shared out anew") {
   accelerate::base::set_log_level(level);
   CHECK(lines == std::vector<std::string>{
                      "loader: epoch 0 goes on after 4 of 10 samples, seen in batches of 2 on 1 ranks; the other 6 are "
-                     "shared out anew, in batches of 1 to 2 ranks"});
+                     "shared out anew, in batches of 1 to 2 ranks",
+                     "loader: epoch 0 goes on after 4 of 10 samples, seen in batches of 2 on 1 ranks; the other 6 are "
+                     "shared out anew, in batches of 4 to 2 ranks; 2 of them come twice, to fill the last batches"});
 }
 
 TEST_CASE("a position within a step, which no loader of this share gives, is gone on from all the same") {
@@ -450,6 +456,59 @@ TEST_CASE("a state that cannot be is refused, with the numbers") {
                     "Resume with the data and sampler that it was saved with, or begin a new epoch with set_epoch(1)");
 }
 
+TEST_CASE("a place in another kind of order is refused, for its samples would be seen twice or never") {
+  const auto ten = torch::arange(10);
+  const auto own = make_sampler(10, [=](uint64_t, int64_t) { return ten; });
+  const std::map<std::string, LoaderOptions> kinds{
+      {"sequential", {}},
+      {"random", {.shuffle = true}},
+      {"random with replacement", {.sampler = random_sampler_with_replacement(10, 10)}},
+      {"weighted", {.sampler = weighted_sampler(torch::ones(10), 10)}},
+      {"a subset", {.sampler = subset_sampler(ten, false)}},
+      {"a random subset", {.sampler = subset_sampler(ten)}},
+      {"length-grouped", {.sampler = length_grouped_sampler(ten, 2)}},
+      {"distributed", {.sampler = distributed_sampler(10)}},
+      {"distributed, sequential", {.sampler = distributed_sampler(10, {.shuffle = false})}},
+      {"a user's own", {.sampler = own}},
+      {"a batch sampler's", {.batch_sampler = [](uint64_t, int64_t) {
+         return IndexBatches{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}};
+       }}}};
+  for (const auto& [kind, options] : kinds) {
+    auto saved = positions_of_one_rank(10, options);
+    (void)pass(saved, 1);
+    const auto state = through_json(saved.state());
+    CHECK(state.order == kind);
+    for (const auto& [other, others] : kinds) {
+      auto loader = positions_of_one_rank(10, others);
+      if (other == kind) {
+        loader.load_state(state);
+        continue;
+      }
+      CHECK_THROWS_WITH(loader.load_state(state),
+                        fmt::format("load_state: the state is of an epoch whose order is {}, and {} of its 10 samples "
+                                    "were seen; this loader's order is {}, in which those are others. Resume with the "
+                                    "sampler that it was saved with, or begin a new epoch with set_epoch(1)",
+                                    kind, state.consumed, other)
+                            .c_str());
+      CHECK(loader.state().consumed == 0);
+      auto unknown = state;  // of the first version, or of a folder that another library wrote
+      unknown.order.clear();
+      loader.load_state(unknown);
+      auto between = state;
+      between.consumed = 0;
+      loader.load_state(between);
+    }
+  }
+}
+
+TEST_CASE("a state of the first version, which says nothing of the order, is read") {
+  const auto first = nlohmann::json::parse(
+      R"({"version": 1, "epoch": 2, "consumed": 4, "origin": 0, "samples": 16, "seed": 7, "world_size": 2,
+          "batch_size": 2, "split_batches": false, "even_batches": true, "drop_last": false})");
+  CHECK(loader_state_from_json(first) ==
+        LoaderState{.epoch = 2, .consumed = 4, .samples = 16, .seed = 7, .world_size = 2, .batch_size = 2});
+}
+
 TEST_CASE("JSON that is no saved state is refused") {
   const nlohmann::json good = LoaderState{.seed = 7};
   const auto refused = [&](const auto& change) {
@@ -464,8 +523,12 @@ TEST_CASE("JSON that is no saved state is refused") {
   };
   CHECK(loader_state_from_json(good) == LoaderState{.seed = 7});
   CHECK(refused([](auto& json) { json = 3; }) == "load_state: the saved state is number, must be a JSON object");
-  CHECK(refused([](auto& json) { json["version"] = 2; }) ==
-        "load_state: the saved state has version 2, this library reads 1");
+  CHECK(refused([](auto& json) { json["version"] = 3; }) ==
+        "load_state: the saved state has version 3, this library reads 2");
+  CHECK(refused([](auto& json) { json["order"] = 3; }) ==
+        "load_state: \"order\" of the saved state is 3, must be a string");
+  CHECK(refused([](auto& json) { json.erase("order"); }) ==
+        "load_state: the saved state has no \"order\"; it was not written by this library");
   CHECK(refused([](auto& json) { json.erase("epoch"); }) ==
         "load_state: the saved state has no \"epoch\"; it was not written by this library");
   CHECK(refused([](auto& json) { json["epoch"] = "one"; }) ==

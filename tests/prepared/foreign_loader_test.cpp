@@ -2,6 +2,7 @@
 #include "tests/testing.hpp"
 //
 #include <fstream>
+#include <list>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -83,10 +84,11 @@ std::vector<Batches> dealt(int64_t ranks, int64_t n, int64_t size, bool even = t
   on_ranks(ranks,
            [&](Accelerator& accelerator) {
              auto loader = accelerator.prepare(in_batches<Batch>(n, size));
+             const int64_t told = loader.size();
              auto& mine = seen[static_cast<size_t>(accelerator.process_index())];
              for (auto& batch : loader) mine.push_back(held(batch));
-             const auto batches = static_cast<int64_t>(mine.size());
-             CHECK((loader.size() == batches || (split && !even && loader.size() == batches + 1)));
+             CHECK(told == static_cast<int64_t>(mine.size()));
+             CHECK(loader.size() == told);
            },
            {.even_batches = even, .split_batches = split});
   return seen;
@@ -143,6 +145,25 @@ TEST_CASE("batches of every kind are dealt and filled as Accelerate 1.15.0 deals
     CHECK(dealt<Listed>(ranks, n, size, even, split) == expected);
   }
   CHECK(seen > 200);
+}
+
+TEST_CASE("a loader that is no list of its batches does not tell of a short last one, a pass over all of it does") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             const auto batches = in_batches<torch::Tensor>(9, 4);  // the last one is rank 0's alone
+             auto loader = accelerator.prepare(std::list<torch::Tensor>(batches.begin(), batches.end()));
+             CHECK(loader.size() == 3);
+             for ([[maybe_unused]] auto& batch : loader) break;
+             CHECK(loader.size() == 3);
+             for ([[maybe_unused]] auto& batch : loader) continue;
+             const int64_t mine = accelerator.is_main_process() ? 3 : 2;
+             CHECK(loader.size() == mine);
+             CHECK(loader.skip_first_batches(1).size() == mine - 1);
+             auto same = accelerator.skip_first_batches(loader, 1);
+             for ([[maybe_unused]] auto& batch : same) continue;
+             CHECK(loader.size() == mine);
+           },
+           {.even_batches = false, .split_batches = true});
 }
 
 TEST_CASE("split_batches: gather_for_metrics gives every sample once, of foreign loaders and of ours") {
@@ -411,9 +432,59 @@ TEST_CASE("a pass without any batch is no error, but says so once") {
     for ([[maybe_unused]] auto& batch : own) FAIL("there is none");
   }
   accelerate::base::set_log_handler(before);
-  REQUIRE(lines.size() == 1);
-  CHECK(lines[0].ends_with(
-      "loader: this rank has no batch in a whole pass; its data are empty, or fewer than the ranks"));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].ends_with("loader: this rank has no batch in a whole pass: its loader gives none"));
+  CHECK(lines[1].ends_with("loader: this rank has no batch in a whole pass: its data are empty, 0 samples"));
+}
+
+TEST_CASE("a pass without any batch says why: too few for the ranks, skipped, left out by drop_last") {
+  const auto said = [](const accelerate::AcceleratorOptions& options, const auto& walk) {
+    accelerate::base::forget_lines();
+    std::set<std::string> lines;
+    const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) {
+      lines.emplace(line.substr(line.find("loader: this rank has no batch in a whole pass: ") + 48));
+    });
+    on_ranks(
+        2,
+        [&](Accelerator& accelerator) {
+          for ([[maybe_unused]] auto& batch : walk(accelerator)) FAIL("there is none");
+        },
+        options);
+    accelerate::base::set_log_handler(before);
+    return lines;
+  };
+  const auto prepared = [](auto make) {
+    return [make](Accelerator& accelerator) { return accelerator.prepare(make()); };
+  };
+  const auto one = [] { return std::vector<torch::Tensor>{torch::zeros({2})}; };
+  const auto skipping = [&](Accelerator& accelerator) { return accelerator.prepare(one()).skip_first_batches(4); };
+  CHECK(said({}, skipping) == std::set<std::string>{"4 batches are skipped, and its loader gives 1"});
+  using Lines = std::set<std::string>;
+  CHECK(said({.dispatch_batches = true}, prepared([] { return counting(0, 2); })) ==
+        Lines{"its data are empty, 0 samples", "rank 0, which reads for all (dispatch_batches), has none"});
+  CHECK(said({.dispatch_batches = true}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
+        Lines{"rank 0 reads 1 for 2 ranks, and drop_last leaves them out"});
+  CHECK(said({}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
+        Lines{"3 samples are fewer than the 4 of one step (batches of 2, 2 ranks), and drop_last leaves them out"});
+
+  accelerate::base::forget_lines();
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  on_ranks(2,
+           [&](Accelerator& accelerator) {
+             auto [foreign, own] = accelerator.prepare(one(), counting(2, 2));
+             for ([[maybe_unused]] auto& batch : foreign) continue;
+             for ([[maybe_unused]] auto& batch : own) continue;
+           },
+           {.even_batches = false});
+  accelerate::base::set_log_handler(before);
+  REQUIRE(lines.size() == 2);
+  for (const std::string why : {"its loader gives 1 for 2 ranks, and even_batches is off",
+                                "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off"}) {
+    CHECK(std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.starts_with("[rank 1 of 2, ") && line.ends_with("no batch in a whole pass: " + why);
+    }));
+  }
 }
 
 TEST_CASE("a loader of the user's is told its rank and world, and reads only its share") {
