@@ -41,14 +41,16 @@ void warn_of_no_batch(const Place& place, std::string_view why) {
 }
 
 std::string why_too_few(int64_t samples, const ShardOptions& shard) {
-  if (shard.drop_last || shard.drop_uneven)
+  const int64_t ranks = shard.world_size;
+  const int64_t each = shard.split_batches ? shard.batch_size / ranks : shard.batch_size;
+  if (shard.drop_last || shard.drop_uneven) {
     return fmt::format(
-        "{} samples are fewer than the {} of one step (batches of {}, {} ranks), and drop_last leaves "
-        "them out",
-        samples, shard.drop_last ? shard.batch_size * shard.world_size : shard.world_size, shard.batch_size,
-        shard.world_size);
-  return fmt::format("{} samples in batches of {} are too few for {} ranks, and even_batches is off", samples,
-                     shard.batch_size, shard.world_size);
+        "{} samples are fewer than the {} of one step (batches of {}, {} ranks), and drop_last leaves them "
+        "out",
+        samples, shard.drop_last ? each * ranks : ranks, each, ranks);
+  }
+  return fmt::format("{} samples in batches of {} are too few for {} ranks, and even_batches is off", samples, each,
+                     ranks);
 }
 
 std::string repeated_text(int64_t samples) {

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <atomic>
 #include <list>
+#include <map>
+#include <mutex>
 #include <random>
 
+#include "accelerate/data/stream_loader.hpp"
 #include "tests/accelerator/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -110,6 +116,112 @@ TEST_CASE("the order is rank 0's, shuffled too, and the other ranks read nothing
            },
            {.dispatch_batches = true});
   CHECK(reads_elsewhere == 0);
+}
+
+TEST_CASE("only rank 0 needs the data: the others know the length and the place by its word") {
+  const auto stream = [](int64_t samples) {
+    return accelerate::data::StreamLoader(accelerate::data::make_stream(
+                                              [samples] {
+                                                return
+                                                    [samples, next = int64_t{0}]() mutable -> std::optional<int64_t> {
+                                                      return next < samples ? std::optional(next++) : std::nullopt;
+                                                    };
+                                              },
+                                              samples),
+                                          {.batch_size = 2});
+  };
+  const auto lists = [](int64_t samples) {
+    std::list<torch::Tensor> batches;
+    for (int64_t first = 0; first < samples; first += 2) batches.push_back(torch::arange(first, first + 2));
+    return batches;
+  };
+  const auto batches = [](int64_t samples) {
+    accelerate::data::LoaderOptions options{.batch_sampler = [](uint64_t, int64_t) {
+      accelerate::data::IndexBatches made;
+      for (int64_t first = 0; first < 10; first += 2) made.push_back({first, first + 1});
+      return made;
+    }};
+    return accelerate::data::from_tensors(torch::arange(samples), torch::arange(samples), options);
+  };
+  const auto held = [](const auto& batch) {
+    if constexpr (requires { batch.data; } && !std::same_as<std::remove_cvref_t<decltype(batch)>, torch::Tensor>) {
+      return numbers(batch.data);
+    } else {
+      return numbers(batch);
+    }
+  };
+  std::mutex mutex;
+  std::map<std::string, accelerate::state::LoaderState> saved;
+  const auto walk = [&](Accelerator& accelerator, const std::string& name, auto made) {
+    auto loader = accelerator.prepare(std::move(made));
+    CAPTURE(name);
+    CHECK(loader.size() == 3);
+    if constexpr (requires { loader->state(); }) CHECK(loader.state().samples == 10);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      Numbers all;
+      for (auto& batch : loader) {
+        const auto gathered = numbers(accelerator.gather_for_metrics(torch::tensor(held(batch))));
+        all.insert(all.end(), gathered.begin(), gathered.end());
+      }
+      CHECK(all == up_to(10));
+      CHECK(loader.size() == 3);
+    }
+    CHECK(accelerator.skip_first_batches(loader, 1).size() == 2);
+    if constexpr (requires { loader->state(); }) {
+      for ([[maybe_unused]] auto& batch : loader) break;
+      const auto here = loader.state();
+      CHECK(here.epoch == 2);
+      CHECK(here.consumed == 4);
+      {
+        const std::lock_guard lock(mutex);
+        CHECK(saved.emplace(name, here).first->second == here);
+      }
+      loader.load_state(here);
+      CHECK(loader.state() == here);
+      loader.set_epoch(2);  // keeps the place
+      Batches rest;
+      for (auto& batch : loader) rest.push_back(held(batch));
+      CHECK(rest == (accelerator.is_main_process() ? Batches{{4, 5}, {8}} : Batches{{6, 7}, {9}}));
+    }
+  };
+  on_ranks(2,
+           [&](Accelerator& accelerator) {
+             const int64_t samples = accelerator.is_main_process() ? 10 : 0;
+             walk(accelerator, "ours", counting(samples, 2));
+             walk(accelerator, "stream", stream(samples));
+             walk(accelerator, "list", lists(samples));
+             auto loader = accelerator.prepare(batches(samples));
+             CHECK(loader.size() == 3);
+             CHECK(loader.total_batch_size() == 4);
+             int64_t steps = 0;
+             for ([[maybe_unused]] auto& batch : loader) ++steps;
+             CHECK(steps == 3);
+           },
+           {.dispatch_batches = true});
+}
+
+TEST_CASE("a rank receives its own batches alone") {
+  struct Largest final : c10::MemoryReportingInfoBase {
+    void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { most = std::max(most, bytes); }
+    [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
+    int64_t most = 0;
+  };
+  constexpr int64_t of_batch = 8 * 100'000;
+  on_ranks(4,
+           [](Accelerator& accelerator) {
+             const auto seen = std::make_shared<Largest>();
+             auto loader = accelerator.prepare(
+                 accelerator.is_main_process() ? std::vector<torch::Tensor>(8, torch::zeros({100'000}, torch::kLong))
+                                               : std::vector<torch::Tensor>());
+             const c10::DebugInfoGuard watched(c10::DebugInfoKind::PROFILER_STATE, seen);
+             int64_t steps = 0;
+             for (auto& batch : loader) steps += batch.size(0) == 100'000 ? 1 : 0;
+             CHECK(steps == 2);
+             if (accelerator.is_main_process()) return;
+             CHECK(seen->most >= of_batch);
+             CHECK(seen->most < 2 * of_batch);
+           },
+           {.dispatch_batches = true});
 }
 
 TEST_CASE("ragged tensors, strings and numbers reach the rank whose batch they are") {

@@ -100,6 +100,77 @@ TEST_CASE("a loop left early closes, and the next one starts a new pass") {
   CHECK_FALSE(accelerator.sync_gradients());  // no loop is open
 }
 
+TEST_CASE("on the CPU a batch is where its source made it: nothing is copied") {
+  struct Noted final : accelerate::data::Source {
+    [[nodiscard]] int64_t size() const override { return 6; }
+    [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
+      accelerate::data::Batch made{indices.to(torch::kDouble), indices.clone()};
+      places.emplace_back(made.data.const_data_ptr(), made.target.const_data_ptr());
+      return made;
+    }
+    mutable std::vector<std::pair<const void*, const void*>> places;
+  };
+  Accelerator accelerator({.cpu = true});
+  const auto source = std::make_shared<Noted>();
+  auto loader = accelerator.prepare(accelerate::data::Loader(source, {.batch_size = 2}));
+  size_t step = 0;
+  for (auto& batch : loader) {
+    CHECK(batch.data.const_data_ptr() == source->places.at(step).first);
+    CHECK(batch.target.const_data_ptr() == source->places.at(step++).second);
+  }
+  CHECK(step == 3);
+  const std::vector<torch::Tensor> batches{torch::zeros(2), torch::ones(2)};
+  auto foreign = accelerator.prepare(batches);
+  step = 0;
+  for (auto& batch : foreign) CHECK(batch.const_data_ptr() == batches.at(step++).const_data_ptr());
+  CHECK(step == 2);
+}
+
+TEST_CASE("what skip_first_batches leaves out is not read") {
+  struct Counted final : accelerate::data::Source {
+    [[nodiscard]] int64_t size() const override { return 12; }
+    [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
+      for (const int64_t i : numbers(indices)) ++reads[static_cast<size_t>(i)];
+      return {indices.clone(), indices.clone()};
+    }
+    mutable std::vector<int> reads = std::vector<int>(12, 0);
+  };
+  for (const bool dispatch : {false, true}) {
+    on_ranks(2,
+             [&](Accelerator& accelerator) {
+               const auto source = std::make_shared<Counted>();
+               auto loader = accelerator.prepare(accelerate::data::Loader(source, {.batch_size = 2}));
+               std::vector<int64_t> mine;
+               for (auto& batch : accelerator.skip_first_batches(loader, 2)) mine = numbers(batch.data);
+               const bool first = accelerator.is_main_process();
+               CHECK(mine == (first ? std::vector<int64_t>{8, 9} : std::vector<int64_t>{10, 11}));
+               std::vector<int> expected(12, 0);
+               if (first) expected[8] = expected[9] = 1;
+               if (dispatch ? first : !first) expected[10] = expected[11] = 1;
+               CHECK(source->reads == expected);
+             },
+             {.dispatch_batches = dispatch});
+  }
+}
+
+TEST_CASE("a foreign loader says how many samples a step takes, of all ranks together") {
+  struct Batched {
+    std::vector<torch::Tensor> batches = std::vector<torch::Tensor>(4, torch::zeros({6}));
+    auto begin() { return batches.begin(); }
+    auto end() { return batches.end(); }
+    [[nodiscard]] int64_t total_batch_size() const { return 6; }
+  };
+  for (const bool split : {false, true}) {
+    for (const bool dispatch : {false, true}) {
+      on_ranks(2,
+               [&](Accelerator& accelerator) {
+                 CHECK(accelerator.prepare(Batched{}).total_batch_size() == (split ? 6 : 12));
+               },
+               {.split_batches = split, .dispatch_batches = dispatch});
+    }
+  }
+}
+
 TEST_CASE("a shuffled loader has one order on all ranks, seeded like PyTorch's") {
   const auto seen = walk(2, [] { return counting(16, 2, {.shuffle = true, .seed = 42}); });
   CHECK(seen.ranks[0] == Batches{{6, 3}, {10, 15}, {14, 9}, {4, 13}});

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/batch_memory.hpp"
 
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -24,6 +28,29 @@ using sources::Numbers;
 using testing::TemporaryFolder;
 
 namespace {
+
+/// Counts what LibTorch allocates on the CPU in pieces of so many bytes.
+class CountedMemory {
+ public:
+  explicit CountedMemory(size_t bytes) : counting_(bytes) { c10::SetCPUAllocator(&counting_); }
+  ~CountedMemory() { c10::SetCPUAllocator(counting_.own); }
+  [[nodiscard]] int64_t pieces() const { return counting_.count; }
+
+ private:
+  struct Counting final : c10::Allocator {
+    explicit Counting(size_t size) : bytes(size) {}
+    c10::DataPtr allocate(size_t size) override {
+      if (size == bytes) ++count;
+      return own->allocate(size);
+    }
+    [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return own->raw_deleter(); }
+    void copy_data(void* to, const void* from, size_t size) const override { own->copy_data(to, from, size); }
+    c10::Allocator* own = c10::GetCPUAllocator();
+    size_t bytes;
+    std::atomic<int64_t> count{0};
+  };
+  Counting counting_;
+};
 
 /// Addresses of all batches of an epoch.
 std::set<const void*> places(accelerate::data::Loader loader) {
@@ -90,6 +117,23 @@ TEST_CASE("a loop takes the same memory for all its batches, with workers as muc
   CHECK(places({.batch_size = 10, .shuffle = true}).size() == 2);
   const auto ahead = places({.batch_size = 10, .num_workers = 2, .prefetch_factor = 3});
   CHECK(ahead.size() <= 2 * (2 * 3 + 1));
+}
+
+TEST_CASE("in steady state a loop allocates nothing, however many batches its workers have read ahead") {
+  const auto data = torch::zeros({4000, 1000}, torch::kByte);
+  const auto target = torch::zeros({4000, 125}, torch::kDouble);
+  for (const int64_t workers : {0, 16}) {
+    auto loader = accelerate::data::from_tensors(data, target, {.batch_size = 10, .num_workers = workers});
+    const CountedMemory counted(10'000);  // bytes of a batch's data, and of its target
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for ([[maybe_unused]] auto& batch : loader) {
+        if (workers > 0) std::this_thread::sleep_for(std::chrono::microseconds(200));  // all are read ahead
+      }
+    }
+    CAPTURE(workers);
+    CHECK(counted.pieces() >= 2);
+    CHECK(counted.pieces() <= 2 * (2 * workers + 2));
+  }
 }
 
 TEST_CASE("a user who keeps every batch keeps their values, however many") {

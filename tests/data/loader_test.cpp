@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include "accelerate/base/log.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/memory.hpp"
+#include "tests/data/support.hpp"
 
 using namespace accelerate::data;
 using Numbers = std::vector<int64_t>;
@@ -163,6 +165,18 @@ TEST_CASE("a source of the user's own batches is walked and shared out like any 
   CHECK(one_by_one.size() == 5);
 }
 
+TEST_CASE("batches that are skipped are not read, with workers too") {
+  for (const int64_t workers : {0, 2}) {
+    const auto source = std::make_shared<sources::CountedReads>(10);
+    Loader loader(source, {.batch_size = 2, .num_workers = workers});
+    auto later = loader.skip_first_batches(3);
+    CHECK(pass(later) == Batches{{6, 7}, {8, 9}});
+    CHECK(source->reads == Numbers{0, 0, 0, 0, 0, 0, 1, 1, 1, 1});
+    CHECK(loader.size() == 5);
+    CHECK(pass(loader).size() == 5);
+  }
+}
+
 TEST_CASE("an iterator at its end stays there") {
   auto loader = counted_loader(2, {.batch_size = 2});
   auto it = loader.begin();
@@ -266,6 +280,17 @@ TEST_CASE("batches of a batch sampler are filled by samples where they are of on
   CHECK_THROWS_WITH(of({{0, 14}}, 0), "loader: the batch sampler asks for sample 14 in epoch 0, there are 14 samples");
 }
 
+TEST_CASE("a batch sampler's batches say how many samples all ranks take per step") {
+  Loader loader(memory_source(torch::arange(7), torch::arange(7) * 10), {.batch_sampler = [](uint64_t, int64_t) {
+                  return IndexBatches{{0, 1, 2}, {3, 4, 5}};
+                }});
+  CHECK(loader.batch_size() == 3);
+  CHECK(loader.total_batch_size() == 3);
+  loader.shard({.rank = 1, .world_size = 2});
+  CHECK(loader.total_batch_size() == 6);
+  CHECK(loader.sample_count() == 7);
+}
+
 TEST_CASE("the remainder of whole batches is what is real in the last round, and set_epoch reaches the batch sampler") {
   std::vector<int64_t> epochs;
   auto loader = counted_loader(14, {.seed = 1, .batch_sampler = [&](uint64_t, int64_t epoch) {
@@ -305,6 +330,46 @@ TEST_CASE("no samples are no batches") {
   auto loader = counted_loader(0, {.batch_size = 2, .shuffle = true});
   CHECK(pass(loader).empty());
   CHECK(loader.size() == 0);
+}
+
+TEST_CASE("a pass without batches says why, with the numbers, once") {
+  const auto says = [](const auto& walk) {
+    accelerate::base::forget_lines();
+    std::vector<std::string> lines;
+    const auto before =
+        accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+    walk();
+    walk();
+    accelerate::base::set_log_handler(before);
+    const std::string_view start = "loader: this rank has no batch in a whole pass: ";
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].starts_with(start));
+    return lines[0].substr(start.size());
+  };
+  const auto none_of = [&](int64_t n, const LoaderOptions& options, const Share& share = {}) {
+    return says([&] {
+      auto loader = counted_loader(n, options);
+      loader.shard(share);
+      CHECK(pass(loader).empty());
+    });
+  };
+  CHECK(none_of(0, {.batch_size = 2}) == "its data are empty, 0 samples");
+  CHECK(none_of(3, {.sampler = subset_sampler(torch::empty({0}, torch::kLong))}) ==
+        "its order is a random subset and visits 0 of 3 samples");
+  CHECK(none_of(3, {.batch_size = 8, .drop_last = true}) ==
+        "3 samples are fewer than the 8 of one step (batches of 8, 1 ranks), and drop_last leaves them out");
+  CHECK(none_of(3, {.batch_size = 3}, {.rank = 1, .world_size = 2, .even_batches = false}) ==
+        "3 samples in batches of 3 are too few for 2 ranks, and even_batches is off");
+  const auto ten = counted_loader(10, {.batch_size = 4});
+  CHECK(says([&] {
+          auto later = ten.skip_first_batches(5);
+          CHECK(pass(later).empty());
+        }) == "5 batches were seen or are skipped, and there are 3");
+  CHECK(says([&] {
+          auto loader = counted_loader(10, {.batch_size = 4, .drop_last = true});
+          loader.load_state({.consumed = 8, .samples = 10, .batch_size = 2});
+          CHECK(pass(loader).empty());
+        }) == "2 samples are fewer than the 4 of one step (batches of 4, 1 ranks), and drop_last leaves them out");
 }
 
 TEST_CASE("loops nest, over two loaders and over one") {

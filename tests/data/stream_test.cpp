@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/loader_state.hpp"
 #include "accelerate/data/stream_loader.hpp"
@@ -33,6 +34,19 @@ StreamPtr<int64_t> counting_stream(int64_t n, std::optional<int64_t> size = {}, 
         };
       },
       size);
+}
+
+/// The lines from level info on that are logged meanwhile.
+std::vector<std::string> lines_of(const std::function<void()>& call) {
+  accelerate::base::forget_lines();
+  std::vector<std::string> lines;
+  const auto level = accelerate::base::log_level();
+  accelerate::base::set_log_level(accelerate::base::LogLevel::info);
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  call();
+  accelerate::base::set_log_handler(before);
+  accelerate::base::set_log_level(level);
+  return lines;
 }
 
 Batches of(int64_t samples, int64_t batch_size, const Share& share, bool drop_last = false) {
@@ -337,6 +351,52 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
   CHECK(loader.report().samples == 8);
   CHECK(loader.report().num_workers == 1);
   CHECK(loader.report().one_reader);
+}
+
+TEST_CASE("a stream says its report at the end of each pass on request, and how many samples a pass has") {
+  StreamLoader loader(counting_stream(5, 5), {.batch_size = 2, .log_report = true});
+  CHECK(loader.sample_count() == 5);
+  CHECK(loader.size() == 3);
+  CHECK(loader.total_batch_size() == 2);
+  CHECK_FALSE(StreamLoader(counting_stream(5)).sample_count());
+  const auto lines = lines_of([&] {
+    (void)pass(loader, 1);  // left early: not its end
+    (void)pass(loader);
+    (void)pass(loader);
+  });
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].starts_with("loader: epoch 1: 5 samples in 3 batches, "));
+  CHECK(lines[1].starts_with("loader: epoch 2: 5 samples in 3 batches, "));
+  CHECK(loader.report().samples == 5);
+}
+
+TEST_CASE("lines say why a stream's pass has no batch, and how many samples come twice where its length is known") {
+  const auto none_of = [](int64_t samples, const StreamOptions& options, const Share& share, int64_t skipped = 0) {
+    auto loader = StreamLoader(counting_stream(samples), options).skip_first_batches(skipped);
+    loader.shard(share);
+    const auto lines = lines_of([&] { CHECK(pass(loader).empty()); });
+    REQUIRE(lines.size() == 1);
+    return lines[0];
+  };
+  const std::string start = "loader: this rank has no batch in a whole pass: ";
+  CHECK(none_of(0, {}, {}) == start + "its stream is empty, 0 samples");
+  CHECK(none_of(5, {.batch_size = 2}, {}, 4) == start + "8 samples were seen or are skipped, and its stream has 5");
+  CHECK(none_of(5, {.batch_size = 8, .drop_last = true}, {}) ==
+        start + "5 samples are fewer than the 8 of one step (batches of 8, 1 ranks), and drop_last leaves them out");
+  CHECK(none_of(2, {.batch_size = 2}, {.rank = 1, .world_size = 2, .even_batches = false}) ==
+        start + "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off");
+  for (const bool known : {true, false}) {
+    const auto stream = [&] { return counting_stream(11, known ? std::optional<int64_t>(11) : std::nullopt); };
+    StreamLoader one(stream(), {.batch_size = 2});
+    (void)pass(one, 2);
+    StreamLoader two(stream(), {.batch_size = 2});
+    two.shard({.rank = 0, .world_size = 2});
+    two.load_state(one.state());
+    CHECK(lines_of([&] { (void)pass(two); }) ==
+          std::vector<std::string>{"loader: epoch 0 of a stream goes on after 4 samples, seen in batches of 2 on 1 "
+                                   "ranks; what follows is shared out anew, in batches of 2 to 2 ranks" +
+                                   std::string(known ? "; 1 of them come twice, to fill the last batches" : "")});
+  }
 }
 
 TEST_CASE("wrong loaders of streams are refused, with the values") {

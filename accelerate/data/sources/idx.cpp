@@ -118,7 +118,7 @@ struct IdxFile::Impl {
   Impl(const std::filesystem::path& from, int64_t dimensions, OnError of_rows)
       : path(from), on_error(of_rows), file(from) {
     std::vector<uint8_t> header;
-    file.append(header, 4 + 4 * static_cast<size_t>(dimensions));
+    file.append(header, 4 + 4 * static_cast<size_t>(dimensions), on_error);
     check_header(path, header, dimensions);
     bool overflow = false;
     for (size_t i = 4; i < header.size(); i += 4) {
@@ -142,15 +142,15 @@ struct IdxFile::Impl {
     base::fail(ErrorKind::data, {}, idx_operation, "{}", wrong_length(verdict, found));
   }
 
-  /// The rows that are whole. Throws where they are less than the header says.
-  std::vector<int64_t> whole_rows(uint64_t bytes) {
-    std::vector<int64_t> whole = shape;
-    if (bytes >= size) return whole;
-    cut_off = wrong_length("cut off", fmt::to_string(bytes));
+  /// bytes   that were read of `rows` rows
+  /// returns   the rows that are whole. Throws where they are less and must not be.
+  int64_t whole_rows(uint64_t bytes, int64_t rows) {
+    if (bytes >= row_bytes() * static_cast<uint64_t>(rows)) return rows;
     if (on_error == OnError::fail) refuse_length("cut off", fmt::to_string(bytes));
-    whole[0] = static_cast<int64_t>(bytes / (size / static_cast<uint64_t>(shape[0])));
-    return whole;
+    cut_off = wrong_length("cut off", fmt::to_string(bytes));
+    return static_cast<int64_t>(bytes / row_bytes());
   }
+  [[nodiscard]] uint64_t row_bytes() const { return shape[0] == 0 ? 0 : size / static_cast<uint64_t>(shape[0]); }
 };
 
 IdxFile::IdxFile(const std::filesystem::path& path, int64_t dimensions, OnError on_error)
@@ -161,12 +161,18 @@ const std::filesystem::path& IdxFile::path() const { return impl_->path; }
 const std::vector<int64_t>& IdxFile::shape() const { return impl_->shape; }
 const std::string& IdxFile::cut_off() const { return impl_->cut_off; }
 
-at::Tensor IdxFile::read() {
+at::Tensor IdxFile::read(int64_t most_rows) {
   auto bytes = std::make_shared<std::vector<uint8_t>>();
-  impl_->file.append(*bytes, impl_->size + 1, impl_->on_error);  // one more, to see that the file ends there
+  auto shape = impl_->shape;
+  const bool all = most_rows >= shape[0];
+  shape[0] = std::min(shape[0], most_rows);
+  // Of all of it one more, to see that the file ends there.
+  const uint64_t wanted = all ? impl_->size + 1 : impl_->row_bytes() * static_cast<uint64_t>(shape[0]);
+  impl_->file.append(*bytes, wanted, impl_->on_error);
   if (bytes->size() > impl_->size) impl_->refuse_length("too long", "more");
+  shape[0] = impl_->whole_rows(bytes->size(), shape[0]);
   return at::from_blob(
-      bytes->data(), impl_->whole_rows(bytes->size()), [bytes](void*) {}, at::TensorOptions().dtype(at::kByte));
+      bytes->data(), shape, [bytes](void*) {}, at::TensorOptions().dtype(at::kByte));
 }
 
 at::Tensor read_idx(const std::filesystem::path& path, int64_t dimensions) { return IdxFile(path, dimensions).read(); }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,7 +36,9 @@ class IdxFile {
 
   /// The bytes, uint8 of shape(), or of as many whole rows as there are. Throws Error (data) where they are more or
   /// less. Call it once.
-  [[nodiscard]] at::Tensor read();
+  ///
+  /// most_rows   what comes after them is not unpacked
+  [[nodiscard]] at::Tensor read(int64_t most_rows = std::numeric_limits<int64_t>::max());
   /// After read(): what is wrong with the rows that are missing; empty: none is.
   [[nodiscard]] const std::string& cut_off() const;
 

@@ -58,9 +58,9 @@ struct Digits {
 /// What is whole of both.
 Digits whole_digits(IdxFile& images_file, IdxFile& labels_file, std::string_view set) {
   LeftOut left_out;
-  const auto images = images_file.read();
-  auto labels = labels_file.read().to(at::kLong);
-  const int64_t all = std::max(images_file.shape()[0], labels_file.shape()[0]);
+  const auto [both, all] = std::minmax(images_file.shape()[0], labels_file.shape()[0]);
+  const auto images = images_file.read(both);
+  auto labels = labels_file.read(both).to(at::kLong);
   const int64_t count = std::min(images.size(0), labels.size(0));
   labels = labels.narrow(0, 0, count);
   const auto places = with_labels(labels, classes_of_set, labels_file.path(), left_out);

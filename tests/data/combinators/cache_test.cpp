@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/support.hpp"
 //
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "accelerate/data/combinators/cache.hpp"
@@ -93,6 +95,52 @@ TEST_CASE("several threads may read a cache of a source that only one may read")
   for (auto& thread : threads) thread.join();
   CHECK(source->reads == Numbers(64, 1));
   for (const auto& all : seen) CHECK(all == list(torch::arange(64)));
+}
+
+TEST_CASE("threads that need different samples of a cold cache read the source side by side") {
+  struct Together final : data::Source {
+    [[nodiscard]] int64_t size() const override { return 4; }
+    [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
+      ++inside;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (inside < 2 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      return {indices.clone(), indices * 10};
+    }
+    mutable std::atomic<int> inside = 0;
+  };
+  const auto cached = data::cache(std::make_shared<Together>());
+  const auto begun = std::chrono::steady_clock::now();
+  std::thread other([&] { CHECK(read(cached, {3, 2}) == Numbers{3, 2}); });
+  CHECK(read(cached, {0, 1}) == Numbers{0, 1});
+  other.join();
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(5));
+}
+
+TEST_CASE("what one thread reads another one waits for, and reads itself where the first fails") {
+  struct Flaky final : data::Source {
+    [[nodiscard]] int64_t size() const override { return 2; }
+    [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
+      for (const int64_t i : list(indices)) ++reads[static_cast<size_t>(i)];
+      if (indices[0].item<int64_t>() == 0 && !failed.exchange(true)) {
+        while (reads[1] == 0) std::this_thread::yield();  // the other thread waits then, or is about to
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        throw std::runtime_error("disk");
+      }
+      return {indices.clone(), indices * 10};
+    }
+    mutable std::array<std::atomic<int>, 2> reads{};
+    mutable std::atomic<bool> failed = false;
+  };
+  const auto source = std::make_shared<Flaky>();
+  const auto cached = data::cache(source);
+  std::thread other([&] {
+    while (source->reads[0] == 0) std::this_thread::yield();
+    CHECK(read(cached, {0, 1}) == Numbers{0, 1});
+  });
+  CHECK_THROWS_WITH((void)cached->read(index({0})), "disk");
+  other.join();
+  CHECK(source->reads[0] == 2);
+  CHECK(source->reads[1] == 1);
 }
 
 TEST_CASE("a source that throws is asked again") {

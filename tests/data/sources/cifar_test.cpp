@@ -6,9 +6,12 @@
 using accelerate::ErrorKind;
 using accelerate::data::cifar10;
 using accelerate::data::cifar100;
+using accelerate::data::cifar100_normalisation;
 using accelerate::data::Cifar100Labels;
+using accelerate::data::OnError;
 using accelerate::data::Split;
 using namespace test_files;
+using namespace std::string_literals;
 
 namespace {
 
@@ -125,4 +128,35 @@ TEST_CASE("a label that is none is refused with file and sample") {
   CHECK(cifar100(folder.path).sample_count() == 1);
   CHECK(message([&] { (void)cifar100(folder.path, {}, Split::train, Cifar100Labels::coarse); }, ErrorKind::data) ==
         "cifar100: " + folder.file("train.bin") + " says 20 for sample 0: expected a label from 0 to 19");
+}
+
+TEST_CASE("with skip images whose label is none, and one that is cut off, are left out, counted and logged once") {
+  const Folder folder;
+  write_cifar10(folder.path);
+  const auto bad = folder.file("data_batch_2.bin");
+  write(bad, record("\x0a", 2) + record("\1", 3));
+  write(folder.path / "data_batch_4.bin", record("\6", 6) + record("\7", 7).substr(0, 3000));
+  const auto whole = [&] {
+    return cifar10(folder.path, {.batch_size = 10}, Split::train, {{0, 0, 0}, {1, 1, 1}}, OnError::skip);
+  };
+  const auto lines = logged([&] {
+    auto loader = whole();
+    CHECK(loader.sample_count() == 8);
+    const auto batch = *loader.begin();
+    CHECK(batch.target.equal(torch::tensor({0, 1, 1, 4, 5, 6, 8, 9}, torch::kLong)));
+    CHECK(batch.data[2].equal(pixels(record("\1", 3))[0].to(torch::kFloat).div(255)));
+    CHECK(batch.data[7].equal(pixels(record("\x09", 9))[0].to(torch::kFloat).div(255)));
+    (void)whole();
+  });
+  CHECK(lines ==
+        std::vector<std::string>{"cifar10: 2 of 10 images are left out; the first: " + folder.file("data_batch_4.bin") +
+                                 " has 6073 bytes: expected a multiple of 3073, a label and 3x32x32 pixels "
+                                 "an image"});
+  write(folder.path / "test.bin", record("\0\x64"s, 1));
+  CHECK(message(
+            [&] {
+              (void)cifar100(folder.path, {}, Split::test, Cifar100Labels::fine, cifar100_normalisation, OnError::skip);
+            },
+            ErrorKind::data) == "cifar100: all 1 images are broken; the first: " + folder.file("test.bin") +
+                                    " says 100 for sample 0: expected a label from 0 to 99");
 }

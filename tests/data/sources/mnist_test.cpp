@@ -10,6 +10,7 @@
 using accelerate::ErrorKind;
 using accelerate::data::fashion_mnist;
 using accelerate::data::mnist;
+using accelerate::data::OnError;
 using accelerate::data::read_idx;
 using accelerate::data::Split;
 using namespace test_files;
@@ -179,6 +180,45 @@ TEST_CASE("no images, and a label that is no digit, are refused with file and sa
   write(labels, word(0x0801) + word(3) + "\x05\x09\x0a");
   CHECK(message([&] { (void)mnist(folder.path, {}, Split::test); }, ErrorKind::data) ==
         "mnist: " + labels + " says 10 for sample 2: expected a label from 0 to 9");
+}
+
+TEST_CASE("with skip images whose label is none, and what files that are cut off no longer hold, are left out") {
+  const Folder folder;
+  const auto images = folder.file("t10k-images-idx3-ubyte");
+  const auto labels = folder.file("t10k-labels-idx1-ubyte");
+  const auto read_whole = [&] { return mnist(folder.path, {.batch_size = 9}, Split::test, OnError::skip); };
+  const auto classes = [&] { return read_whole().begin()->target; };
+  const auto five = word(0x0801) + word(5) + "\x05\x0a\x09\x0b\x03";
+  write(images, idx({5, 28, 28}));
+  write(labels, five);
+  const std::string label = labels + " says 10 for sample 1: expected a label from 0 to 9";
+  CHECK(logged([&] {
+          CHECK(classes().equal(torch::tensor({5, 9, 3}, torch::kLong)));
+          const auto bytes = read_idx(images, 3)[2].to(torch::kFloat).div(255).sub_(0.1307).div_(0.3081);
+          CHECK(read_whole().begin()->data[1][0].equal(bytes));
+        }) == std::vector<std::string>{"mnist: 2 of 5 images are left out; the first: " + label});
+  const auto cut = idx({5, 28, 28}).substr(0, 16 + 3 * 784 - 1);
+  write(images, cut);
+  CHECK(logged([&] { CHECK(classes().equal(torch::tensor({5}, torch::kLong))); }) ==
+        std::vector<std::string>{"mnist: 4 of 5 images are left out; the first: " + label});
+  write(labels, idx({5}));
+  const std::string cut_off = images + " is cut off: expected 3920 bytes after the header [5, 28, 28], found 2351";
+  CHECK(logged([&] {
+          CHECK(classes().equal(torch::tensor({0, 1}, torch::kLong)));
+        }) == std::vector<std::string>{"mnist: 3 of 5 images are left out; the first: " + cut_off});
+  fs::remove(images);
+  write_gzip(images + ".gz", idx({5, 28, 28}));
+  const auto packed = read(images + ".gz");
+  write(images + ".gz", packed.substr(0, packed.size() - 12));
+  CHECK(logged([&] { CHECK(classes().size(0) < 5); }).size() == 1);
+  fs::remove(images + ".gz");
+  write(images, idx({2, 28, 28}));
+  CHECK(logged([&] { CHECK(classes().size(0) == 2); }) ==
+        std::vector<std::string>{"mnist: 3 of 5 images are left out; the first: " + images +
+                                 " has 2 images: expected 5, the number of labels in " + labels});
+  write(labels, word(0x0801) + word(2) + "\x0c\x0a");
+  CHECK(message([&] { (void)read_whole(); }, ErrorKind::data) ==
+        "mnist: all 2 images are broken; the first: " + labels + " says 12 for sample 0: expected a label from 0 to 9");
 }
 
 TEST_CASE("sizes that disagree are refused before anything is unpacked: a small file may hold gigabytes") {
