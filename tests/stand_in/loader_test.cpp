@@ -2,9 +2,12 @@
 // Batches on their way to the device: copied on a stream of their own, one ahead, and right whatever the loop does.
 #include <ATen/DeviceAccelerator.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
+#include <thread>
 
 #include "accelerate/data/sources/image_folder.hpp"
 #include "accelerate/data/stream_loader.hpp"
@@ -402,6 +405,34 @@ TEST_CASE("what a source throws comes with its batch, not with the one before it
     CHECK(static_cast<int64_t>(found.size()) == 6 / accelerator.num_processes());
     walk(found, loader);
     return found;
+  });
+}
+
+TEST_CASE("what a worker had no memory for is told with its batch: none is lost, and none comes in its stead") {
+  struct Short final : data::SourceOf<at::Tensor> {
+    [[nodiscard]] int64_t size() const override { return 10; }
+    [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {
+      if (indices[0].item<int64_t>() == 4 && !thrown.exchange(true)) TORCH_CHECK_WITH(OutOfMemoryError, false, "short");
+      return indices.to(at::kFloat);
+    }
+    mutable std::atomic<bool> thrown = false;
+  };
+  on_devices(1, [](Accelerator& accelerator) {
+    data::LoaderOf<at::Tensor> data(std::make_shared<Short>(), {.batch_size = 1, .num_workers = 1});
+    auto loader = accelerator.prepare(data);
+    std::vector<float> found;
+    auto position = loader.begin();
+    const auto walk = [&] {
+      for (; position != loader.end(); ++position) {
+        found.push_back(position->item<float>());
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the next one is read, and looked at
+      }
+    };
+    CHECK_THROWS_AS(walk(), c10::OutOfMemoryError);
+    CHECK(found == std::vector<float>{0, 1, 2, 3});
+    ++position;
+    walk();
+    CHECK(found == std::vector<float>{0, 1, 2, 3, 5, 6, 7, 8, 9});
   });
 }
 
