@@ -88,6 +88,20 @@ void ExponentialMovingAverage::add(const state::Piece& piece) {
   items_.push_back({piece.name, source, piece.value, start_of(source)});
 }
 
+void ExponentialMovingAverage::follow(std::function<std::vector<state::Piece>()> pieces) {
+  const auto is_master = [](const Item& item) { return !item.source.is_same(item.value); };
+  if (std::any_of(items_.begin(), items_.end(), is_master)) pieces_now_ = std::move(pieces);
+}
+
+// Masters of now: the model may have been loaded, moved or prepared again since.
+void ExponentialMovingAverage::follow_masters() {
+  if (!pieces_now_) return;
+  size_t i = 0;
+  for (const state::Piece& piece : pieces_now_()) {
+    items_[i++].source = piece.master.defined() ? piece.master : piece.value;
+  }
+}
+
 // Averages that lie elsewhere than their weights, or in another dtype than theirs ask for, are moved; then the lists of
 // one call each are made anew.
 void ExponentialMovingAverage::follow_moved() {
@@ -120,6 +134,7 @@ void ExponentialMovingAverage::update(const std::optional<at::Tensor>& skip) {
   const bool host_knows = !skip || skip->is_cpu();
   if (skip && host_knows && skip->item<float>() != 0) return;
   const at::NoGradGuard no_grad;
+  follow_masters();
   ++calls_;
   if (!host_knows) {
     const at::Tensor cancels = skip->ne(0).to(at::kFloat);
@@ -180,8 +195,14 @@ AveragedWeights ExponentialMovingAverage::average_parameters() {
                items_.size());
   }
   const at::NoGradGuard no_grad;
+  follow_masters();
   std::vector<std::pair<at::Tensor, at::Tensor>> own;
-  for (const Item& item : items_) own.emplace_back(item.value, item.value.detach().clone());
+  const auto keep = [&](const at::Tensor& tensor) { own.emplace_back(tensor, tensor.detach().clone()); };
+  for (const Item& item : items_) {
+    keep(item.value);
+    // Whoever asks for masters meanwhile (saving, say) makes them follow the averages.
+    if (!item.source.is_same(item.value)) keep(item.source);
+  }
   // From here on the guard restores, should a copy throw.
   *swapped_in_ = true;
   AveragedWeights guard(std::move(own), swapped_in_);

@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,7 +62,8 @@ class [[nodiscard]] AveragedWeights {
 ///   { auto averaged = ema.average_parameters(); evaluate(model); }
 ///
 /// Averages are float32 where weights are of half precision, because an update is less than such a number can tell.
-/// They follow weights that move to another device. On several ranks weights are equal, so averages are.
+/// Of a prepared model whose weights are stored in bfloat16 the float32 masters are averaged, and a swap leaves them as
+/// they are. They follow weights that move to another device. On several ranks weights are equal, so averages are.
 class ExponentialMovingAverage {
  public:
   /// pieces    what is averaged: values, or masters where there are any. They are held by reference, as tensors are.
@@ -69,15 +71,16 @@ class ExponentialMovingAverage {
   /// Throws Error (usage) on a decay outside [0, 1], and numbers of the warm-up that are not above 0.
   explicit ExponentialMovingAverage(const std::vector<state::Piece>& pieces, const EmaOptions& options = {},
                                     const std::vector<state::Piece>& buffers = {});
-  /// model   a module, a holder of one, or a prepared model
+  /// model   a module, a holder of one, or a prepared model, of which it keeps a handle where there are masters
   template <typename Model>
   requires(
       requires(const Model& model) { model->named_parameters(); } ||
       requires(const Model& model) {
         model.named_parameters();
       }) explicit ExponentialMovingAverage(const Model& model, const EmaOptions& options = {})
-      : ExponentialMovingAverage(pieces_of(module_of(model).named_parameters()), options,
-                                 pieces_of(module_of(model).named_buffers())) {}
+      : ExponentialMovingAverage(pieces_of_model(model), options, pieces_of(module_of(model).named_buffers())) {
+    if constexpr (has_pieces<Model>) follow([model] { return model.pieces(); });
+  }
 
   ExponentialMovingAverage(ExponentialMovingAverage&&) = default;
 
@@ -102,9 +105,13 @@ class ExponentialMovingAverage {
   void load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state);
 
  private:
+  template <typename Model>
+  static constexpr bool has_pieces = requires(const Model& model) {
+    { model.pieces() } -> std::same_as<std::vector<state::Piece>>;
+  };
   struct Item {
     std::string name;
-    at::Tensor source;  // what is averaged
+    at::Tensor source;  // what is averaged: the master, or the value
     at::Tensor value;   // what the average is swapped into
     at::Tensor average;
   };
@@ -118,6 +125,16 @@ class ExponentialMovingAverage {
     }
   }
   static std::vector<state::Piece> pieces_of(const torch::OrderedDict<std::string, at::Tensor>& tensors);
+  template <typename Model>
+  static std::vector<state::Piece> pieces_of_model(const Model& model) {
+    if constexpr (has_pieces<Model>) {
+      return model.pieces();
+    } else {
+      return pieces_of(module_of(model).named_parameters());
+    }
+  }
+  void follow(std::function<std::vector<state::Piece>()> pieces);
+  void follow_masters();
   void add(const state::Piece& piece);
   void follow_moved();
   void average(const std::vector<size_t>& kind, const std::optional<at::Tensor>& skip);
@@ -125,9 +142,10 @@ class ExponentialMovingAverage {
 
   EmaOptions options_;
   std::vector<Item> items_;
-  std::vector<std::vector<size_t>> kinds_;  // items whose averages are of one dtype and device
-  int64_t calls_ = 0;                       // of update(), less those that the host knows to be skipped
-  at::Tensor cancelled_;                    // calls that a flag on a device cancelled; undefined: none
+  std::function<std::vector<state::Piece>()> pieces_now_;  // empty: no piece has a master that could be another one
+  std::vector<std::vector<size_t>> kinds_;                 // items whose averages are of one dtype and device
+  int64_t calls_ = 0;                                      // of update(), less those that the host knows to be skipped
+  at::Tensor cancelled_;                                   // calls that a flag on a device cancelled; undefined: none
   std::shared_ptr<bool> swapped_in_ = std::make_shared<bool>(false);
 };
 

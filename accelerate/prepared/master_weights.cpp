@@ -2,6 +2,7 @@
 #include "accelerate/prepared/master_weights.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/where.h>
 #include <torch/optim/optimizer.h>
 
 #include <tuple>
@@ -26,7 +27,7 @@ void MasterWeights::make_equal(const comm::Group& group, const std::vector<gradi
   std::vector<Entry*> entries;
   for (const auto& parameter : parameters) {
     if (Entry* entry = find(parameter.tensor)) {
-      masters.push_back(entry->master);
+      masters.push_back(current(*entry));
       entries.push_back(entry);
     }
   }
@@ -39,11 +40,18 @@ MasterWeights::Entry* MasterWeights::find(const at::Tensor& parameter) {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
+// An element that is what its master rounds to was not changed, or changed back: averages stood in its place meanwhile.
 const at::Tensor& MasterWeights::current(Entry& entry) {
   const at::NoGradGuard no_grad;
   const auto version = static_cast<int64_t>(entry.parameter._version());
-  if (entry.master.device() != entry.parameter.device()) entry.master = entry.master.to(entry.parameter.device());
-  if (std::exchange(entry.version, version) != version) entry.master.copy_(entry.parameter.detach());
+  // In place: who holds the master goes on to see it.
+  if (entry.master.device() != entry.parameter.device()) {
+    entry.master.set_data(entry.master.to(entry.parameter.device()));
+  }
+  if (std::exchange(entry.version, version) == version) return entry.master;
+  const at::Tensor value = entry.parameter.detach();
+  const at::Tensor kept = entry.master.to(value.scalar_type()).eq(value);
+  entry.master.copy_(at::where(kept, entry.master, value.to(at::kFloat)), /*non_blocking=*/true);
   return entry.master;
 }
 

@@ -19,8 +19,8 @@ class Optimizer;
 namespace accelerate::prepared {
 
 /// A step that is smaller than half the distance of two bfloat16 numbers would be lost; in the master it adds up. After
-/// each step the parameter is its master, rounded. A parameter that anybody else changes in place (loading, broadcasts)
-/// is its master from then on.
+/// each step the parameter is its master, rounded. What anybody else changes in it in place (loading, broadcasts) is
+/// the master from then on; an element that is still, or again, what its master rounds to leaves the master as it is.
 class MasterWeights {
  public:
   /// Copies the trainable parameters as they are, before they are cast.

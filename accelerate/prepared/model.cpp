@@ -119,6 +119,26 @@ std::vector<gradient::Engine*> ModelCore::engines() {
   return list;
 }
 
+std::vector<state::Piece> ModelCore::pieces() const {
+  std::vector<state::Piece> pieces;
+  for (const auto& [name, parameter] : parameters_) {
+    state::Piece& piece = pieces.emplace_back(state::whole_piece(name, parameter));
+    if (shared_->masters.has(parameter)) piece.master = shared_->masters.of({parameter}).front();
+  }
+  return pieces;
+}
+
+// Ranks that ran out early have other masters than those that went on, which may round to the same parameters.
+gradient::BufferBroadcast* ModelCore::masters_for_join() {
+  std::vector<gradient::NamedTensor> masters;
+  for (const state::Piece& piece : pieces()) {
+    if (piece.master.defined()) masters.push_back({"master of " + piece.name, piece.master});
+  }
+  if (retired_ || masters.empty() || shared_->group.size() == 1) return nullptr;
+  masters_for_join_ = std::make_unique<gradient::BufferBroadcast>(shared_->group, masters);
+  return masters_for_join_.get();
+}
+
 void ModelCore::before_forward() {
   if (retired_ || (!engine_ && elsewhere_.empty())) return;
   const bool learns = at::GradMode::is_enabled();
@@ -211,6 +231,9 @@ std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<M
     for (gradient::Engine* engine : model->engines()) {
       if (listed.insert(engine).second) list.push_back({engine, nullptr});
     }
+  }
+  for (const auto& model : models) {
+    if (gradient::BufferBroadcast* masters = model->masters_for_join()) list.push_back({nullptr, masters});
   }
   return list;
 }

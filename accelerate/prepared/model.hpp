@@ -67,6 +67,10 @@ class ModelCore : public Entry {
   /// The engine, and those of other models that average parameters which this one shares with them.
   [[nodiscard]] std::vector<gradient::Engine*> engines();
 
+  /// What optimizers step on: its parameters by name, with their gradients and, where they are stored in bfloat16,
+  /// their masters.
+  [[nodiscard]] std::vector<state::Piece> pieces() const;
+
   /// Of all models: parameters, gradients, masters, buffers and what optimizers keep, for an error about memory.
   [[nodiscard]] std::vector<device::KnownTensor> known_tensors() const;
 
@@ -78,6 +82,8 @@ class ModelCore : public Entry {
   [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const {
     return retired_ ? nullptr : buffer_broadcast_.get();
   }
+  /// Its masters, as a join makes buffers equal in the end; null where it has none. Collective.
+  [[nodiscard]] gradient::BufferBroadcast* masters_for_join();
 
   /// The module still runs; its gradients are averaged no more.
   void retire() override;
@@ -104,7 +110,7 @@ class ModelCore : public Entry {
   std::vector<gradient::NamedTensor> parameters_, buffers_;
   ModelOptions options_;
   std::vector<std::string> described_;  // each parameter when prepared
-  std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_;
+  std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_, masters_for_join_;
   std::unique_ptr<gradient::Engine> engine_;
   bool retired_ = false;
   int64_t no_sync_ = 0;
@@ -171,6 +177,7 @@ class PreparedModel {
     for (const auto& parameter : core_->parameters()) list.push_back(parameter.tensor);
     return list;
   }
+  [[nodiscard]] std::vector<state::Piece> pieces() const { return core_->pieces(); }
   void train(bool on = true) const { module_->train(on); }
   void eval() const { module_->eval(); }
 

@@ -27,15 +27,28 @@ struct OwnStep : torch::optim::SGD {
   using SGD::SGD;
 };
 
-template <typename Optimizer>
-double after_steps(int steps, Accelerator& accelerator) {
-  OneNearOne net;
-  auto [model, optimizer] = accelerator.prepare(net, Optimizer(net->parameters(), torch::optim::SGDOptions(1e-4)));
-  for (int step = 0; step < steps; ++step) {
+/// Steps of 0.0001, one after another.
+template <typename Model, typename Optimizer>
+void descend(Accelerator& accelerator, const Model& model, const Optimizer& optimizer, int64_t steps, double x = 1.0) {
+  for (int64_t step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    accelerator.backward(model(1.0).sum());
+    accelerator.backward(model(x).sum());
     optimizer.step();
   }
+}
+
+template <typename Model>
+double master_of(const Model& model) {
+  return number(model.pieces().at(0).master);
+}
+
+const double kBf16Of096 = number(torch::full({}, 0.96).to(at::kBFloat16));
+
+template <typename Optimizer>
+double after_steps(int64_t steps, Accelerator& accelerator) {
+  OneNearOne net;
+  auto [model, optimizer] = accelerator.prepare(net, Optimizer(net->parameters(), torch::optim::SGDOptions(1e-4)));
+  descend(accelerator, model, optimizer, steps);
   CHECK((net->w.scalar_type() == at::kBFloat16));
   CHECK((net->w.grad().scalar_type() == at::kBFloat16));
   CHECK(optimizer.param_groups()[0].params()[0].is_same(net->w));
@@ -46,9 +59,8 @@ double after_steps(int steps, Accelerator& accelerator) {
 
 TEST_CASE("steps that bfloat16 would round away add up in float32, fused or in the optimizer's own step") {
   Accelerator accelerator(kPure);
-  const double bf16_of_0_96 = number(torch::full({}, 0.96).to(at::kBFloat16));
-  CHECK(after_steps<torch::optim::SGD>(400, accelerator) == bf16_of_0_96);
-  CHECK(after_steps<OwnStep>(400, accelerator) == bf16_of_0_96);
+  CHECK(after_steps<torch::optim::SGD>(400, accelerator) == kBf16Of096);
+  CHECK(after_steps<OwnStep>(400, accelerator) == kBf16Of096);
   torch::NoGradGuard no_grad;
   auto without = torch::ones({1}, at::kBFloat16);
   for (int step = 0; step < 400; ++step) without.sub_(1e-4);
@@ -91,6 +103,77 @@ TEST_CASE("weights that are loaded after prepare() are what training goes on fro
   }
   step();
   CHECK(number(net->w) == 7.5);
+}
+
+TEST_CASE(
+    "weights that are loaded before another prepare() of the module stay, and so does what its masters hold more") {
+  Accelerator accelerator(kPure);
+  OneNearOne net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
+  descend(accelerator, model, optimizer, 10);
+  net->register_parameter("other", torch::ones({1}));  // another description: the module is prepared anew
+  auto again = accelerator.prepare(net);
+  CHECK_FALSE(again == model);
+  CHECK(master_of(again) == doctest::Approx(0.999));
+  {
+    const torch::NoGradGuard no_grad;
+    net->w.fill_(8.0);
+  }
+  net->parameters()[1].requires_grad_(false);
+  again = accelerator.prepare(net);
+  CHECK(number(net->w) == 8.0);
+  CHECK(master_of(again) == 8.0);
+}
+
+TEST_CASE("averages that stand in the parameters' place and go again leave the masters as they were") {
+  Accelerator accelerator(kPure);
+  OneNearOne net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
+  accelerate::optim::ExponentialMovingAverage of_model(model, {.decay = 0.5}), of_module(net, {.decay = 0.5});
+  for (int64_t tens = 1; tens <= 40; ++tens) {
+    descend(accelerator, model, optimizer, 10);
+    of_model.update();
+    of_module.update();
+    auto averaged = (tens % 2 == 0 ? of_model : of_module).average_parameters();
+  }
+  CHECK(number(net->w) == kBf16Of096);
+  CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
+  {
+    auto averaged = of_model.average_parameters();
+    CHECK(master_of(model) > 0.9605);  // asked for meanwhile: what a checkpoint would save
+  }
+  CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
+}
+
+TEST_CASE("of a prepared model the masters are averaged, also those that it has after free_memory()") {
+  Accelerator accelerator(kPure);
+  OneNearOne net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
+  accelerate::optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
+  CHECK(ema.state_dict().contains("module.w"));
+  descend(accelerator, model, optimizer, 4);
+  ema.update();
+  CHECK(number(ema.averages()[0]) == doctest::Approx(0.9996).epsilon(1e-6));  // bfloat16's 1
+  accelerator.free_memory();
+  auto [again, stepped] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 2e-4));
+  descend(accelerator, again, stepped, 4);
+  ema.update();
+  CHECK(number(ema.averages()[0]) == doctest::Approx((0.9996 + 0.9992) / 2).epsilon(1e-6));
+}
+
+TEST_CASE("where a join of uneven inputs ends, ranks have the masters of the one that went on longest") {
+  on_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        OneNearOne net;
+        auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
+        {
+          auto join = accelerator.join_uneven_inputs(model);
+          descend(accelerator, model, optimizer, accelerator.is_main_process() ? 3 : 10);
+        }
+        CHECK(master_of(model) == doctest::Approx(0.999).epsilon(1e-6));
+      },
+      kPure);
 }
 
 TEST_CASE("ranks have rank 0's masters from the start and stay equal; local SGD averages the masters") {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 
+#include "tests/gradient/operators.hpp"
 #include "tests/optim/steps.hpp"
 
 using namespace accelerate::optim;
@@ -169,6 +170,30 @@ TEST_CASE("where a piece has a master, that is averaged and goes into the value"
   auto averaged = ema.average_parameters();
   CHECK(piece.value.item<float>() == 3.0F);
   CHECK(piece.master.item<float>() == 3.0F);
+}
+
+TEST_CASE("where a piece has a master, that too is what it was when the averages go, whoever wrote to it meanwhile") {
+  auto piece = accelerate::state::whole_piece("w", torch::full({1}, 1.0, torch::kBFloat16));
+  piece.master = torch::full({1}, 1.001F);
+  ExponentialMovingAverage ema({piece}, {.decay = 0.5});
+  {
+    auto averaged = ema.average_parameters();
+    piece.master.fill_(3.0);
+  }
+  CHECK(piece.master.item<float>() == 1.001F);
+  CHECK(piece.value.item<float>() == 1.0F);
+}
+
+TEST_CASE("an update is one call, however many weights there are of a dtype") {
+  torch::nn::Sequential net;
+  for (int i = 0; i < 20; ++i) net->push_back(torch::nn::Linear(3, 3));
+  ExponentialMovingAverage ema(net);
+  ema.update();
+  const auto called = gradient_testing::operators_of([&] { ema.update(); });
+  std::map<std::string, int64_t> writing = called;
+  writing.erase("aten::detach");  // of each weight: costs no pass over memory
+  writing.erase("detach");
+  CHECK(writing == std::map<std::string, int64_t>{{"aten::_foreach_lerp_", 1}});
 }
 
 TEST_CASE("a skipped step leaves averages and count as they are") {
