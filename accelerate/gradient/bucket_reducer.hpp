@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
@@ -51,12 +52,23 @@ class BucketReducer {
   virtual void finish(const GradientBucket& bucket) = 0;
   /// The buckets are laid out anew, or a reduction broke off: what was kept of them counts no more.
   virtual void forget() = 0;
-  /// Of this rank's data given to collectives since it was made.
+  /// Of this rank's data given to collectives since it was made, replays left out.
   [[nodiscard]] virtual int64_t bytes_given() const = 0;
   /// Between two reductions. Empty where one is like the other.
   [[nodiscard]] virtual ReducerState state() const { return {}; }
   /// The next reduction goes on from there; what does not fit a parameter begins anew.
   virtual void load_state(const ReducerState&) {}
+  /// After finish(): no rank used this member of the bucket, and nobody takes what its view holds.
+  virtual void give_back(const GradientBucket&, size_t /*member*/) {}
+
+  /// Why no device may record the reductions from here on, to replay them without a call of this (a graphed step).
+  /// Empty where the host decides nothing in them and all that they keep lies in memory which stays where it is.
+  [[nodiscard]] virtual std::string why_not_recorded() const {
+    return "the hook's reducer may decide on the host, which replays do not ask; its why_not_recorded() is for it to "
+           "say";
+  }
+  /// Another one than when a reduction was recorded: that recording counts no more, its memory is gone.
+  [[nodiscard]] virtual int64_t memory_version() const { return 0; }
 };
 
 /// One all-reduce for each bucket.
@@ -68,6 +80,7 @@ class AllReduce final : public BucketReducer {
   void finish(const GradientBucket& bucket) override;
   void forget() override { under_way_.clear(); }
   [[nodiscard]] int64_t bytes_given() const override { return bytes_given_; }
+  [[nodiscard]] std::string why_not_recorded() const override { return {}; }
 
  private:
   comm::Group group_;

@@ -88,6 +88,7 @@ bool Engine::steps_alike() const { return !core_->local_allowed && core_->join_c
 const BucketPlan& Engine::plan() const { return core_->plan; }
 const comm::Group& Engine::group() const { return core_->group; }
 int64_t Engine::bytes_given() const { return core_->reducer->bytes_given(); }
+const BucketReducer& Engine::reducer() const { return *core_->reducer; }
 
 ReducerState Engine::reducer_state() const {
   const auto lock = locked(*core_);

@@ -124,6 +124,7 @@ class Engine {
   /// reduction, unless the options gave it.
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const comm::Group& group() const;
+  [[nodiscard]] const BucketReducer& reducer() const;
   /// What the hook that reduces the buckets goes on from; call it between backwards.
   [[nodiscard]] ReducerState reducer_state() const;
   void load_reducer_state(const ReducerState& state);

@@ -100,6 +100,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void expect_gradients();
   void settle_sparse(double factor);
   void settle_unused();
+  void give_back(size_t index);
   void check_static_graph() const;
   void reset();
 

@@ -31,16 +31,25 @@ void Engine::Core::settle_unused() {
   const auto is_unused = [](const ParameterState& state) { return !state.contributes; };
   if (std::none_of(states.begin(), states.end(), is_unused)) return;
   if (!options.static_graph) read_counts();
-  for (ParameterState& state : states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    ParameterState& state = states[i];
     if (state.contributes || state.sparse_dim > 0) continue;
     if (state.uses > 0) {
       state.gradient() = state.view;
       state.blank = false;
     } else {
       state.gradient().reset();
-      if (options.hook != CommHook()) state.blank = false;  // what lossy hooks owe from earlier reductions may be there
+      if (options.hook != CommHook()) give_back(i);
     }
   }
+}
+
+// What lossy hooks owed from earlier reductions may be there.
+void Engine::Core::give_back(size_t index) {
+  const FlatBucket& bucket = buckets[static_cast<size_t>(states[index].bucket)];
+  const auto member = std::ranges::find(bucket.members, static_cast<int64_t>(index)) - bucket.members.begin();
+  reducer->give_back(bucket, static_cast<size_t>(member));
+  states[index].blank = false;
 }
 
 void Engine::Core::settle_sparse(double factor) {

@@ -124,6 +124,9 @@ std::string GraphedStepCore::why_not() const {
     return fmt::format("in each backward the {} ranks tell one another which of {} models it reached", group.size(),
                        engines);
   }
+  for (const gradient::Engine* engine : engines_of(*shared_)) {
+    if (std::string why = engine->reducer().why_not_recorded(); !why.empty()) return why;
+  }
   if (shared_->window.options.steps > 1) {
     return fmt::format("gradient_accumulation_steps is {}; a recorded step has one micro-batch",
                        shared_->window.options.steps);
@@ -147,6 +150,15 @@ std::string GraphedStepCore::why_not() const {
 uint64_t GraphedStepCore::made_of() const {
   optim::Fingerprint parts;
   parts.add(static_cast<uint64_t>(shared_->registry.version()));
+  for (const gradient::Engine* engine : engines_of(*shared_)) {
+    parts.add(static_cast<uint64_t>(engine->reducer().memory_version()));
+  }
+  if (shared_->scaling) {  // the host's numbers in the update of the scale
+    const precision::GradScalerOptions& options = shared_->scaling->scaler().options();
+    parts.add(options.growth_factor);
+    parts.add(options.backoff_factor);
+    parts.add(static_cast<uint64_t>(options.growth_interval));
+  }
   for (OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) optimizer.fused()->add_to(parts);
   for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
     for (const auto& parameter : model.parameters()) {

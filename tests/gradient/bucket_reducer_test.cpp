@@ -72,6 +72,10 @@ TEST_CASE("a reducer is asked for each bucket in order, start before finish, the
     const int64_t numbers = 6 * 4 + 6 + 2 * (3 * 6 + 3);
     CHECK(engine.bytes_given() >= numbers * 8);
     CHECK(engine.bytes_given() < numbers * 8 + 6 * 64 + 2 * 128 + 6 * 8);  // aligned parameters and buckets, the counts
+    // Nobody has said that it keeps nothing on the host.
+    CHECK(engine.reducer().why_not_recorded() ==
+          "the hook's reducer may decide on the host, which replays do not ask; its why_not_recorded() is for it to "
+          "say");
     calls.clear();
     net->to(torch::kFloat);
     engine.before_step();

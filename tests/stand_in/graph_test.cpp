@@ -266,6 +266,53 @@ TEST_CASE("another weight decay is seen: the step is recorded anew") {
       stand_in::with_small_buckets(), {1});
 }
 
+TEST_CASE("PowerSGD is recorded when it compresses, and anew when its state was loaded") {
+  auto options = stand_in::with_small_buckets();
+  options.comm_hook = accelerate::gradient::power_sgd_hook({.start_step = 3});
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 96);
+        auto& [model, optimizer, loader] = job.prepared;
+        auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer), kWarmAtOnce);
+        int64_t steps = 0;
+        for (auto& [images, labels] : loader) {
+          if (++steps == 3 && !accelerator.device().is_cpu()) {
+            CHECK(step.why_plain() == "PowerSGD has made 2 reductions and compresses from start_step 3 on");
+          }
+          if (steps == 10) {
+            check_graphs(accelerator, step, 1);
+            auto& engine = *model.core().engine();
+            engine.load_reducer_state(engine.reducer_state());
+          }
+          step(images, labels);
+        }
+        CHECK(steps == 16);
+        check_graphs(accelerator, step, 1);
+        return stand_in::state_of(model);
+      },
+      options, {2});
+}
+
+TEST_CASE("another growth interval of the loss scale is seen: the step is recorded anew") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 36);
+        auto& [model, optimizer, loader] = job.prepared;
+        auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer), kWarmAtOnce);
+        int64_t steps = 0;
+        std::vector<double> scales;
+        for (auto& [images, labels] : loader) {
+          if (++steps == 5) accelerator.load_scaler_state({.scale = 8, .growth_interval = 1});
+          step(images, labels);
+          scales.push_back(accelerator.loss_scale());
+        }
+        check_graphs(accelerator, step, 1);
+        CHECK(scales.back() == 8 * 256);  // doubled in each of eight steps
+        return {torch::tensor(scales)};
+      },
+      stand_in::with_precision(Precision::fp16), {1});
+}
+
 TEST_CASE("there is a graph for each shape, up to the limit") {
   for (const int64_t limit : {1, 2}) {
     stand_in::on_devices(1, [&](Accelerator& accelerator) {
@@ -337,6 +384,13 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
         "check_synchronized_every is 3; the host reads what is compared");
   CHECK(runs_plain(step_and(nothing), {.stop_at_nan_loss = true}) ==
         "stop_at_nan_loss is set; the host reads each loss");
+  auto hooked = stand_in::with_small_buckets();
+  hooked.comm_hook = accelerate::gradient::comm_hook([](const auto& bucket, const auto& group) {
+    group.all_reduce(bucket.gradients);
+    return bucket.gradients;
+  });
+  CHECK(runs_plain(step_and(nothing), hooked, 2) ==
+        "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be recorded");
   const auto sums = [](Accelerator& accelerator, auto& model, auto& optimizer) {
     return [&](const at::Tensor& images, const at::Tensor& labels) {
       optimizer.zero_grad();

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,10 +40,18 @@ class Compressed final : public BucketReducer {
     bucket.flat.copy_(small.flat, /*non_blocking=*/true);
   }
 
+  void give_back(const GradientBucket& bucket, size_t member) override {
+    inner_->give_back(compresses(bucket) ? twin_of(bucket) : bucket, member);
+  }
+
   void forget() override {
     twins_.clear();
+    ++forgotten_;
     inner_->forget();
   }
+
+  [[nodiscard]] std::string why_not_recorded() const override { return inner_->why_not_recorded(); }
+  [[nodiscard]] int64_t memory_version() const override { return forgotten_ + inner_->memory_version(); }
 
   [[nodiscard]] int64_t bytes_given() const override { return inner_->bytes_given(); }
   [[nodiscard]] ReducerState state() const override { return inner_->state(); }
@@ -63,6 +72,7 @@ class Compressed final : public BucketReducer {
   at::ScalarType dtype_;
   std::unique_ptr<BucketReducer> inner_;
   std::vector<std::optional<GradientBucket>> twins_;  ///< by index
+  int64_t forgotten_ = 0;
 };
 
 CommHook wrapper(at::ScalarType dtype, CommHook hook) {

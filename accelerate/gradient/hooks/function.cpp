@@ -43,6 +43,10 @@ class FunctionReducer final : public BucketReducer {
   void finish(const GradientBucket&) override {}
   void forget() override {}
   [[nodiscard]] int64_t bytes_given() const override { return bytes_given_; }
+  [[nodiscard]] std::string why_not_recorded() const override {
+    return "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be "
+           "recorded";
+  }
 
  private:
   std::shared_ptr<const ReduceFunction> reduce_;

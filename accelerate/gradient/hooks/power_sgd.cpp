@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -115,14 +116,45 @@ class PowerSgd final : public BucketReducer {
 
   void finish(const GradientBucket& bucket) override {
     compresses(bucket) ? finish_factors(bucket) : plain_.finish(bucket);
-    if (bucket.is_last) ++step_;
+    if (!bucket.is_last) return;
+    compressed_last_ = step_ >= options_.start_step;
+    ++step_;
+  }
+
+  // What is dropped was sent, and is missing in the error.
+  void give_back(const GradientBucket& bucket, size_t member) override {
+    if (!compressed_last_ || !options_.use_error_feedback) return;
+    const at::Tensor& view = bucket.views[member];
+    for (const LowRankMatrix& matrix : factors_of(bucket).matrices) {
+      if (batched_) {
+        add_to_error(bucket.same_place(view, matrix.error), bucket.same_place(view, matrix.m), bucket.share);
+      } else if (matrix.name == name_of(bucket, member)) {
+        add_to_error(matrix.error, matrix.m, bucket.share);
+      }
+    }
   }
 
   void forget() override {
     plain_.forget();
     factors_.clear();
     loaded_.clear();
+    ++memory_version_;
   }
+
+  // Host numbers in a reduction are the count of steps, which decides whether it is compressed, and what begins at
+  // random.
+  [[nodiscard]] std::string why_not_recorded() const override {
+    if (step_ < options_.start_step) {
+      return fmt::format("PowerSGD has made {} reductions and compresses from start_step {} on", step_,
+                         options_.start_step);
+    }
+    if (!options_.warm_start) return "PowerSGD without warm_start draws its factors on the host in each reduction";
+    const bool warm = std::ranges::all_of(factors_, [](const auto& factors) {
+      return !factors || std::ranges::all_of(factors->matrices, [](const LowRankMatrix& one) { return one.warm; });
+    });
+    return warm && compressed_last_ ? "" : "PowerSGD has yet to compress every bucket once, from factors at random";
+  }
+  [[nodiscard]] int64_t memory_version() const override { return memory_version_; }
 
   // Of buckets that have not been reduced since it was loaded, what was loaded.
   [[nodiscard]] ReducerState state() const override {
@@ -141,6 +173,8 @@ class PowerSgd final : public BucketReducer {
   void load_state(const ReducerState& state) override {
     factors_.clear();
     loaded_.clear();
+    compressed_last_ = false;
+    ++memory_version_;
     for (const auto& [name, tensor] : state) loaded_.emplace(name, tensor.clone());
     if (const auto step = loaded_.extract("step")) step_ = step.mapped().item<int64_t>();
   }
@@ -148,6 +182,13 @@ class PowerSgd final : public BucketReducer {
   [[nodiscard]] int64_t bytes_given() const override { return plain_.bytes_given() + bytes_given_; }
 
  private:
+  static std::string name_of(const GradientBucket& bucket, size_t member) {
+    return fmt::format("{}", bucket.members[member]);
+  }
+  static void add_to_error(const at::Tensor& error, const at::Tensor& sent, double share) {
+    error.add_(sent.nan_to_num(0, 0, 0), share);
+  }
+
   [[nodiscard]] bool compresses(const GradientBucket& bucket) const {
     return step_ >= options_.start_step && bucket.gradients.is_floating_point() && !bucket.views.empty();
   }
@@ -183,7 +224,7 @@ class PowerSgd final : public BucketReducer {
       const at::Tensor& view = bucket.views[i];
       if (is_compressed(view.sizes(), options_)) {
         factors.matrices.push_back(matrix_of(view));
-        factors.matrices.back().name = fmt::format("{}", bucket.members[i]);
+        factors.matrices.back().name = name_of(bucket, i);
       } else {
         as_it_is.push_back(view);
       }
@@ -249,6 +290,8 @@ class PowerSgd final : public BucketReducer {
   std::vector<std::optional<BucketFactors>> factors_;  // by index of the bucket
   std::map<std::string, at::Tensor> loaded_;           // not yet taken over by a bucket
   int64_t step_ = 0;
+  bool compressed_last_ = false;  // the last reduction
+  int64_t memory_version_ = 0;
   int64_t bytes_given_ = 0;
 };
 

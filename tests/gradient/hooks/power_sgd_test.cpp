@@ -123,6 +123,55 @@ TEST_CASE("a gradient of zeros, or none on any rank, does no harm; an infinite o
   });
 }
 
+TEST_CASE("where no rank uses a parameter in a step its error stays what it was") {
+  run_threads(2, [](const Group& group) {
+    for (const auto& hook : {power_sgd_hook(from_step(0)), batched_power_sgd_hook(from_step(0)),
+                             fp16_compress_wrapper(power_sgd_hook(from_step(0)))}) {
+      Hooked hooked(group, {{40, 20}, {40, 20}}, hook, at::kFloat);
+      const auto gradient = [&](int64_t seed) { return numbers({40, 20}, 2 * seed + group.rank(), at::kFloat); };
+      const auto owed = [&] {
+        for (const auto& [name, tensor] : hooked.engine.reducer_state()) {
+          if (name == "error of 1") return tensor.to(at::kFloat);
+          // One square of the bucket, in which the parameter that arrives last comes behind the other.
+          if (name == "error of 1,0") return tensor.to(at::kFloat).flatten().narrow(0, 0, 800);
+        }
+        return at::Tensor();
+      };
+      hooked.reduced({gradient(1), gradient(2)});
+      const auto before = owed().clone();
+      CHECK(before.norm().item<double>() > 1);
+      for (int64_t step = 3; step < 6; ++step) CHECK_FALSE(hooked.reduced({gradient(step), {}})[1].defined());
+      CHECK((owed() - before).norm().item<double>() < 1e-2 * before.norm().item<double>());
+    }
+  });
+}
+
+TEST_CASE("PowerSGD may be recorded when every bucket has a factor to begin from, and says what is missing before") {
+  run_threads(1, [](const Group& group) {
+    const auto gradient = numbers({40, 20}, 1);
+    Hooked hooked(group, {{40, 20}}, power_sgd_hook(from_step(2)));
+    const auto& reducer = hooked.engine.reducer();
+    const std::string cold = "PowerSGD has yet to compress every bucket once, from factors at random";
+    hooked.reduced({gradient});
+    CHECK(reducer.why_not_recorded() == "PowerSGD has made 1 reductions and compresses from start_step 2 on");
+    hooked.reduced({gradient});
+    CHECK(reducer.why_not_recorded() == cold);
+    hooked.reduced({gradient});
+    CHECK(reducer.why_not_recorded() == "");
+    const int64_t version = reducer.memory_version();
+    hooked.engine.load_reducer_state(hooked.engine.reducer_state());
+    CHECK(reducer.memory_version() != version);
+    CHECK(reducer.why_not_recorded() == cold);
+    PowerSgdOptions at_random = from_step(0);
+    at_random.warm_start = false;
+    const Hooked never(group, {{40, 20}}, bf16_compress_wrapper(power_sgd_hook(at_random)));
+    CHECK(never.engine.reducer().why_not_recorded() ==
+          "PowerSGD without warm_start draws its factors on the host in each reduction");
+    const Hooked always(group, {{40, 20}}, fp16_compress_hook());
+    CHECK(always.engine.reducer().why_not_recorded() == "");
+  });
+}
+
 TEST_CASE("every hook is within 1e-2 of the plain mean for a parameter of 40 x 20, as Accelerate's test asks") {
   const PowerSgdOptions rank_2 = from_step(1000, 2);
   for (const auto& hook :
