@@ -129,7 +129,7 @@ TEST_CASE("averages that stand in the parameters' place and go again leave the m
   Accelerator accelerator(kPure);
   OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
-  accelerate::optim::ExponentialMovingAverage of_model(model, {.decay = 0.5}), of_module(net, {.decay = 0.5});
+  accelerate::optim::ExponentialMovingAverage of_model(model, {.decay = 0.99}), of_module(net, {.decay = 0.99});
   for (int64_t tens = 1; tens <= 40; ++tens) {
     descend(accelerator, model, optimizer, 10);
     of_model.update();
@@ -140,7 +140,7 @@ TEST_CASE("averages that stand in the parameters' place and go again leave the m
   CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
   {
     auto averaged = of_model.average_parameters();
-    CHECK(master_of(model) > 0.9605);  // asked for meanwhile: what a checkpoint would save
+    CHECK(master_of(model) > 0.98);  // asked for meanwhile: what a checkpoint would save
   }
   CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
 }
@@ -171,7 +171,7 @@ TEST_CASE("where a join of uneven inputs ends, ranks have the masters of the one
           auto join = accelerator.join_uneven_inputs(model);
           descend(accelerator, model, optimizer, accelerator.is_main_process() ? 3 : 10);
         }
-        CHECK(master_of(model) == doctest::Approx(0.999).epsilon(1e-6));
+        CHECK(master_of(model) == doctest::Approx(1 - 3e-4 - 7 * 5e-5).epsilon(1e-6));  // seven steps on half a gradient
       },
       kPure);
 }
