@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "accelerate/comm/group.hpp"
+
 namespace accelerate::precision {
 namespace {
 
@@ -58,7 +60,8 @@ GradScaler::GradScaler(const GradScalerOptions& options, at::Device device, cons
   growth_tracker_ = at::zeros({}, at::TensorOptions(device).dtype(at::kInt));
 }
 
-at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients, const at::Tensor& scale) const {
+at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients, const at::Tensor& scale,
+                               const comm::Group* over) const {
   const at::NoGradGuard no_grad;
   at::Tensor found_inf = at::zeros({}, scale_.options());
   // As PyTorch: a division in float32 may be imprecise under some compile options.
@@ -76,7 +79,10 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients, const a
     at::_amp_foreach_non_finite_check_and_unscale_(group, found, inverse.to(first.device(), true));
     if (!here) found_inf.add_(found.to(found_inf.device(), true));
   }
-  return found_inf;
+  if (over == nullptr) return found_inf;
+  const at::Tensor anywhere = found_inf.to(over->device().value_or(at::kCPU));
+  over->all_reduce(anywhere);
+  return anywhere.to(found_inf.device());
 }
 
 void GradScaler::update(const at::Tensor& found_inf) {

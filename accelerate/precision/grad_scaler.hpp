@@ -10,6 +10,10 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/precision/scaler_state.hpp"
 
+namespace accelerate::comm {
+class Group;
+}
+
 namespace accelerate::precision {
 
 /// torch.amp.GradScaler's, with its defaults.
@@ -46,8 +50,11 @@ class GradScaler {
   ///
   /// gradients   dense, of any devices; float16 is refused, as in PyTorch: Error (usage)
   /// scale       they were made with, float32
+  /// over        the ranks of a group have gradients of their own, or a part each: whether any has inf or NaN, by one
+  ///             all-reduce of one number. All ranks of it call then. Null: these are all.
   /// returns     float32: 0 where all of them are finite, else above 0
-  [[nodiscard]] at::Tensor unscale(const std::vector<at::Tensor>& gradients, const at::Tensor& scale) const;
+  [[nodiscard]] at::Tensor unscale(const std::vector<at::Tensor>& gradients, const at::Tensor& scale,
+                                   const comm::Group* over = nullptr) const;
 
   /// The end of an iteration.
   /// found_inf   float32, not 0: a gradient of the iteration was inf or NaN

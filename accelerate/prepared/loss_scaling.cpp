@@ -44,9 +44,9 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
 }
 
 void LossScaling::unscale(OptimizerCore& optimizer) {
-  if (optimizer.scaled().waiting() && !optimizer.scaled().unscaled()) {
-    optimizer.scaled().unscale(scaler_, optimizer.flat_gradients());
-  }
+  if (!optimizer.scaled().waiting() || optimizer.scaled().unscaled()) return;
+  // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
+  optimizer.scaled().unscale(scaler_, optimizer.flat_gradients(), shared_.local_steps > 0 ? &shared_.group : nullptr);
 }
 
 at::Tensor LossScaling::without_scale(const at::Tensor& norm) const {
@@ -67,8 +67,6 @@ at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
         "mixed_precision fp16 the loss is scaled there: call it instead of loss.backward()");
   }
   unscale(optimizer);
-  // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
-  if (shared_.local_steps > 0) shared_.group.all_reduce(scaled.found_inf());
   return scaled.skip();
 }
 

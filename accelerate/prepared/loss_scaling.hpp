@@ -45,7 +45,8 @@ class LossScaling {
   void backward_done();
 
   /// Before gradients of these parameters are clipped: unscales those of the optimizers they belong to.
-  /// Throws Error (usage) where they belong to no prepared optimizer.
+  /// Throws Error (usage) where they belong to no prepared optimizer. Collective in local SGD, as unscale() and
+  /// skip_flag() are: whether inf or NaN is found on any rank.
   void unscale_owners(const std::vector<at::Tensor>& parameters);
   void unscale(OptimizerCore& optimizer);
   /// A norm of gradients that still carry the present scale, without it.

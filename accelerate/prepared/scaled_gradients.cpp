@@ -34,9 +34,10 @@ void ScaledGradients::keep_scale() {
   if (scale_.defined()) scale_ = scale_.clone();
 }
 
-void ScaledGradients::unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients) {
+void ScaledGradients::unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients,
+                              const comm::Group* over) {
   if (unscaled()) return;
-  found_inf_ = scaler.unscale(gradients, scale_);
+  found_inf_ = scaler.unscale(gradients, scale_, over);
 }
 
 at::Tensor ScaledGradients::skip() const {

@@ -5,6 +5,7 @@
 //
 #include <nlohmann/json.hpp>
 
+#include "accelerate/comm/group.hpp"
 #include "accelerate/precision/late_read.hpp"
 #include "accelerate/precision/scaler_state_json.hpp"
 
@@ -55,6 +56,26 @@ TEST_CASE("gradients are divided by the scale in place, of several dtypes and la
   CHECK(at::equal(low, torch::ones({2}, torch::kBFloat16)));
   CHECK(at::equal(transposed, torch::arange(6, torch::kFloat).reshape({2, 3}).t() / 4));
   CHECK(found_in({}) == 0);
+}
+
+TEST_CASE("over a group inf or NaN of one rank is every rank's, by one all-reduce of one number") {
+  accelerate::comm::run_threads(3, [](const accelerate::comm::Group& group) {
+    const auto scaler = scaler_of({});
+    const auto four = torch::full({}, 4.0);
+    if (group.rank() == 2) {  // a rank that makes just these stays in step
+      group.all_reduce(torch::zeros({}));
+      const auto found = torch::zeros({});
+      group.all_reduce(found);
+      CHECK(found.item<float>() > 0);
+      return;
+    }
+    const auto mine = torch::full({3}, 8.0);
+    CHECK(scaler.unscale({mine}, four, &group).item<float>() == 0);
+    CHECK(at::equal(mine, torch::full({3}, 2.0)));
+    if (group.rank() == 1) mine[1] = kNan;
+    CHECK(scaler.unscale({mine}, four, &group).item<float>() > 0);
+    CHECK((scaler.unscale({mine}, four).item<float>() > 0) == (group.rank() == 1));
+  });
 }
 
 TEST_CASE("inf and NaN are found in any of them, a gradient that is only large is not") {
