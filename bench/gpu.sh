@@ -9,10 +9,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 gpus=$(nvidia-smi --list-gpus | wc -l)
 [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
-./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON -DACCELERATE_TEST_GPU=ON
-python=$(ls -d "${XDG_CACHE_HOME:-$HOME/.cache}"/accelerate/venv-*/bin/python | tail -n 1)
-"$python" -c "import accelerate, lightning, torchvision" 2> /dev/null ||
-  "$python" -m pip install --quiet "accelerate==1.15.0" lightning torchvision
+source cmake/setup/say.sh
+source cmake/setup/packages.sh
+source cmake/setup/libtorch.sh
+need_test_python   # also where CMake finds another LibTorch than the one beside this Python
+python=$venv/bin/python
+./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON -DACCELERATE_TEST_GPU=ON \
+  "-DACCELERATE_TEST_PYTHON=$python"
+# torch is what the benches are linked to: nothing may bring another one.
+"$python" -c "import lightning" 2> /dev/null ||
+  "$python" -m pip install "${pip_options[@]}" -r cmake/setup/requirements-test.txt "torch==$torch_version" lightning
 
 echo "bench/gpu.sh: every test, and the rank tests on nccl with $gpus rank(s)" >&2
 ctest --test-dir build --output-on-failure -LE "full|hosts"
