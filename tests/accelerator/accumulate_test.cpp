@@ -50,7 +50,52 @@ std::vector<bool> ends_at(int64_t count, const std::vector<size_t>& ends) {
   return list;
 }
 
+/// An all-reduce that counts, for each rank.
+class Counted final : public accelerate::gradient::BucketReducer {
+ public:
+  Counted(const accelerate::comm::Group& group, std::vector<int64_t>& starts)
+      : inner_(group), starts_(starts[static_cast<size_t>(group.rank())]) {}
+  void start(const accelerate::gradient::GradientBucket& bucket, accelerate::comm::Execution execution) override {
+    ++starts_;
+    inner_.start(bucket, execution);
+  }
+  void finish(const accelerate::gradient::GradientBucket& bucket) override { inner_.finish(bucket); }
+  void forget() override { inner_.forget(); }
+  [[nodiscard]] int64_t bytes_given() const override { return inner_.bytes_given(); }
+
+ private:
+  accelerate::gradient::AllReduce inner_;
+  int64_t& starts_;
+};
+
 }  // namespace
+
+TEST_CASE("in a micro-batch that does not end its window not one reduction begins, counted") {
+  std::vector<int64_t> starts(2);
+  AcceleratorOptions options{.gradient_accumulation_steps = 3};
+  options.comm_hook = accelerate::gradient::CommHook(
+      [&](const accelerate::comm::Group& group) { return std::make_unique<Counted>(group, starts); });
+  on_ranks(
+      2,
+      [&](Accelerator& accelerator) {
+        OneWeight net;
+        auto [model, optimizer, loader] =
+            accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0), counting(2 * 8, 1));
+        std::vector<int64_t> counts, bytes;
+        for (auto& batch : loader) {
+          auto window = accelerator.accumulate(model);
+          const int64_t before = model.core().engine()->bytes_given();
+          accelerator.backward(model(batch.data).sum());
+          optimizer.step();
+          optimizer.zero_grad();
+          counts.push_back(std::exchange(starts[static_cast<size_t>(accelerator.process_index())], 0));
+          bytes.push_back(model.core().engine()->bytes_given() - before);
+        }
+        CHECK(counts == std::vector<int64_t>{0, 0, 1, 0, 0, 1, 0, 1});
+        for (size_t i = 0; i < bytes.size(); ++i) CHECK((bytes[i] > 0) == (counts[i] > 0));
+      },
+      options);
+}
 
 TEST_CASE("windows end every k micro-batches and with the loader's last batch") {
   CHECK(syncs(10, 4, true, 2) == ends_at(20, {4, 8, 10, 14, 18, 20}));

@@ -171,7 +171,8 @@ TEST_CASE("where a join of uneven inputs ends, ranks have the masters of the one
           auto join = accelerator.join_uneven_inputs(model);
           descend(accelerator, model, optimizer, accelerator.is_main_process() ? 3 : 10);
         }
-        CHECK(master_of(model) == doctest::Approx(1 - 3e-4 - 7 * 5e-5).epsilon(1e-6));  // seven steps on half a gradient
+        CHECK(master_of(model) ==
+              doctest::Approx(1 - 3e-4 - 7 * 5e-5).epsilon(1e-6));  // seven steps on half a gradient
       },
       kPure);
 }

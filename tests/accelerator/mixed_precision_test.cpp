@@ -186,6 +186,58 @@ TEST_CASE("a TorchScript module computes in bf16 and answers in float32") {
   }
 }
 
+TEST_CASE("a TorchScript module trains in fp16 through the scaler, and steps on nothing that overflows") {
+  torch::jit::Module script("net");
+  script.register_parameter("w", torch::full({4, 4}, 0.25).requires_grad_(), false);
+  script.define("def forward(self, x):\n  y = torch.mm(x, self.w)\n  return (y, y.dtype)\n");
+  const at::Tensor w = script.attr("w").toTensor();
+  Accelerator accelerator({.cpu = true, .mixed_precision = Precision::fp16, .grad_scaler = {.init_scale = 1024}});
+  auto [model, optimizer] = accelerator.prepare(script, torch::optim::SGD(std::vector<at::Tensor>{w}, 0.5));
+  const auto step_on = [&, &model = model, &optimizer = optimizer](const at::Tensor& input) {
+    const auto result = model({input});
+    const auto& elements = result.toTupleRef().elements();
+    CHECK((elements[1].toScalarType() == at::kHalf));
+    CHECK((elements[0].toTensor().scalar_type() == at::kFloat));
+    accelerator.backward(elements[0].toTensor().sum());
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  for (int64_t step = 1; step <= 3; ++step) {  // profiled, optimised, run
+    step_on(x());
+    CHECK(
+        at::equal(w.detach(), torch::full({4, 4}, 0.25 - static_cast<double>(step))));  // two rows of ones, half of it
+  }
+  step_on(x() * std::numeric_limits<float>::infinity());
+  CHECK(at::equal(w.detach(), torch::full({4, 4}, -2.75)));
+  CHECK(optimizer.step_was_skipped());
+  CHECK(accelerator.loss_scale() == 512);
+}
+
+TEST_CASE("a policy of one's own: outputs left as they are or in float64, parameters in bfloat16 without autocast") {
+  using accelerate::precision::Policy;
+  const auto trained = [](const Policy& policy, at::ScalarType input, at::ScalarType output) {
+    Accelerator accelerator({.cpu = true, .precision_policy = policy});
+    torch::manual_seed(3);
+    Sees net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.125));
+    const at::Tensor before = net->weight.detach().clone();
+    const at::Tensor y = model(x().to(input));
+    CHECK((net->seen == at::kBFloat16));
+    CHECK((y.scalar_type() == output));
+    const auto expected = torch::nn::functional::linear(x().to(at::kBFloat16), before.to(at::kBFloat16),
+                                                        net->bias.detach().to(at::kBFloat16));
+    CHECK(at::equal(y.detach(), expected.to(output)));
+    accelerator.backward(y.sum());
+    optimizer.step();
+    CHECK((net->weight.scalar_type() == policy.parameter.value_or(at::kFloat)));
+    CHECK(torch::allclose(net->weight.detach().to(at::kFloat), before.to(at::kFloat) - 0.25, 0, 0.01));
+  };
+  trained({.compute = at::kBFloat16}, at::kFloat, at::kBFloat16);
+  trained({.compute = at::kBFloat16, .output = at::kDouble}, at::kFloat, at::kDouble);
+  trained({.parameter = at::kBFloat16}, at::kBFloat16, at::kBFloat16);
+  trained({.parameter = at::kBFloat16, .output = at::kFloat}, at::kBFloat16, at::kFloat);
+}
+
 TEST_CASE("ranks train alike in bf16, to one process's weights") {
   const auto trained = [](int64_t ranks) {
     torch::Tensor weight;

@@ -7,12 +7,14 @@
 //   probe scaler INIT GROWTH BACKOFF INTERVAL FLAGS
 //       the loss scale after each iteration; FLAGS is one of 0 and 1 per iteration, 1: a gradient was inf
 //   probe learn no|bf16|fp16 DATA_DIR          trains two layers on the digits once and prints the test accuracy
+//   probe learn_few no|bf16|fp16 DATA_DIR N    trains BasicNet on N batches, and tests it on a thousand digits
 //   probe restarted                            the same, but rank 1 throws until torchrun has restarted it once
 //   probe several                              two Accelerators side by side, a third afterwards
 //   probe fail RANK                            that rank throws before a collective, the others wait in it
 #include <accelerate/accelerate.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 
 #include "examples/basic_net.hpp"
 
@@ -78,11 +80,18 @@ void scale(const accelerate::precision::GradScalerOptions& options, const std::s
   }
 }
 
-void learn(const std::string& precision, const std::string& folder) {
+torch::nn::Sequential two_layers() {
+  return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 128), torch::nn::ReLU(),
+                               torch::nn::Linear(128, 10));
+}
+
+template <typename MakeNet>
+void learn(const std::string& precision, const std::string& folder, const MakeNet& make_net,
+           int64_t batches = std::numeric_limits<int64_t>::max(),
+           int64_t to_test = std::numeric_limits<int64_t>::max()) {
   accelerate::Accelerator accelerator({.cpu = true, .mixed_precision = precision_of(precision)});
   accelerator.set_seed(42);
-  torch::nn::Sequential net(torch::nn::Flatten(), torch::nn::Linear(784, 128), torch::nn::ReLU(),
-                            torch::nn::Linear(128, 10));
+  auto net = make_net();
   using accelerate::data::Split;
   auto [model, optimizer, loader, test_loader] =
       accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
@@ -92,6 +101,7 @@ void learn(const std::string& precision, const std::string& folder) {
     optimizer.zero_grad();
     accelerator.backward(torch::nn::functional::cross_entropy(model(images), labels));
     optimizer.step();
+    if (--batches == 0) break;
   }
   const torch::NoGradGuard no_grad;
   int64_t right = 0, seen = 0;
@@ -99,6 +109,7 @@ void learn(const std::string& precision, const std::string& folder) {
     const auto matches = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));
     right += matches.sum().item<int64_t>();
     seen += matches.size(0);
+    if (seen >= to_test) break;
   }
   accelerator.print("test accuracy {:.4f}\n", static_cast<double>(right) / static_cast<double>(seen));
 }
@@ -158,7 +169,11 @@ int main(int argc, char** argv) {
              .min_scale = 0},
             words.at(5));
     }
-    if (words.at(0) == "learn") learn(words.at(1), words.at(2));
+    if (words.at(0) == "learn") learn(words.at(1), words.at(2), two_layers);
+    if (words.at(0) == "learn_few") {
+      learn(
+          words.at(1), words.at(2), [] { return BasicNet(/*dropout=*/false); }, std::stoll(words.at(3)), 1000);
+    }
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 3;

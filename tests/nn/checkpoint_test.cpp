@@ -303,6 +303,44 @@ TEST_CASE("under an engine checkpointed parts end with the mean over ranks, by p
   }
 }
 
+TEST_CASE("under an engine too checkpointed parts keep an eighth, in backward as well, with the same gradients") {
+  run_threads(
+      2,
+      [](const Group& group) {
+        constexpr int64_t kBlock = 6 * 1000 * 8;
+        const auto run = [&](bool checkpointed) {
+          std::vector<accelerate::gradient::NamedTensor> weights;
+          for (int64_t i = 0; i < 8; ++i) weights.push_back({fmt::format("w{}", i), leaf(i, {1000})});
+          gradient_testing::Engine engine(group.duplicate(), weights,
+                                          {.buckets = {.cap_bytes = 20'000, .first_cap_bytes = 10'000}});
+          const at::Tensor x = numbers({1000}, 20 + group.rank());
+          Tensors gradients;
+          for (int64_t round = 0; round < 3; ++round) {  // the first has no buckets yet
+            Watch watch;
+            engine.zero_all();
+            at::Tensor y = x;
+            for (const auto& weight : weights) {
+              const auto block = [&watch, w = weight.tensor](at::Tensor z) {
+                z = z * w;
+                for (int i = 0; i < 6; ++i) z = watch(torch::tanh(z));
+                return z;
+              };
+              y = checkpointed ? checkpoint(block, y) : block(y);
+            }
+            const int64_t kept = watch.alive();
+            y.sum().backward();
+            CHECK(kept == (checkpointed ? 8 * kBlock / 6 : 8 * kBlock));
+            CHECK(watch.peak() <= (checkpointed ? 8 * kBlock / 6 + kBlock : 8 * kBlock));
+            for (const auto& weight : weights) gradients.push_back(weight.tensor.grad().clone());
+          }
+          CHECK(bit_equal(group, gradients));
+          return gradients;
+        };
+        CHECK(equal(run(true), run(false)));
+      },
+      kTimeout);
+}
+
 TEST_CASE("a backward with checkpointed parts is one reduction, in as many operations as a plain one") {
   run_threads(
       2,

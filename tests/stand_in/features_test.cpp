@@ -132,3 +132,18 @@ TEST_CASE("reduce, broadcast and pad_across_processes work on the device") {
             accelerator.pad_across_processes(numbers.narrow(0, 0, 3 - rank)), accelerator.gather(numbers)};
   });
 }
+
+TEST_CASE("communication hooks give on the device what they give on the CPU: 16 bits, low rank, a function") {
+  using namespace accelerate::gradient;  // NOLINT
+  const auto sum = comm_hook([](const GradientBucket& bucket, const accelerate::comm::Group& group) {
+    group.all_reduce(bucket.gradients);
+    return bucket.gradients;
+  });
+  const PowerSgdOptions from_step_2{.start_step = 2};
+  for (const auto& hook :
+       {fp16_compress_hook(), sum, power_sgd_hook(from_step_2), batched_power_sgd_hook(from_step_2)}) {
+    auto options = with_small_buckets();
+    options.comm_hook = hook;
+    same_as_on_cpu(stand_in::trains_with<torch::optim::SGD>(stand_in::kMomentum), options, {2}, 200);
+  }
+}

@@ -9,6 +9,7 @@ using namespace gradient_testing;
 TEST_CASE("hooks give the mean within their precision, with the same bits on every rank, step after step") {
   const Group& group = testing::world();
   const PowerSgdOptions exact{.matrix_approximation_rank = group.size(), .start_step = 2};
+  const PowerSgdOptions full{.matrix_approximation_rank = 64, .start_step = 2};  // a bucket's square is of any rank
   // Of one direction, where a warm start of 16 bits is as exact as they are.
   const auto gradient = [](int64_t rank, int64_t step) {
     return (low_rank(40, 20, 1, 3 * rank) * static_cast<double>(step + 1)).to(at::kFloat);
@@ -18,7 +19,15 @@ TEST_CASE("hooks give the mean within their precision, with the same bits on eve
       {bf16_compress_hook(), 0.01},
       {power_sgd_hook(exact), 1e-5},
       {bf16_compress_wrapper(power_sgd_hook(exact)), 0.06},  // all of its arithmetic is in 8 bits, as in PyTorch
-      {fp16_compress_wrapper({}), 0.001}};
+      {fp16_compress_wrapper({}), 0.001},
+      {batched_power_sgd_hook(full), 1e-4},
+      {fp16_compress_wrapper(batched_power_sgd_hook(full)), 0.01},
+      {bf16_compress_wrapper(batched_power_sgd_hook(full)), 0.06},
+      {comm_hook([](const GradientBucket& bucket, const Group& own) {
+         own.all_reduce(bucket.gradients);
+         return bucket.gradients;
+       }),
+       1e-6}};
   for (const auto& [hook, tolerance] : hooks) {
     Hooked hooked(group, {{40, 20}, {40, 20}, {5}}, hook, at::kFloat);
     for (int64_t step = 0; step < 4; ++step) {
