@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -15,7 +16,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
@@ -33,8 +36,8 @@ constexpr std::string_view checkpoint_prefix = "checkpoint_";
   base::fail(ErrorKind::io, {}, operation, "{} {}: {}", path.string(), what, std::strerror(errno));
 }
 
-base::FileDescriptor open_folder(const fs::path& path) {
-  return base::FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+base::FileDescriptor open_to_read(const fs::path& path) {
+  return base::FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 fs::path parent_of(const fs::path& place) { return place.has_parent_path() ? place.parent_path() : fs::path("."); }
@@ -57,7 +60,7 @@ base::FileDescriptor hold(const fs::path& folder, int flags) {
 // One at a time looks round and makes: a folder that was made and is not held yet looks like a leftover. Whoever holds
 // the parent for something else is not waited for.
 base::FileDescriptor turn_in(const fs::path& parent) {
-  auto turn = open_folder(parent);
+  auto turn = open_to_read(parent);
   for (int tries = 0; turn && ::flock(turn.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && tries < 200;
        ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -65,12 +68,22 @@ base::FileDescriptor turn_in(const fs::path& parent) {
   return turn;
 }
 
-bool is_in_making(const fs::path& path) { return path.filename().string().find(mark_of_making) != std::string::npos; }
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(fs::symlink_status(path, error));
+}
+
+// Of a folder in the making, or what is left of one, the name that it was to have.
+std::optional<std::string> name_in_making(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const size_t mark = name.find(mark_of_making);
+  return mark == std::string::npos || !is_folder(path) ? std::nullopt : std::optional(name.substr(0, mark));
+}
 
 // Where nothing is held: what was left by a process that is gone.
 bool is_leftover(const fs::path& path) {
   std::error_code error;
-  return is_in_making(path) && (hold(path, 0) || !fs::exists(path / lock_name, error));
+  return name_in_making(path) && (hold(path, 0) || !fs::exists(path / lock_name, error));
 }
 
 // Two names exchanged are never both gone. Where the file system cannot do that (NFS), the old one steps aside first.
@@ -100,6 +113,68 @@ bool has_own_manifest(const fs::path& folder) {
   return begins_as_manifest(beginning);
 }
 
+// As we and Hugging Face Accelerate call them: "model_1.safetensors", "model-00001-of-00002.safetensors".
+bool is_named_as_a_checkpoints(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 17> names{{{"model", ".safetensors"},
+                                                                                 {"model", ".safetensors.index.json"},
+                                                                                 {"pytorch_model", ".bin"},
+                                                                                 {"pytorch_model", ".bin.index.json"},
+                                                                                 {"master_weights", ".safetensors"},
+                                                                                 {"optimizer", ".bin"},
+                                                                                 {"scheduler", ".bin"},
+                                                                                 {"scaler", ".pt"},
+                                                                                 {"sampler", ".bin"},
+                                                                                 {"dl_state_dict", ".bin"},
+                                                                                 {"loader_state", ".bin"},
+                                                                                 {"random_states", ".pkl"},
+                                                                                 {"custom_checkpoint", ".pkl"},
+                                                                                 {"window", ".bin"},
+                                                                                 {"comm_hooks", ".bin"},
+                                                                                 {"buffers", ".bin"},
+                                                                                 {"manifest", ".json"}}};
+  return std::any_of(names.begin(), names.end(), [&](const auto& one) {
+    if (!name.starts_with(one.first) || !name.ends_with(one.second)) return false;
+    if (name.size() < one.first.size() + one.second.size()) return false;
+    const auto between = name.substr(one.first.size(), name.size() - one.first.size() - one.second.size());
+    return between.find_first_not_of("_-of0123456789") == std::string_view::npos;
+  });
+}
+
+// What lies in a checkpoint's folder, and which of it somebody else put there: it is not in the manifest or, where none
+// can be read, not named as a checkpoint's.
+struct Contents {
+  std::vector<fs::path> own{}, strange{};
+};
+Contents contents_of(const fs::path& folder) {
+  std::optional<std::set<std::string>> listed;
+  try {
+    const Manifest manifest = manifest_of(folder, "save_state");
+    listed.emplace({std::string(manifest_name)});
+    for (const ManifestFile& file : manifest.files) listed->insert(file.name);
+  } catch (const Error&) {
+    listed.reset();
+  }
+  Contents contents;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == lock_name) continue;
+    const bool is_own = !is_folder(entry.path()) && (listed ? listed->contains(name) : is_named_as_a_checkpoints(name));
+    (is_own ? contents.own : contents.strange).push_back(entry.path());
+  }
+  return contents;
+}
+
+// As a second name: whatever ends the program, it has one of them. True where there was any.
+bool carry_over(const fs::path& from, const fs::path& to, std::string_view operation) {
+  const auto files = contents_of(from).strange;
+  for (const fs::path& file : files) {
+    if (::link(file.c_str(), (to / file.filename()).c_str()) == 0) continue;
+    fail(operation, file, "is not of the checkpoint there and cannot be carried over to the new one; move it");
+  }
+  return !files.empty();
+}
+
 // A process that was killed while the old one stood aside left both whole: the new one, else the old one, comes into
 // the empty place. Nobody holds them.
 void finish_interrupted(const fs::path& parent, const std::string& name) {
@@ -124,20 +199,32 @@ void finish_interrupted(const fs::path& parent, const std::string& name) {
 
 }  // namespace
 
-void bring_to_disk(const fs::path& folder, std::string_view operation) {
-  const auto open = open_folder(folder);
-  if (!open || ::fsync(open.get()) != 0) fail(operation, folder, "cannot be brought to the disk");
+void bring_to_disk(const fs::path& path, std::string_view operation) {
+  const auto open = open_to_read(path);
+  if (!open || ::fsync(open.get()) != 0) fail(operation, path, "cannot be brought to the disk");
+}
+
+std::optional<std::string> why_no_checkpoint(const fs::path& place) {
+  std::error_code error;
+  // The second name is that of Hugging Face Accelerate's own.
+  if (has_own_manifest(place) || fs::exists(place / "random_states_0.pkl", error)) return std::nullopt;
+  const std::string_view why = fs::exists(place / manifest_name, error) ? "another program wrote its" : "it has no";
+  return fmt::format("{} is there and is no checkpoint ({} {})", place.string(), why, manifest_name);
 }
 
 void check_replaceable(const fs::path& place, std::string_view operation) {
   std::error_code error;
   if (!fs::exists(place, error) || (fs::is_directory(place, error) && fs::is_empty(place, error))) return;
-  // The second name is that of Hugging Face Accelerate's own.
-  if (has_own_manifest(place) || fs::exists(place / "random_states_0.pkl", error)) return;
-  const std::string_view why = fs::exists(place / manifest_name, error) ? "another program wrote its" : "it has no";
-  base::fail(ErrorKind::usage, {}, operation,
-             "{} is there and is no checkpoint ({} {}), so it is not replaced; save to another place, or remove it",
-             place.string(), why, manifest_name);
+  if (const auto why = why_no_checkpoint(place)) {
+    base::fail(ErrorKind::usage, {}, operation, "{}, so it is not replaced; save to another place, or remove it", *why);
+  }
+  for (const fs::path& other : contents_of(place).strange) {
+    if (!is_folder(other)) continue;
+    base::fail(ErrorKind::usage, {}, operation,
+               "{} is there and has a folder that is not of the checkpoint ({}) and would be lost with it; save to "
+               "another place, or move it",
+               place.string(), other.filename().string());
+  }
 }
 
 NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::move(place)), operation_(operation) {
@@ -149,7 +236,7 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   finish_interrupted(parent, place_.filename().string());
   const std::string mine = place_.filename().string() + std::string(mark_of_making);
   for (const auto& entry : fs::directory_iterator(parent, error)) {
-    if (!entry.path().filename().string().starts_with(mine)) continue;
+    if (!entry.path().filename().string().starts_with(mine) || !is_folder(entry.path())) continue;
     if (is_leftover(entry.path())) {
       base::remove_tree(entry.path());
     } else {
@@ -185,6 +272,7 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
   const bool replaces = fs::exists(place_);
   if (replaces) {
     check_replaceable(place_, operation_);
+    if (carry_over(place_, path_, operation_) && durable) bring_to_disk(path_, operation_);
     exchange(path_, place_, operation_);
   } else if (::rename(path_.c_str(), place_.c_str()) != 0) {
     fail(operation_, path_, fmt::format("cannot be renamed to {}", place_.string()));
@@ -197,17 +285,36 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
 }
 
 void remove_leftovers(const fs::path& parent) {
+  const auto turn = open_to_read(parent);
+  if (!turn || ::flock(turn.get(), LOCK_EX | LOCK_NB) != 0) return;  // somebody makes one: the next save does it
+  std::vector<fs::path> gone;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
-    if (is_leftover(entry.path())) base::remove_tree(entry.path());
+    const auto name = name_in_making(entry.path());
+    if (!name || !number_of(*name) || !is_leftover(entry.path())) continue;
+    // One of these two is the checkpoint itself.
+    const bool stands_aside = entry.path().string().ends_with(mark_of_old) ||
+                              fs::exists(entry.path().string() + std::string(mark_of_old), error);
+    if (!stands_aside || fs::exists(parent / *name, error)) gone.push_back(entry.path());
   }
+  for (const fs::path& folder : gone) base::remove_tree(folder);
 }
 
-void remove_checkpoint(const fs::path& folder) {
-  // First out of sight: whoever is killed here leaves a leftover, not a torn checkpoint.
-  const fs::path aside =
-      parent_of(folder) / fmt::format("{}{}old-{}", folder.filename().string(), mark_of_making, ::getpid());
-  if (::rename(folder.c_str(), aside.c_str()) == 0) base::remove_tree(aside);
+std::vector<fs::path> remove_checkpoint(const fs::path& folder) {
+  const Contents contents = contents_of(folder);
+  if (contents.strange.empty()) {
+    // First out of sight: whoever is killed here leaves a leftover, not a torn checkpoint.
+    const fs::path aside =
+        parent_of(folder) / fmt::format("{}{}old-{}", folder.filename().string(), mark_of_making, ::getpid());
+    if (::rename(folder.c_str(), aside.c_str()) == 0) base::remove_tree(aside);
+    return {};
+  }
+  std::error_code error;
+  for (const fs::path& file : contents.own) {
+    if (file.filename() != manifest_name) fs::remove(file, error);
+  }
+  fs::remove(folder / manifest_name, error);  // last: until then it says what is missing
+  return contents.strange;
 }
 
 Manifest manifest_of(const fs::path& folder, std::string_view operation) {
@@ -239,6 +346,16 @@ std::optional<std::string> what_is_wrong(const fs::path& folder, bool verify) {
 }
 
 void recover(const fs::path& place) { finish_interrupted(parent_of(place), place.filename().string()); }
+
+void recover_numbered(const fs::path& parent) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    const auto name = name_in_making(entry.path());
+    if (name && number_of(*name) && entry.path().string().ends_with(mark_of_old)) names.insert(*name);
+  }
+  for (const std::string& name : names) finish_interrupted(parent, name);
+}
 
 std::vector<fs::path> numbered_checkpoints(const fs::path& parent) {
   std::vector<std::pair<int64_t, fs::path>> numbered;

@@ -31,8 +31,9 @@ class NewFolder {
   /// Where files are written to.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  /// Writes the manifest and puts the folder into its place, instead of what was there. durable: it is there after a
-  /// loss of power, too; files must have been brought to the disk by then.
+  /// Writes the manifest and puts the folder into its place, instead of what was there. Files there that were not of
+  /// the checkpoint are in the new folder, too. durable: it is there after a loss of power, too; files must have been
+  /// brought to the disk by then.
   void commit(const Manifest& manifest, bool durable = true);
 
  private:
@@ -41,9 +42,12 @@ class NewFolder {
   base::FileDescriptor lock_;
 };
 
-/// Throws Error (usage) where there is something at that place that is no checkpoint's folder: it would be lost. A
-/// checkpoint's folder is empty, has a manifest.json that begins as ours, whole or torn, or is Hugging Face
-/// Accelerate's.
+/// Why a folder that is there is none of a checkpoint, in a sentence; none: it has a manifest.json that begins as ours,
+/// whole or torn, or is Hugging Face Accelerate's.
+[[nodiscard]] std::optional<std::string> why_no_checkpoint(const std::filesystem::path& place);
+
+/// Throws Error (usage) where there is something at that place that would be lost: what is neither empty nor a
+/// checkpoint's folder, and folders within one.
 void check_replaceable(const std::filesystem::path& place, std::string_view operation);
 
 /// In a folder in the making, held by the process that makes it.
@@ -53,14 +57,19 @@ inline constexpr std::string_view lock_name = ".lock";
 /// systems that cannot exchange two names at once.
 void recover(const std::filesystem::path& place);
 
-/// Takes a checkpoint away, so that nobody ever sees a part of it.
-void remove_checkpoint(const std::filesystem::path& folder);
+/// The same for all numbered checkpoints in parent.
+void recover_numbered(const std::filesystem::path& parent);
 
-/// Takes away what processes that were killed left beside a place: folders in the making that nobody holds.
+/// Takes a checkpoint away, so that nobody ever sees a part of it.
+/// returns   what is in its folder and not of it: it stays there
+std::vector<std::filesystem::path> remove_checkpoint(const std::filesystem::path& folder);
+
+/// Takes away what processes that were killed left of numbered checkpoints in parent: folders in the making, or on
+/// their way out, that nobody holds. What recover() would put back stays.
 void remove_leftovers(const std::filesystem::path& parent);
 
-/// What was renamed within a folder stays so after a loss of power. Throws Error (io).
-void bring_to_disk(const std::filesystem::path& folder, std::string_view operation);
+/// What a file holds, or what was renamed within a folder, stays so after a loss of power. Throws Error (io).
+void bring_to_disk(const std::filesystem::path& path, std::string_view operation);
 
 /// What is wrong with one file of a checkpoint's folder, in a sentence; none: it is as the manifest says.
 /// verify   its checksum too, which reads all of it

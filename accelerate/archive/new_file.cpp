@@ -22,6 +22,20 @@ base::FileDescriptor held(const std::filesystem::path& path) {
   return file;
 }
 
+// False with errno. Network file systems cannot promise that they replace nothing; writers of ours exclude one another.
+bool put(const std::filesystem::path& made, const std::filesystem::path& place, Existing existing) {
+  if (existing == Existing::keep) {
+    if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, place.c_str(), RENAME_NOREPLACE) == 0) return true;
+    if (errno != EINVAL && errno != ENOSYS) return false;
+    std::error_code error;
+    if (std::filesystem::exists(std::filesystem::symlink_status(place, error))) {
+      errno = EEXIST;
+      return false;
+    }
+  }
+  return ::rename(made.c_str(), place.c_str()) == 0;
+}
+
 }  // namespace
 
 NewFile::NewFile(std::filesystem::path place, std::string_view operation)
@@ -44,8 +58,7 @@ NewFile::~NewFile() {
 
 void NewFile::commit(Existing existing) {
   sink_->finish();
-  const unsigned flags = existing == Existing::keep ? RENAME_NOREPLACE : 0;
-  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, place_.c_str(), flags) != 0) {
+  if (!put(path_, place_, existing)) {
     base::fail(ErrorKind::io, {}, operation_, "{} cannot be renamed to {}: {}", path_.string(), place_.string(),
                std::strerror(errno));
   }

@@ -59,11 +59,13 @@ const json& field(const json& tensor, const std::string& name, const char* key, 
 
 // None: more than any file holds.
 std::optional<uint64_t> bytes_of(const SafetensorsEntry& entry, uint64_t bits) {
-  uint64_t size = bits / 8;
-  for (const uint64_t n : entry.shape) {
-    if (__builtin_mul_overflow(size, n, &size)) return std::nullopt;
+  int64_t size = static_cast<int64_t>(bits / 8);
+  bool is_empty = false;
+  for (const uint64_t n : entry.shape) {  // strides go on where there are no elements
+    is_empty = is_empty || n == 0;
+    if (__builtin_mul_overflow(size, std::max<uint64_t>(n, 1), &size)) return std::nullopt;
   }
-  return size;
+  return is_empty ? 0 : static_cast<uint64_t>(size);
 }
 
 SafetensorsEntry entry_of(const std::string& name, const json& tensor, const Origin& origin) {

@@ -189,3 +189,75 @@ TEST_CASE("a checkpoint that is removed is gone, and nothing beside it") {
   remove_checkpoint(at.path / "checkpoint_7");
   CHECK(names_in(at.path) == std::set<std::string>{"checkpoint_1"});
 }
+
+TEST_CASE("a folder in a checkpoint that is not of it is not lost: the checkpoint is not replaced") {
+  const Folder at;
+  const auto place = at.path / "run";
+  save(place, "old");
+  {
+    NewFolder begun(place, "save_state");
+    save(place / "checkpoints" / "checkpoint_0", "zero");
+    CHECK_THROWS_WITH(begun.commit({.library = "test"}),
+                      ("save_state: " + place.string() +
+                       " is there and has a folder that is not of the checkpoint (checkpoints) and would be lost with "
+                       "it; save to another place, or move it")
+                          .c_str());
+  }
+  CHECK_THROWS_AS(save(place, "new"), accelerate::Error);
+  CHECK(content_of(place) == "old");
+  CHECK(content_of(place / "checkpoints" / "checkpoint_0") == "zero");
+  CHECK(names_in(at.path) == std::set<std::string>{"run"});
+}
+
+TEST_CASE("files in a checkpoint that are not of it are in the one that takes its place, too") {
+  const Folder at;
+  const auto place = at.path / "last";
+  for (const bool whole : {true, false}) {  // a torn manifest lists nothing: then names tell
+    CAPTURE(whole);
+    save(place, "old");
+    if (!whole) {
+      std::ofstream(place / "window_0.bin") << "of the old one";
+      fs::resize_file(place / "manifest.json", 40);
+    }
+    std::ofstream log(place / "log.txt");
+    log << "begun" << std::flush;
+    save(place, "new");
+    log << ", ended" << std::flush;
+    CHECK(content_of(place) == "new");
+    CHECK(names_in(place) == std::set<std::string>{"log.txt", "manifest.json", "model.safetensors"});
+    std::string text;
+    std::getline(std::ifstream(place / "log.txt"), text, '\0');
+    CHECK(text == "begun, ended");
+    CHECK(names_in(at.path) == std::set<std::string>{"last"});
+  }
+}
+
+TEST_CASE("of a checkpoint that is removed what is not of it stays") {
+  const Folder at;
+  const auto place = at.path / "checkpoint_0";
+  save(place, "zero");
+  std::ofstream(place / "scores.csv") << "1";
+  fs::create_directory(place / "pictures");
+  const auto kept = remove_checkpoint(place);
+  CHECK(std::set<fs::path>(kept.begin(), kept.end()) == std::set<fs::path>{place / "pictures", place / "scores.csv"});
+  CHECK(names_in(place) == std::set<std::string>{"pictures", "scores.csv"});
+  CHECK(why_no_checkpoint(place) == place.string() + " is there and is no checkpoint (it has no manifest.json)");
+}
+
+TEST_CASE("what killed processes left of numbered checkpoints is taken away, what a load would put back stays") {
+  const Folder at;
+  const auto make = [&](const char* name) { save(at.path / name, "x"); };
+  for (const char* name : {"checkpoint_3.saving-old-17", "checkpoint_4.saving-abc", "best.saving-abc", "checkpoint_5",
+                           "checkpoint_5.saving-abc-old", "checkpoint_6.saving-abc", "checkpoint_6.saving-abc-old"}) {
+    make(name);
+  }
+  std::ofstream(at.path / "checkpoint_7.saving-plan.txt") << "mine";
+  remove_leftovers(at.path);
+  CHECK(names_in(at.path) == std::set<std::string>{"best.saving-abc", "checkpoint_5", "checkpoint_6.saving-abc",
+                                                   "checkpoint_6.saving-abc-old", "checkpoint_7.saving-plan.txt"});
+  recover_numbered(at.path);
+  CHECK(content_of(at.path / "checkpoint_6") == "x");
+  remove_leftovers(at.path);
+  CHECK(names_in(at.path) ==
+        std::set<std::string>{"best.saving-abc", "checkpoint_5", "checkpoint_6", "checkpoint_7.saving-plan.txt"});
+}

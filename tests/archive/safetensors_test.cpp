@@ -82,6 +82,10 @@ TEST_CASE("tensors that overlap, leave gaps, are cut or have other bytes than th
   CHECK(
       refusal_of("{" + tensor("a", R"("dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,8])") + "}", 8) ==
       "load: f: tensor 'a' lies in bytes 0 to 8, but F64 of shape [4294967296,4294967296] is too many bytes");
+  CHECK(
+      refusal_of("{" + tensor("a", R"("dtype":"U8","shape":[0,9223372036854775808],"data_offsets":[0,0])") + "}", 0) ==
+      "load: f: tensor 'a' lies in bytes 0 to 0, but U8 of shape [0,9223372036854775808] is too many bytes");
+  CHECK(refusal_of("{" + tensor("a", R"("dtype":"U8","shape":[0,7],"data_offsets":[0,0])") + "}", 0).empty());
 }
 
 TEST_CASE("a header with parts missing, of other types or twice is refused with the part's name") {
