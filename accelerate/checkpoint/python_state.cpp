@@ -24,6 +24,15 @@ PickleValue numbers(const std::vector<double>& values) { return py_list(PickleIt
 
 PickleValue integers(const std::vector<int64_t>& values) { return py_list(PickleItems(values.begin(), values.end())); }
 
+// A number, or a tensor of one: rates of Python's may be either.
+std::optional<double> one_number(const PickleValue& value, const std::string& path, const TorchFile& file) {
+  if (const auto plain = archive::number_in(value)) return plain;
+  if (!TorchFile::is_tensor(value)) return std::nullopt;
+  const at::Tensor tensor = file.tensor(value, path);
+  if (tensor.numel() != 1 || tensor.is_complex()) return std::nullopt;
+  return tensor.item<double>();
+}
+
 // Optimizers --------------------------------------------------------------------------------------------------------
 
 PickleValue option_to_python(const state::OptionValue& option) {
@@ -48,9 +57,9 @@ bool take_option(const PickleValue& value, const TorchFile& file, state::OptionV
   } else if (const auto* number = value.as<double>()) {
     option = *number;
   } else if (TorchFile::is_tensor(value)) {  // a rate may be a tensor
-    const at::Tensor tensor = file.tensor(value, "an option");
-    if (tensor.numel() != 1) return false;
-    option = tensor.item<double>();
+    const auto one = one_number(value, "an option", file);
+    if (!one) return false;
+    option = *one;
   } else {
     const PickleItems* items = archive::items_in(value);
     if (items == nullptr || items->size() != 2) return false;
@@ -185,12 +194,22 @@ int64_t steps_of(const Members& members, const TorchFile& file) {
   return Members((*chained)[0], "the first schedule's state", file.origin()).integer("last_epoch");
 }
 
+std::vector<double> rates(const Members& members, const std::string& key, const TorchFile& file) {
+  std::vector<double> list;
+  for (const PickleValue& item : members.items(key)) {
+    const auto rate = one_number(item, key, file);
+    if (!rate) members.wrong(key, item, "numbers");
+    list.push_back(*rate);
+  }
+  return list;
+}
+
 }  // namespace
 
 state::SchedulerState scheduler_from(const TorchFile& file) {
   const Members members(file.root(), "the schedule's state", file.origin());
-  state::SchedulerState saved{.steps = steps_of(members, file), .last_lrs = members.numbers("_last_lr")};
-  if (members.has("base_lrs")) saved.base_lrs = members.numbers("base_lrs");
+  state::SchedulerState saved{.steps = steps_of(members, file), .last_lrs = rates(members, "_last_lr", file)};
+  if (members.has("base_lrs")) saved.base_lrs = rates(members, "base_lrs", file);
   if (members.has("num_bad_epochs")) {
     saved.plateau = {.best = members.number("best"),
                      .num_bad = members.integer("num_bad_epochs"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/checkpoint/saved_ranges.hpp"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/cat.h>
 
 #include <algorithm>
 #include <iterator>
@@ -50,23 +50,21 @@ at::Tensor SavedRanges::whole(const std::string& name) {
 at::Tensor SavedRanges::elements(const std::string& name, int64_t begin, int64_t end) {
   const auto& ranges = ranges_of(name);
   if (begin == end) return part(*ranges.front()).slice(0, 0, 0);
-  at::Tensor result;
+  std::vector<at::Tensor> pieces;  // all of them are in their files before there is memory for all
   int64_t covered = begin;
   for (const Range* range : ranges) {
     const auto first = static_cast<int64_t>(range->begin), last = static_cast<int64_t>(range->end);
     if (last <= covered) continue;
     if (first > covered || covered == end) break;
-    const at::Tensor there = part(*range);
     const int64_t until = std::min(last, end);
-    const at::Tensor piece = there.slice(0, covered - first, until - first);
-    if (covered == begin && until == end) return piece;
-    if (!result.defined()) result = at::empty({end - begin}, there.options());
-    if (there.scalar_type() != result.scalar_type()) refuse("{} has two dtypes", archive::in_quotes(name));
-    result.slice(0, covered - begin, until - begin).copy_(piece);
+    pieces.push_back(part(*range).slice(0, covered - first, until - first));
+    if (pieces.back().scalar_type() != pieces.front().scalar_type()) {
+      refuse("{} has two dtypes", archive::in_quotes(name));
+    }
     covered = until;
   }
   if (covered != end) refuse("elements {} to {} of {} are in no file", covered, end, archive::in_quotes(name));
-  return result;
+  return pieces.size() == 1 ? pieces.front() : at::cat(pieces);
 }
 
 const std::vector<const archive::ManifestRange*>& SavedRanges::ranges_of(const std::string& name) const {
@@ -93,12 +91,14 @@ at::Tensor SavedRanges::part(const Range& range) {
 
 int64_t SavedRanges::elements_of(const Range& range) const {
   int64_t elements = 1;
-  for (const uint64_t size : range.sizes) {
-    if (__builtin_mul_overflow(elements, static_cast<int64_t>(size), &elements)) {
+  bool is_empty = false;
+  for (const uint64_t size : range.sizes) {  // strides go on where there are no elements
+    is_empty = is_empty || size == 0;
+    if (__builtin_mul_overflow(elements, std::max<uint64_t>(size, 1), &elements)) {
       refuse("{} has more elements than can be counted", archive::in_quotes(range.tensor));
     }
   }
-  return elements;
+  return is_empty ? 0 : elements;
 }
 
 const std::unordered_map<std::string, at::Tensor>& SavedRanges::file(const std::string& name) {

@@ -2,6 +2,8 @@
 // The format is torch/serialization.py's: <name>/data.pkl, <name>/data/<key>, <name>/byteorder, <name>/version.
 #include "accelerate/checkpoint/torch_file.hpp"
 
+#include <ATen/ops/scalar_tensor.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -24,6 +26,14 @@ using archive::PickleValue;
 namespace {
 
 constexpr std::string_view folder_in_zip = "archive/";
+
+// A plain number as the tensor that torch.tensor() makes of it; undefined for all else.
+at::Tensor number_in(const PickleValue& value) {
+  if (const auto* flag = value.as<bool>()) return at::scalar_tensor(*flag, at::kBool);
+  if (const auto* integer = value.as<int64_t>()) return at::scalar_tensor(*integer, at::kLong);
+  if (const auto* number = value.as<double>()) return at::scalar_tensor(*number, at::kDouble);
+  return {};
+}
 
 PickleValue size_tuple(c10::IntArrayRef numbers) {
   PickleItems items;
@@ -129,7 +139,7 @@ void TorchFile::add_module(const PickleEntries& members, const std::string& pref
   }
 }
 
-NamedTensors TorchFile::tensors() const {
+NamedTensors TorchFile::tensors(bool and_numbers) const {
   NamedTensors of_module;
   if (const auto* members = archive::TorchArchive::members_of_module(root())) {
     add_module(*members, "", of_module);
@@ -141,7 +151,8 @@ NamedTensors TorchFile::tensors() const {
   for (const auto& [key, value] : *entries) {
     const auto* name = key.as<std::string>();
     if (name == nullptr) origin().broken("a tensor's name is {}, expected a text", key.kind());
-    list.emplace_back(*name, tensor(value, *name));
+    const at::Tensor number = and_numbers ? number_in(value) : at::Tensor();
+    list.emplace_back(*name, number.defined() ? number : tensor(value, *name));
   }
   return list;
 }

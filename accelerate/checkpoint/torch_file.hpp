@@ -53,7 +53,8 @@ class TorchFile {
   /// The tensors of a dict of them, by their names, in its order (a state_dict()); of a module that LibTorch's
   /// torch::save() wrote, or TorchScript, those of its submodules too: "first.weight". Throws Error (data) where it is
   /// something else.
-  [[nodiscard]] NamedTensors tensors() const;
+  /// and_numbers   plain numbers count as tensors of one
+  [[nodiscard]] NamedTensors tensors(bool and_numbers = false) const;
   /// All tensors in dicts within dicts, by the keys on the way to them: "state.0.exp_avg".
   [[nodiscard]] NamedTensors tensors_by_path() const;
 

@@ -129,6 +129,16 @@ void remove_stale(const fs::path& folder, std::string_view written, const std::s
   for (const fs::path& path : stale) fs::remove(path, error);
 }
 
+// An index whose shards are about to be replaced: half of them replaced would be read with it as if they were whole.
+void remove_index_of(const fs::path& folder, std::string_view whole, const std::set<std::string>& names,
+                     std::string_view operation) {
+  const fs::path index = folder / index_name(whole);
+  std::error_code error;
+  const bool replaces =
+      std::any_of(names.begin(), names.end(), [&](const auto& name) { return fs::exists(folder / name, error); });
+  if (replaces && names.size() > 1 && fs::remove(index, error)) archive::bring_to_disk(folder, operation);
+}
+
 // Files of a checkpoint are in its manifest with their checksums: with others it would not be whole any more.
 void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& names, std::string_view operation) {
   std::error_code error;
@@ -147,7 +157,21 @@ void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& na
   }
 }
 
+// A file of a checkpoint's is compared with its manifest.
+void check_listed(const fs::path& path, std::string_view operation) {
+  const fs::path folder = path.parent_path();
+  std::error_code error;
+  if (!fs::exists(folder / archive::manifest_name, error) || archive::why_no_checkpoint(folder)) return;
+  for (const auto& file : archive::manifest_of(folder, operation).files) {
+    if (file.name != path.filename()) continue;
+    if (const auto wrong = archive::what_is_wrong_with(file, folder, /*verify=*/true)) {
+      base::fail(ErrorKind::data, {}, operation, "{} is not whole: {}", folder.string(), *wrong);
+    }
+  }
+}
+
 NamedTensors read_one_file(const fs::path& path, std::string_view operation) {
+  check_listed(path, operation);
   return is_safetensors(path) ? SafetensorsFile(path, operation).tensors() : TorchFile(path, operation).tensors();
 }
 
@@ -221,6 +245,7 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
     files.back()->sink().write(index_text(shards, whole));
     names.insert(name);
   }
+  remove_index_of(folder, whole, names, operation);
   for (auto& file : files) file->commit(archive::Existing::replace);
   remove_stale(folder, whole, names);
 }

@@ -22,7 +22,8 @@ struct WeightsOptions {
 
 /// Writes model.safetensors, or model-00001-of-0000N.safetensors and an index (pytorch_model.bin likewise), into the
 /// folder; each file takes its place as a whole, when all have been written. Weights that would be read with these or
-/// instead of them go: of the same format, and beside pytorch_model.bin those in safetensors. The rest stays.
+/// instead of them go: of the same format, and beside pytorch_model.bin those in safetensors. The rest stays. Between
+/// the first and the last of several there is no index: a program that is killed there leaves what nobody reads.
 /// Throws Error: usage where a checkpoint has a file of that name, io where the system refuses; what was there before
 /// is there then, as long as no file took its place.
 void save_weights(const std::filesystem::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
@@ -34,7 +35,7 @@ void save_file(const std::filesystem::path& path, const NamedTensors& tensors, s
 /// The weights in a file (.safetensors, or of torch.save), or in a folder: model.safetensors, the sharded files of
 /// model.safetensors.index.json, or the same of pytorch_model.bin. Tensors lie in the mapped files.
 /// Throws Error: io where there is none, data for an index that names files outside its folder, or tensors that are not
-/// in them.
+/// in them, and for a checkpoint's file that is not as its manifest says.
 [[nodiscard]] NamedTensors read_weights(const std::filesystem::path& path, std::string_view operation);
 
 }  // namespace accelerate::checkpoint

@@ -210,6 +210,7 @@ class Loader {
   }
   void take(int64_t number, const char* name, const at::Tensor&, const at::Tensor& saved, int64_t& field) const {
     if (saved.numel() != 1) fail("'{}' of parameter {} is {}, expected one number", name, number, shape(saved));
+    if (saved.is_complex()) fail("'{}' of parameter {} is a complex number, expected a count", name, number);
     const double steps = saved.item<double>();
     if (!(steps >= 0 && steps <= 9e15 && steps == std::floor(steps))) {
       fail("'{}' of parameter {} is {}, expected a count", name, number, steps);

@@ -164,6 +164,53 @@ TEST_CASE("a chain of PyTorch's schedules stands where its first one does") {
   CHECK(checkpoint::scheduler_from(checkpoint::TorchFile(folder.path / "f", "load_state")).steps == 3);
 }
 
+TEST_CASE("rates of Python's may be tensors, as AdamW(lr=torch.tensor(0.5)) has them; complex ones are no numbers") {
+  const SharedFolder folder;
+  const auto path = folder.path / "f";
+  using checkpoint::py_dict, checkpoint::py_list;
+  const auto schedule = [&](const torch::Tensor& rate) {
+    checkpoint::TorchFileWriter writer("save");
+    accelerate::archive::StringSink sink;
+    const auto of = [&] { return py_list({writer.tensor(rate, "lr"), 0.25}); };
+    writer.write(sink, py_dict({{text("last_epoch"), int64_t{1}}, {text("base_lrs"), of()}, {text("_last_lr"), of()}}));
+    write(path, sink.text());
+    return checkpoint::scheduler_from(checkpoint::TorchFile(path, "load_state"));
+  };
+  CHECK(schedule(torch::tensor(0.5)).base_lrs == std::vector<double>{0.5, 0.25});
+  CHECK(schedule(torch::tensor({0.5})).last_lrs == std::vector<double>{0.5, 0.25});
+  const auto i = torch::full({}, c10::complex<double>(0, 1), torch::kComplexDouble);
+  CHECK(refusal([&] { schedule(i); }).ends_with("'_last_lr' of the schedule's state is an object, expected numbers"));
+
+  checkpoint::TorchFileWriter writer("save");
+  accelerate::archive::StringSink sink;
+  writer.write(sink,
+               py_dict({{text("param_groups"), py_list({py_dict({{text("lr"), writer.tensor(i, "lr")},
+                                                                 {text("eps"), writer.tensor(torch::ones({}), "")},
+                                                                 {text("params"), py_list({})}})})},
+                        {text("state"), py_dict({})}}));
+  write(path, sink.text());
+  const auto optimizer = checkpoint::optimizer_from(checkpoint::TorchFile(path, "load_state"));
+  REQUIRE(optimizer.groups[0].options.size() == 1);
+  CHECK(optimizer.groups[0].options[0].first == "eps");
+}
+
+TEST_CASE("weights of a checkpoint are compared with its manifest, also where nothing else of it is loaded") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c", file = place / "model.safetensors";
+  save(place, small_content());
+  CHECK(checkpoint::read_weights(place, "load_model").size() == 6);
+  std::string bytes = content_of(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write(file, bytes);
+  for (const auto& path : {place, file}) {
+    const auto what = refusal([&] { static_cast<void>(checkpoint::read_weights(path, "load_model")); });
+    CHECK(what.starts_with("load_model: " + place.string() + " is not whole: model.safetensors has checksum "));
+    CHECK(what.ends_with(": its bytes were changed"));
+  }
+  write(place / "manifest.json", "{\"name\": \"my web app\"}");
+  CHECK(checkpoint::read_weights(place, "load_model").size() == 6);
+}
+
 TEST_CASE("an index that names files outside its folder, or tensors that are not there, is refused") {
   const SharedFolder folder;
   const auto index = folder.path / "model.safetensors.index.json";

@@ -114,3 +114,22 @@ TEST_CASE("an optimizer's tensors are read from the ranges of the manifest, too"
       doctest::Contains("the manifest has 'optimizer.0/first.exp_avg', expected a parameter's number and a "
                         "name"));
 }
+
+TEST_CASE("a manifest that says of a tensor more than any file holds is refused, before there is memory for it") {
+  Saved saved;
+  const auto told_of = [&](std::vector<uint64_t> sizes) {
+    for (auto& range : saved.manifest.ranges) range.sizes = sizes;
+    try {
+      static_cast<void>(saved.ranges().whole("model.0/w"));
+    } catch (const accelerate::Error& error) {
+      return std::string(error.what()).substr(14 + saved.folder.path.string().size());
+    }
+    return std::string();
+  };
+  CHECK(told_of({uint64_t{1} << 50}) == "elements 12 to 1125899906842624 of 'model.0/w' are in no file");
+  CHECK(told_of({0, uint64_t{1} << 63}) == "'model.0/w' has more elements than can be counted");
+  saved.manifest.ranges.front().end = uint64_t{1} << 50;
+  CHECK(told_of({uint64_t{1} << 50}) ==
+        "elements 8 to 1125899906842624 of 'model.0/w' are 4 elements in c.safetensors, of a tensor of "
+        "1125899906842624");
+}

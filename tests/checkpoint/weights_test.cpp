@@ -163,3 +163,16 @@ TEST_CASE("what the formats lack is refused by name") {
   CHECK_THROWS_WITH(save("v.safetensors", {}), "save: w is an undefined tensor, only dense tensors can be saved");
   CHECK(fs::is_empty(folder.path));
 }
+
+TEST_CASE("while shards take the places of as many others there is no index that would tell old from new") {
+  const SharedFolder folder;
+  const checkpoint::WeightsOptions options{.max_shard_size = "100"};
+  checkpoint::save_weights(folder.path, four(), options, "save_model");
+  // The second of three cannot take its place, as if the program had been killed before.
+  fs::remove(folder.path / "model-00002-of-00003.safetensors");
+  fs::create_directories(folder.path / "model-00002-of-00003.safetensors" / "in the way");
+  CHECK_THROWS_AS(checkpoint::save_weights(folder.path, four(), options, "save_model"), accelerate::Error);
+  CHECK_FALSE(fs::exists(folder.path / "model.safetensors.index.json"));
+  CHECK_THROWS_WITH((void)checkpoint::read_weights(folder.path, "load_model"),
+                    doctest::Contains("has neither model.safetensors, nor "));
+}
