@@ -31,6 +31,10 @@ fs::path index_in(const fs::path& folder) {
   if (error) base::fail(ErrorKind::io, {}, merger, "{} cannot be read: {}", folder.string(), error.message());
   std::sort(found.begin(), found.end());
   if (found.size() == 1) return folder / found.front();
+  if (found.empty() && fs::exists(folder / "model.safetensors", error)) {
+    base::fail(ErrorKind::usage, {}, merger, "{} has no shards: its model.safetensors is one file already",
+               folder.string());
+  }
   if (found.empty()) {
     base::fail(ErrorKind::data, {}, merger, "{} has no *{}, which lists the shards of a model", folder.string(),
                index_ending);
@@ -89,7 +93,7 @@ Answer merge_weights(const Arguments& arguments) {
   CommandLine line(std::string(merger),
                    "Makes one safetensors file of a sharded model. OUT is there as a whole or not at all: the new file "
                    "is written beside\nit, brought to the disk and renamed.\n",
-                   {"accelerate_merge_weights checkpoints/checkpoint_7 model.safetensors",
+                   {"accelerate_merge_weights big_model merged.safetensors",
                     "accelerate_merge_weights --overwrite big_model/model.safetensors.index.json merged/"});
   std::string from;
   std::string out;

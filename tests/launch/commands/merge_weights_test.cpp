@@ -118,6 +118,9 @@ TEST_CASE("folders without an index, or with several, are refused by name") {
   CHECK(merge({from.path.string(), "f"}).err ==
         "accelerate_merge_weights: " + from.path.string() +
             " has no *.safetensors.index.json, which lists the shards of a model\n");
+  write_file(from.path / "model.safetensors", safetensors_of({a}));
+  CHECK(merge({from.path.string(), "f"}).err == "accelerate_merge_weights: " + from.path.string() +
+                                                    " has no shards: its model.safetensors is one file already\n");
   write_file(from.path / "x.safetensors.index.json", "");
   write_file(from.path / "y.safetensors.index.json", "");
   const auto two = merge({from.path.string(), "f"});
