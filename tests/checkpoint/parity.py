@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
-STEPS = 8
+STEPS = 10
 
 
 class Net(torch.nn.Module):
