@@ -33,7 +33,8 @@ struct Content {
   int64_t epoch = 0;        ///< of the first loader
   int64_t accumulated = 0;  ///< calls of accumulate() that count, Accelerate's "step"
   std::vector<NamedTensors> models{};
-  NamedTensors masters{};  ///< float32 copies of weights that are stored in bfloat16: "model.0/first.weight"
+  std::vector<bool> with_buffers{};  ///< which of the models have buffers, that ranks need not have alike; empty: none
+  NamedTensors masters{};            ///< float32 copies of weights that are stored in bfloat16: "model.0/first.weight"
   std::vector<state::OptimizerState> optimizers{};
   std::vector<std::optional<state::SchedulerState>> schedulers{};  ///< unset: one that has no state to give
   std::vector<std::optional<state::LoaderState>> loaders{};
@@ -42,6 +43,7 @@ struct Content {
   // This rank's own.
   RandomStates random{};
   std::optional<OpenWindow> window{};
+  NamedTensors buffers{};     ///< of models whose buffers nobody makes alike: "model.0/bn.running_mean"
   NamedTensors comm_hooks{};  ///< what hooks on the gradients' buckets go on from: "model.0/error of 3"
 };
 

@@ -23,8 +23,12 @@ inline std::string loader_file(int64_t i) { return numbered("loader_state", i, "
 inline std::string custom_file(int64_t i) { return fmt::format("custom_checkpoint_{}.pkl", i); }
 inline std::string random_file(int64_t rank) { return fmt::format("random_states_{}.pkl", rank); }
 inline std::string window_file(int64_t rank) { return fmt::format("window_{}.bin", rank); }
+inline std::string buffers_file(int64_t rank) { return fmt::format("buffers_{}.bin", rank); }
 inline std::string comm_hooks_file(int64_t rank) { return fmt::format("comm_hooks_{}.bin", rank); }
 inline constexpr std::string_view scaler_file = "scaler.pt";
 inline constexpr std::string_view masters_file = "master_weights.safetensors";
+
+/// "accelerate-cpp 0.1.0": who wrote it, in the manifest and beside the random states.
+[[nodiscard]] std::string_view library();
 
 }  // namespace accelerate::checkpoint

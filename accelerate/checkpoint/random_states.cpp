@@ -11,6 +11,7 @@
 
 #include "accelerate/archive/checksum.hpp"
 #include "accelerate/archive/members.hpp"
+#include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
 #include "accelerate/device/seed.hpp"
 
@@ -22,6 +23,8 @@ using archive::PickleItems;
 using archive::PickleValue;
 
 namespace {
+
+constexpr std::string_view written_by = "accelerate";  // Hugging Face Accelerate's lacks it, and passes over it
 
 int64_t device_count(c10::DeviceType type) {
   return type == c10::DeviceType::CPU ? 0 : c10::impl::VirtualGuardImpl(type).deviceCount();
@@ -107,10 +110,24 @@ void branch_off(const RandomStates& of_rank_0, int64_t rank) {
   device::seed_all(device::rank_seed(std::stoull(digits, nullptr, 16), rank));
 }
 
+bool is_ours(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with("random_states_")) continue;
+    try {
+      const TorchFile file(entry.path(), "load_state");
+      return archive::find(file.root(), written_by) != nullptr;
+    } catch (const Error&) {  // a torn one says so when it is read
+    }
+  }
+  return false;
+}
+
 PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator, TorchFileWriter& writer) {
   const auto seed = static_cast<uint32_t>(seed_of_cpu());  // theirs differ: both draw in the same way
   const auto is_none = [](const PickleValue& value) { return value.as<archive::PickleNone>() != nullptr; };
   archive::PickleEntries entries{
+      {std::string(written_by), std::string(library())},
       {std::string("step"), states.step},
       {std::string("random_state"), is_none(states.python) ? new_python_state(seed) : states.python},
       {std::string("numpy_random_seed"), is_none(states.numpy) ? new_numpy_state(~seed) : states.numpy},

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -43,5 +44,9 @@ void branch_off(const RandomStates& of_rank_0, int64_t rank);
 [[nodiscard]] archive::PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator,
                                              TorchFileWriter& writer);
 [[nodiscard]] RandomStates random_states_from(const TorchFile& file, c10::DeviceType accelerator);
+
+/// Whether a folder has random states that this library wrote, whatever else of it is missing. Hugging Face
+/// Accelerate's of the same names say nothing of who wrote them.
+[[nodiscard]] bool is_ours(const std::filesystem::path& folder);
 
 }  // namespace accelerate::checkpoint

@@ -149,7 +149,7 @@ class Reader {
     const TorchFile file = open(name);
     if (auto bytes = archive::bytes_in(file.root())) return *bytes;
     if (const auto* text = file.root().as<std::string>()) return *text;
-    return file.tensors();
+    return file.tensors(/*and_numbers=*/true);
   }
 
   // The first rank whose states are here: of several machines' folders each has those of its own ranks.
@@ -171,6 +171,7 @@ class Reader {
       content().accumulated = content().random.step;
     }
     if (is_there(folder_ / window_file(of))) content().window = window(window_file(of));
+    if (is_there(folder_ / buffers_file(rank_))) content().buffers = open(buffers_file(rank_)).tensors();
     if (is_there(folder_ / comm_hooks_file(of))) content().comm_hooks = open(comm_hooks_file(of)).tensors();
   }
 

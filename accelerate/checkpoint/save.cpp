@@ -20,6 +20,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/what_failed.hpp"
 #include "accelerate/checkpoint/agree.hpp"
+#include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/snapshot.hpp"
 #include "accelerate/checkpoint/write.hpp"
 
@@ -33,7 +34,6 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr std::string_view called = "save_state";
-constexpr const char* library = "accelerate-cpp 0.1";
 
 void append(Manifest& whole, Manifest part) {
   std::move(part.files.begin(), part.files.end(), std::back_inserter(whole.files));
@@ -62,22 +62,25 @@ struct Saver::Making {
   // The leader's, when all parts are there.
   void commit(const std::vector<std::string>& parts) {
     for (const std::string& text : parts) append(manifest, part_from(text));
-    add_strangers(folder, manifest, called);
+    add_strangers(folder, manifest, durable, called);
     held->commit(manifest, durable);
     if (!total_limit) return;
     const auto all = archive::numbered_checkpoints(place.parent_path());
     for (auto i = static_cast<size_t>(*total_limit); i < all.size(); ++i) remove_old(all[i]);
+    archive::remove_leftovers(place.parent_path());
   }
-  // A user's own folder may have such a name.
+  // A user's own folder may have such a name, and files of the user's may lie in a checkpoint's.
   static void remove_old(const fs::path& folder) {
-    try {
-      if (fs::is_symlink(folder)) base::fail(ErrorKind::usage, {}, called, "{} is a link", folder.string());
-      archive::check_replaceable(folder, called);
-    } catch (const Error& error) {
-      base::log_once(base::LogLevel::warning, {}, "total_limit does not remove it: {}", error.what());
+    const auto why =
+        fs::is_symlink(folder) ? folder.string() + " is a link" : archive::why_no_checkpoint(folder).value_or("");
+    if (!why.empty()) {
+      base::log_once(base::LogLevel::warning, {}, "save_state: total_limit does not remove it: {}", why);
       return;
     }
-    archive::remove_checkpoint(folder);
+    for (const fs::path& other : archive::remove_checkpoint(folder)) {
+      base::log(base::LogLevel::warning, {}, "save_state: total_limit removed the checkpoint in {}, {} is not of it",
+                folder.string(), other.filename().string());
+    }
   }
 
   // Beside the training nobody talks: ranks leave their parts in the folder. Until it has done so a rank holds a file;
@@ -194,7 +197,8 @@ void Saver::save(const Content& content, const SaveRequest& request) {
           if (request.hook) request.hook(making->folder);
         }),
         "a hook");
-  making->manifest = {.library = library, .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
+  making->manifest = {
+      .library = std::string(library()), .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
   if (request.options.async) {
     save_beside(content, std::move(making));
   } else {

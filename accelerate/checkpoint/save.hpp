@@ -31,7 +31,8 @@ struct SaveOptions {
   /// The checkpoint survives a loss of power: every file is brought to the disk before it counts.
   bool durable = true;
   /// All ranks write what they have alike, a part of the files each; else rank 0 (save_on_each_node: one of each
-  /// machine) writes it. Good where ranks have disks, or ways to one, of their own.
+  /// machine) writes it. Models with buffers and registered objects are rank 0's all the same, for the others may have
+  /// their own. Good where ranks have disks, or ways to one, of their own.
   bool share_work = false;
 };
 

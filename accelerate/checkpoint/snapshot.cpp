@@ -95,6 +95,7 @@ Snapshot snapshot(const Content& content, Content buffers) {
     if (auto* tensors = std::get_if<NamedTensors>(&custom)) copier.copy(*tensors);
   }
   if (copy.window) copier.copy(copy.window->gradients);
+  copier.copy(copy.buffers);
   copier.copy(copy.comm_hooks);
   taken.download.finish();
   return taken;

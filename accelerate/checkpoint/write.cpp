@@ -30,6 +30,7 @@ struct Job {
   std::string name;
   std::function<void(archive::Sink&)> write;
   std::vector<archive::ManifestRange> ranges{};
+  bool is_shared_out = true;  // false: ranks need not have it alike, the first writer's counts
 };
 
 archive::ManifestRange whole(std::string tensor, const at::Tensor& of, std::string file, std::string key) {
@@ -41,11 +42,12 @@ class Jobs {
  public:
   Jobs(const Content& content, std::string_view operation) : content_(content), operation_(operation) {}
 
-  // What all ranks have alike.
+  // What all ranks have alike, and what the first writer has.
   std::vector<Job> common() {
     for (size_t i = 0; i < content_.models.size(); ++i) {
       weights("model", static_cast<int64_t>(i), model_file(static_cast<int64_t>(i)), fmt::format("model.{}/", i),
               content_.models[i]);
+      jobs_.back().is_shared_out = i >= content_.with_buffers.size() || !content_.with_buffers[i];
     }
     if (!content_.masters.empty())
       weights("master_weights", 0, std::string(masters_file), "masters/", content_.masters);
@@ -70,10 +72,12 @@ class Jobs {
       value("window", part.rank, window_file(part.rank),
             [this](TorchFileWriter& writer) { return window(*content_.window, writer); });
     }
-    if (!content_.comm_hooks.empty()) {
-      value("comm_hooks", part.rank, comm_hooks_file(part.rank),
-            [this](TorchFileWriter& writer) { return dict(content_.comm_hooks, writer); });
-    }
+    const auto tensors = [&](const char* kind, const std::string& name, const NamedTensors& list) {
+      if (list.empty()) return;
+      value(kind, part.rank, name, [&list](TorchFileWriter& writer) { return dict(list, writer); });
+    };
+    tensors("buffers", buffers_file(part.rank), content_.buffers);
+    tensors("comm_hooks", comm_hooks_file(part.rank), content_.comm_hooks);
     return std::move(jobs_);
   }
 
@@ -124,6 +128,7 @@ class Jobs {
       if (const auto* text = std::get_if<std::string>(&state)) return archive::PickleBytes{*text};
       return dict(std::get<NamedTensors>(state), writer);
     });
+    jobs_.back().is_shared_out = false;
   }
 
   static PickleValue dict(const NamedTensors& tensors, TorchFileWriter& writer) {
@@ -163,7 +168,9 @@ Manifest write(const std::filesystem::path& folder, const Content& content, cons
   if (part.writer >= 0) {
     int64_t number = 0;
     for (Job& job : of_all.common()) {
-      if (number++ % part.writers == part.writer) jobs.push_back(std::move(job));
+      const int64_t writer = job.is_shared_out ? number % part.writers : 0;
+      ++number;
+      if (writer == part.writer) jobs.push_back(std::move(job));
     }
   }
   for (Job& job : of_rank.own(part)) jobs.push_back(std::move(job));
@@ -178,7 +185,7 @@ Manifest write(const std::filesystem::path& folder, const Content& content, cons
   return manifest;
 }
 
-void add_strangers(const std::filesystem::path& folder, Manifest& manifest, std::string_view operation) {
+void add_strangers(const std::filesystem::path& folder, Manifest& manifest, bool durable, std::string_view operation) {
   std::set<std::string> known;
   for (const auto& file : manifest.files) known.insert(file.name);
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -188,6 +195,7 @@ void add_strangers(const std::filesystem::path& folder, Manifest& manifest, std:
       base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which takes files only",
                  entry.path().string());
     }
+    if (durable) archive::bring_to_disk(entry.path(), operation);
     const archive::MappedFile file(entry.path(), operation);
     manifest.files.push_back({name, file.size(), archive::checksum_of(file.text())});
     manifest.parts.push_back({"other", 0, {name}});

@@ -27,6 +27,8 @@ struct Part {
 
 /// Adds what lies in the folder and is in no manifest yet: files of the user's hooks. Throws Error (usage) for folders
 /// in it.
-void add_strangers(const std::filesystem::path& folder, archive::Manifest& manifest, std::string_view operation);
+/// durable   they are brought to the disk
+void add_strangers(const std::filesystem::path& folder, archive::Manifest& manifest, bool durable,
+                   std::string_view operation);
 
 }  // namespace accelerate::checkpoint

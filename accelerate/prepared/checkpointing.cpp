@@ -37,10 +37,9 @@ bool has_model(const fs::path& folder) {
   return has(folder, checkpoint::model_file(0)) || has(folder, checkpoint::model_bin_file(0));
 }
 
-// Hugging Face Accelerate's, as far as one can tell: it has weights, and nothing that only we write.
+// Hugging Face Accelerate's: it has weights, and nothing in it says that we wrote it.
 bool is_of_accelerate(const fs::path& folder) {
-  return !has_manifest(folder) && has_model(folder) && !has(folder, checkpoint::loader_file(0)) &&
-         !has(folder, checkpoint::masters_file);
+  return !has_manifest(folder) && has_model(folder) && !checkpoint::is_ours(folder);
 }
 
 // A folder of numbered checkpoints may have got weights beside them, from save_model().
@@ -58,7 +57,7 @@ void say_not_verified(const fs::path& folder) {
 
 // A folder that was asked for by its name: nothing else is taken in its place, but the error says what there is.
 void check_whole(const fs::path& folder, bool verify) {
-  if (!has_manifest(folder)) return say_not_verified(folder);
+  if (is_of_accelerate(folder)) return say_not_verified(folder);
   const auto wrong = archive::what_is_wrong(folder, verify);
   if (!wrong) return;
   std::string remedy;
@@ -121,6 +120,7 @@ fs::path Checkpointing::checkpoints_folder(std::string_view operation) const {
 
 fs::path Checkpointing::numbered_folder() const {
   const fs::path parent = checkpoints_folder("save_state");
+  archive::recover_numbered(parent);
   const auto all = archive::numbered_checkpoints(parent);
   int64_t next = all.empty() ? 0 : std::stoll(all.front().filename().string().substr(11));
   if (next == std::numeric_limits<int64_t>::max()) {
@@ -186,6 +186,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   const comm::Group& group = shared_->group;
   std::string all;
   together(group, "load_state", [&] {
+    if (looks) archive::recover_numbered(parent);
     if (group.rank() != 0) return;
     for (const fs::path& folder : archive::numbered_checkpoints(parent)) all += folder.filename().string() + "\n";
   });

@@ -72,7 +72,12 @@ NamedTensors comm_hooks_of(Shared& shared) {
 Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   if (shared.scaling) shared.scaling->settle_owed();
   Content content{.step = shared.steps, .accumulated = shared.window.state().step};
-  for (const ModelCore& model : shared.registry.of<ModelCore>()) content.models.push_back(weights_of(model));
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    content.models.push_back(weights_of(model));
+    content.with_buffers.push_back(!model.buffers().empty());
+    if (model.options().broadcast_buffers || shared.group.size() == 1) continue;
+    for (const auto& [name, tensor] : model.buffers()) content.buffers.emplace_back(name_in(model, name), tensor);
+  }
   content.masters = masters_of(shared);
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     optimizer.settle();

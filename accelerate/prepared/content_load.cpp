@@ -110,12 +110,16 @@ void load_models(Shared& shared, const Fit& fit) {
   std::vector<device::CopyPair> copies;
   std::unordered_map<std::string_view, const at::Tensor*> masters;
   for (const auto& [name, master] : fit.read.content.masters) masters.emplace(name, &master);
+  std::unordered_map<std::string_view, const at::Tensor*> own;
+  for (const auto& [name, buffer] : fit.read.content.buffers) own.emplace(name, &buffer);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& pair : fit.models[static_cast<size_t>(model.index())].pairs) {
       // The one with the most bits: a job with masters may go on as one without, and the other way.
       const auto master = masters.find(name_in(model, pair.name));
       const bool has_more = master != masters.end() && master->second->sizes() == pair.here.sizes();
-      const at::Tensor& saved = has_more ? *master->second : pair.saved;
+      const auto buffer = own.find(name_in(model, pair.name));
+      const bool has_own = buffer != own.end() && buffer->second->sizes() == pair.here.sizes();
+      const at::Tensor& saved = has_more ? *master->second : has_own ? *buffer->second : pair.saved;
       if (shared.masters.has(pair.here)) {
         shared.masters.set(pair.here, saved);
       } else {

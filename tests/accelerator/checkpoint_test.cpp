@@ -5,6 +5,8 @@
 #include <fstream>
 
 #include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/sink.hpp"
+#include "accelerate/checkpoint/torch_file.hpp"
 #include "tests/accelerator/ranks.hpp"
 #include "tests/checkpoint/folder.hpp"
 
@@ -33,6 +35,26 @@ std::string refusal(const std::function<void()>& run) {
     return error.what();
   }
   return "";
+}
+
+/// As Hugging Face Accelerate would have written it: no manifest, and nothing that says who wrote it.
+void make_accelerates(const fs::path& folder) {
+  namespace checkpoint = accelerate::checkpoint;
+  fs::remove(folder / "manifest.json");
+  const auto path = folder / "random_states_0.pkl";
+  accelerate::archive::StringSink sink;
+  {
+    const checkpoint::TorchFile file(path, "test");
+    checkpoint::TorchFileWriter writer("test");
+    accelerate::archive::PickleEntries entries;
+    for (const auto& [key, value] : *accelerate::archive::entries_of(file.root())) {
+      const auto* name = key.as<std::string>();
+      if (name != nullptr && *name == "accelerate") continue;
+      entries.emplace_back(key, file.is_tensor(value) ? writer.tensor(file.tensor(value, "t"), "t") : value);
+    }
+    writer.write(sink, checkpoint::py_dict(std::move(entries)));
+  }
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << sink.text();
 }
 
 /// An object of the user's.
@@ -302,7 +324,7 @@ TEST_CASE("without manifests, as Python's, the newest numbered folder that has a
     auto handles = prepared(accelerator);
     for (int i = 0; i < 5; ++i) {
       accelerator.save_state();
-      fs::remove(checkpoints / ("checkpoint_" + std::to_string(i)) / "manifest.json");
+      make_accelerates(checkpoints / ("checkpoint_" + std::to_string(i)));
     }
   }
   fs::remove(checkpoints / "checkpoint_4" / "custom_checkpoint_0.pkl");
@@ -319,6 +341,95 @@ TEST_CASE("without manifests, as Python's, the newest numbered folder that has a
   CHECK(loaded.passed_over[1] == "checkpoint_3: optimizer.bin is missing");
   CHECK(loaded.passed_over[2].find("checkpoint_2/manifest.json") != std::string::npos);
   CHECK(loaded.passed_over[3].find("checkpoint_1/random_states_0.pkl") != std::string::npos);
+}
+
+TEST_CASE("a checkpoint of ours that lost its manifest is not taken for Python's, named or not") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto net = linear(1);
+  auto model = accelerator.prepare(net);
+  accelerator.save_state();
+  const auto place = folder.path / "checkpoints" / "checkpoint_0";
+  fs::remove(place / "manifest.json");
+  const auto wrong = (place / "manifest.json").string() + " cannot be opened: No such file or directory";
+  CHECK(refusal([&] { accelerator.load_state(place); }) ==
+        "load_state: " + place.string() + " is not whole: load: " + wrong);
+  CHECK(refusal([&] { accelerator.load_state(); }).ends_with("(checkpoint_0: load: " + wrong + ")"));
+  make_accelerates(place);
+  CHECK(accelerator.load_state(place).world_size == 0);
+}
+
+TEST_CASE("what a process that was killed while it replaced a numbered checkpoint left is found by all who look") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto model = accelerator.prepare(linear(1));
+  accelerator.save_state();
+  const auto checkpoints = folder.path / "checkpoints";
+  const auto stood_aside = [&] {
+    fs::rename(checkpoints / "checkpoint_0", checkpoints / "checkpoint_0.saving-abc-old");
+  };
+  stood_aside();
+  CHECK(accelerator.load_state().path == checkpoints / "checkpoint_0");
+  stood_aside();
+  CHECK(accelerator.load_state(checkpoints).path == checkpoints / "checkpoint_0");
+  stood_aside();
+  CHECK(accelerator.save_state() == checkpoints / "checkpoint_1");
+  CHECK(accelerate::archive::numbered_checkpoints(checkpoints).size() == 2);
+}
+
+TEST_CASE("a checkpoint that does not verify is loaded when nobody looks, and one of other names when strict is off") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  Accelerator accelerator(in(folder.path));
+  auto net = linear(1);
+  auto model = accelerator.prepare(net);
+  accelerator.save_state(place);
+  std::string bytes;
+  {
+    std::ifstream file(place / "model.safetensors", std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  const float two = 2;
+  bytes.replace(bytes.size() - sizeof(two), sizeof(two), reinterpret_cast<const char*>(&two), sizeof(two));
+  std::ofstream(place / "model.safetensors", std::ios::binary | std::ios::trunc) << bytes;
+  CHECK(refusal([&] { accelerator.load_state(place); }).find("its bytes were changed") != std::string::npos);
+  CHECK(net->weight.sum().item<double>() + net->bias.sum().item<double>() == 3);
+  accelerator.load_state(place, {.verify = false});
+  CHECK(net->weight.sum().item<double>() + net->bias.sum().item<double>() == 4);
+
+  Accelerator other(in(folder.path));
+  torch::nn::Linear without_bias(torch::nn::LinearOptions(2, 1).bias(false));
+  auto of_other = other.prepare(without_bias);
+  CHECK(refusal([&] { other.load_state(place, {.verify = false}); })
+            .ends_with(" is not the one that was saved: saved, but not here: bias (strict = false passes over "
+                       "names)"));
+  other.load_state(place, {.verify = false, .strict = false});
+  CHECK(torch::equal(without_bias->weight, net->weight));
+}
+
+TEST_CASE("a load hook sees the folder before anything is changed, and what it throws changes nothing") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto net = linear(1);
+  auto model = accelerator.prepare(net);
+  accelerator.save_state(folder.path / "c");
+  {
+    const torch::NoGradGuard no_grad;
+    net->weight.fill_(5);
+  }
+  std::vector<fs::path> seen;
+  auto hook = accelerator.register_load_state_pre_hook([&](const fs::path& path) {
+    seen.push_back(path);
+    CHECK(net->weight[0][0].item<double>() == 5);
+    if (seen.size() == 1) throw std::runtime_error("not today");
+  });
+  CHECK_THROWS_WITH(accelerator.load_state(folder.path / "c"), "not today");
+  CHECK(net->weight[0][0].item<double>() == 5);
+  accelerator.load_state(folder.path / "c");
+  CHECK(net->weight[0][0].item<double>() == 1);
+  hook.remove();
+  accelerator.load_state(folder.path / "c");
+  CHECK(seen == std::vector<fs::path>{folder.path / "c", folder.path / "c"});
 }
 
 TEST_CASE("nothing prepared, and a manifest of a newer version, are said") {

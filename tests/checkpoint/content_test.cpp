@@ -5,6 +5,9 @@
 #include <set>
 
 #include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/sink.hpp"
+#include "accelerate/base/log.hpp"
+#include "accelerate/checkpoint/torch_file.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/checkpoint/small_content.hpp"
 
@@ -184,6 +187,141 @@ TEST_CASE("a rank that ends before it has written its part is noticed at once an
                           " ended before it had written its part"));
   CHECK(told[1].find("/.part_1.saving is in the making)") != std::string::npos);
   CHECK(fs::is_empty(folder.path));
+}
+
+TEST_CASE("what fails on another rank beside the training is told by both, and the checkpoint before stays") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  save(place, small_content());
+  std::vector<std::string> told(2);
+  accelerate::comm::run_threads(
+      2,
+      [&](const accelerate::comm::Group& group) {
+        checkpoint::Saver saver(group);
+        auto content = small_content(2);
+        if (group.rank() == 1) content.window->gradients[0].second = torch::eye(2).to_sparse();
+        saver.save(content, {.place = place, .options = {.async = true}});
+        try {
+          saver.wait();
+        } catch (const accelerate::Error& error) {
+          told[static_cast<size_t>(group.rank())] = error.what();
+        }
+      },
+      std::chrono::seconds(60));
+  CHECK(told[0].ends_with(
+      "save_state: another rank failed: save_state: model.1/w is sparse, only dense tensors can be saved"));
+  CHECK(told[1].ends_with("save_state: model.1/w is sparse, only dense tensors can be saved"));
+  check_same(load(place), small_content());
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("of shared work each rank writes its part; models with buffers and registered objects are the first one's") {
+  const SharedFolder folder;
+  for (const bool async : {false, true}) {
+    CAPTURE(async);
+    const auto place = folder.path / (async ? "beside" : "at once");
+    accelerate::comm::run_threads(
+        2,
+        [&](const accelerate::comm::Group& group) {
+          auto content = small_content(static_cast<double>(group.rank()) + 1);
+          content.models.resize(4, content.models[1]);
+          content.with_buffers = {true, false, true, true};
+          content.customs.resize(3, std::to_string(group.rank()));
+          content.customs.emplace_back(std::to_string(group.rank()));
+          checkpoint::Saver saver(group);
+          saver.save(content, {.place = place, .options = {.async = async, .durable = false, .share_work = true}});
+          saver.wait();
+        },
+        std::chrono::seconds(60));
+    const auto saved = load(place);
+    CHECK(saved.models[0][0].second.mean().item<double>() == 1);
+    CHECK(saved.models[1][0].second.mean().item<double>() == 4);  // twice the second rank's number
+    CHECK(saved.models[2][0].second.mean().item<double>() == 2);
+    CHECK(saved.models[3][0].second.mean().item<double>() == 2);
+    CHECK(std::get<std::string>(saved.customs[2]) == "0");
+    CHECK(std::get<std::string>(saved.customs[3]) == "0");
+    CHECK_FALSE(accelerate::archive::what_is_wrong(place, true));
+  }
+}
+
+TEST_CASE("a save beside the training that nobody waits for is there, or its error is a line of the log") {
+  const SharedFolder folder;
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler(
+      [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  const auto save_and_leave = [&](const checkpoint::Content& content, const char* name) {
+    checkpoint::Saver saver({});
+    saver.save(content, {.place = folder.path / name, .options = {.async = true, .durable = false}});
+  };
+  save_and_leave(small_content(), "good");
+  auto content = small_content();
+  content.customs.emplace_back(NamedTensors{{"sparse", torch::eye(2).to_sparse()}});
+  save_and_leave(content, "bad");
+  accelerate::base::set_log_handler(before);
+  check_same(load(folder.path / "good"), small_content());
+  CHECK(lines == std::vector<std::string>{"save_state: sparse is sparse, only dense tensors can be saved"});
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("a save that finds the one before still being written is skipped where that is asked for") {
+  const SharedFolder folder;
+  checkpoint::Saver saver({});
+  auto content = small_content();
+  content.models[0].emplace_back("large", torch::zeros({8 << 20}));
+  bool skipped = false;
+  for (int i = 0; i < 50 && !skipped; ++i) {  // a thread may get no processor just then
+    saver.save(content, {.place = folder.path / "c", .options = {.async = true}});
+    skipped = !saver.ready({.async = true, .when_busy = checkpoint::WhenBusy::skip});
+    CHECK(saver.ready({.async = true}));
+  }
+  CHECK(skipped);
+}
+
+TEST_CASE("plain numbers in Python's registered objects are tensors of one here, what is neither is refused") {
+  const SharedFolder folder;
+  save(folder.path / "c", small_content());
+  const auto custom = folder.path / "c" / "custom_checkpoint_1.pkl";
+  const auto write = [&](accelerate::archive::PickleValue value) {
+    accelerate::archive::StringSink sink;
+    checkpoint::TorchFileWriter("save").write(
+        sink, checkpoint::py_dict({{std::string("n"), int64_t{3}}, {std::string("x"), std::move(value)}}));
+    std::ofstream(custom, std::ios::binary) << sink.text();
+  };
+  write(0.5);
+  const auto read = std::get<NamedTensors>(load(folder.path / "c").customs[1]);
+  REQUIRE(read.size() == 2);
+  CHECK(torch::equal(read[0].second, torch::full({}, 3, torch::kLong)));
+  CHECK(torch::equal(read[1].second, torch::full({}, 0.5, torch::kDouble)));
+  write(std::string("text"));
+  CHECK_THROWS_WITH(static_cast<void>(load(folder.path / "c")),
+                    ("load_state: " + custom.string() + ": 'x' is a text, expected a tensor").c_str());
+}
+
+TEST_CASE("total_limit takes away what killed processes left, and leaves files that are not of a checkpoint") {
+  const SharedFolder folder;
+  checkpoint::Saver saver({});
+  const auto save_number = [&](int i) {
+    saver.save(
+        small_content(),
+        {.place = folder.path / fmt::format("checkpoint_{}", i), .options = {.durable = false}, .total_limit = 1});
+  };
+  save_number(4);
+  std::ofstream(folder.path / "checkpoint_4" / "scores.csv") << "mine";
+  save(folder.path / "checkpoint_3.saving-old-17", small_content());
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler(
+      [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  save_number(5);
+  accelerate::base::set_log_handler(before);
+  CHECK(lines == std::vector<std::string>{"save_state: total_limit removed the checkpoint in " +
+                                          (folder.path / "checkpoint_4").string() + ", scores.csv is not of it"});
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path)) {
+    if (!entry.path().string().starts_with((folder.path / "checkpoint_5").string() + "/")) {
+      names.insert(entry.path().filename().string());
+    }
+  }
+  CHECK(names == std::set<std::string>{"checkpoint_4", "checkpoint_5", "scores.csv"});
 }
 
 TEST_CASE("an error beside the training comes out of the next wait, once, and leaves nothing") {
