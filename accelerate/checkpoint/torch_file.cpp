@@ -28,7 +28,7 @@ namespace {
 constexpr std::string_view folder_in_zip = "archive/";
 
 // A plain number as the tensor that torch.tensor() makes of it; undefined for all else.
-at::Tensor number_in(const PickleValue& value) {
+at::Tensor tensor_of_number(const PickleValue& value) {
   if (const auto* flag = value.as<bool>()) return at::scalar_tensor(*flag, at::kBool);
   if (const auto* integer = value.as<int64_t>()) return at::scalar_tensor(*integer, at::kLong);
   if (const auto* number = value.as<double>()) return at::scalar_tensor(*number, at::kDouble);
@@ -151,7 +151,7 @@ NamedTensors TorchFile::tensors(bool and_numbers) const {
   for (const auto& [key, value] : *entries) {
     const auto* name = key.as<std::string>();
     if (name == nullptr) origin().broken("a tensor's name is {}, expected a text", key.kind());
-    const at::Tensor number = and_numbers ? number_in(value) : at::Tensor();
+    const at::Tensor number = and_numbers ? tensor_of_number(value) : at::Tensor();
     list.emplace_back(*name, number.defined() ? number : tensor(value, *name));
   }
   return list;
