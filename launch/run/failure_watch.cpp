@@ -29,14 +29,15 @@ std::string noun_of(Runner runner) {
 
 std::optional<FailureWatch::Clock::time_point> FailureWatch::deadline() const {
   std::optional<Clock::time_point> first;
-  for (const auto& each : {start_deadline_, stragglers_at_, hang_.deadline()}) {
+  for (const auto& each : {start_deadline_, straggler_at_, hang_.deadline()}) {
     if (each && (!first || *each < *first)) first = each;
   }
   return first;
 }
 
 void FailureWatch::take_leave_of(const Worker& worker) {
-  stragglers_at_ = Clock::now() + options_.straggler;
+  straggler_at_.reset();
+  if (lifetimes_.running() == 1) straggler_at_ = Clock::now() + options_.straggler;
   if (failure_) return;
   const int code = exit_code_of(*worker.status);
   if (options_.resume_code != 0 && code == options_.resume_code) {
@@ -50,7 +51,7 @@ void FailureWatch::take_leave_of(const Worker& worker) {
 
 void FailureWatch::look(bool told) {
   if (mpi_ != nullptr && !failure_) look_at_start();
-  if (!failure_ && !told) name_stragglers();
+  if (!failure_ && !told) name_straggler();
   if (!failure_ && !told) look_for_hang();
 }
 
@@ -81,15 +82,15 @@ std::string FailureWatch::waited_for_whom(const Worker& worker) const {
   return absent.empty() ? "" : fmt::format(" in MPI_Init, to which {} not come", names(absent));
 }
 
-void FailureWatch::name_stragglers() {
-  if (!stragglers_at_ || Clock::now() < *stragglers_at_) return;
-  stragglers_at_.reset();
-  for (const auto& worker : lifetimes_.workers()) {
-    if (!worker.running()) continue;
-    output_.say(fmt::format(
-        "accelerate_launch: worker {} ({}, pid {}) still runs {:g} s after the others ended; it {}\n", worker.rank,
-        base::host_name(), worker.pid, seconds_of(options_.straggler), what_it_does(worker.pid)));
-  }
+void FailureWatch::name_straggler() {
+  if (!straggler_at_ || Clock::now() < *straggler_at_) return;
+  straggler_at_.reset();
+  const auto& workers = lifetimes_.workers();
+  const auto last = std::find_if(workers.begin(), workers.end(), [](const Worker& each) { return each.running(); });
+  const auto number = static_cast<size_t>(last - workers.begin());
+  output_.say(fmt::format("accelerate_launch: {} {} ({}, pid {}) still runs {:g} s after the others ended; it {}\n",
+                          noun_of(plan_.runner), last->rank, host_of(number), last->pid, seconds_of(options_.straggler),
+                          what_it_does(last->pid)));
 }
 
 void FailureWatch::look_for_hang() {
@@ -145,6 +146,11 @@ void FailureWatch::fail(const Worker& worker, const std::string& cause, int exit
   if (failure_->others_were_stopped) lifetimes_.stop(SIGTERM);
 }
 
+std::string FailureWatch::host_of(size_t worker) const {
+  const std::string& host = plan_.workers.at(worker).host;
+  return host.empty() ? base::host_name() : host;
+}
+
 std::vector<int64_t> FailureWatch::ended_besides(const Worker& failed) const {
   std::vector<int64_t> ranks;
   for (const auto& worker : lifetimes_.workers()) {
@@ -157,9 +163,8 @@ std::string FailureWatch::report(int told, const std::string& folder) const {
   if (!failure_) return "";
   const auto& workers = lifetimes_.workers();
   const auto failed = static_cast<size_t>(&worker_of(failure_->rank) - workers.data());
-  const std::string& host = plan_.workers.at(failed).host;
   JobEnd end{.noun = noun_of(plan_.runner),
-             .host = host.empty() ? base::host_name() : host,
+             .host = host_of(failed),
              .workers = workers.size(),
              .signal = told,
              .time = failed_at_,

@@ -63,11 +63,12 @@ class FailureWatch {
 
  private:
   void look_at_start();
-  void name_stragglers();
+  void name_straggler();
   void look_for_hang();
   void end_still_ranks(const std::vector<StillRank>& ranks, const std::string& cause);
   void fail(const Worker& worker, const std::string& cause, int exit_code);
   [[nodiscard]] const Worker& worker_of(int64_t rank) const;
+  [[nodiscard]] std::string host_of(size_t worker) const;
   [[nodiscard]] std::string waited_for_whom(const Worker& worker) const;
   [[nodiscard]] std::vector<int64_t> ended_besides(const Worker& failed) const;
   void add_errors(JobEnd& end, const std::string& folder) const;
@@ -82,7 +83,7 @@ class FailureWatch {
   std::optional<Failure> failure_;
   std::string failed_at_;
   std::optional<Clock::time_point> start_deadline_;
-  std::optional<Clock::time_point> stragglers_at_;
+  std::optional<Clock::time_point> straggler_at_;  ///< of the last one that runs
 };
 
 }  // namespace accelerate::launch

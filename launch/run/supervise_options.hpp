@@ -15,7 +15,7 @@ struct SuperviseOptions {
   std::chrono::milliseconds reader_grace = std::chrono::seconds(1);
   /// How long ranks that wait in MPI's start wait for one that stays away before the job is ended.
   std::chrono::milliseconds mpi_start = std::chrono::seconds(602);
-  /// After the last end: when a line says which workers still run.
+  /// After the end of all others: when a line says that one worker still runs.
   std::chrono::milliseconds straggler = std::chrono::seconds(30);
   /// When no rank that uses our library has moved for so long the job is ended. 0: never.
   std::chrono::milliseconds hang{0};

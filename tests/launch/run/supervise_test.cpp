@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -183,6 +184,26 @@ TEST_CASE("a rank that still runs long after the others ended is named, with wha
                   {.straggler = std::chrono::milliseconds(500), .out = out.fd, .err = err.fd}) == 0);
   check_said(err.text(), 1, ") still runs 0.5 s after the others ended; it is stopped\n");
   CHECK(out.text() == "saved\n");
+}
+
+TEST_CASE("the last rank is named as one that waits or computes") {
+  for (const auto& [does, script] :
+       {std::pair("waits", "exec sleep 4"),
+        std::pair("computes", "trap 'exit 0' TERM; (sleep 4; kill $$) & while :; do :; done")}) {
+    const Sink out;
+    const Sink err;
+    const std::string last = fmt::format("if [ $RANK = 0 ]; then exit 0; fi; {}", script);
+    CHECK(supervise(ranks(2, last), {.straggler = std::chrono::seconds(1), .out = out.fd, .err = err.fd}) == 0);
+    check_said(err.text(), 1, fmt::format(") still runs 1 s after the others ended; it {}\n", does));
+  }
+}
+
+TEST_CASE("while several ranks run on after one has ended, nothing is said of them") {
+  const Sink out;
+  const Sink err;
+  CHECK(supervise(ranks(3, "if [ $RANK = 0 ]; then exit 0; fi; sleep 3"),
+                  {.straggler = std::chrono::milliseconds(500), .out = out.fd, .err = err.fd}) == 0);
+  CHECK(err.text() == "");
 }
 
 TEST_CASE("ten restarts are ten, and each knows its number") {
