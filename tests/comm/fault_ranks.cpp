@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <future>
 #include <map>
 #include <string>
 #include <thread>
@@ -118,6 +119,61 @@ void stops(const Group& group) {
   group.all_reduce(tensor);
 }
 
+/// Rank 1 stays away, or comes and falls silent in the middle.
+void one_of_many(const Group& group, int64_t elements, bool comes) {
+  const auto tensor = at::ones({elements});
+  group.barrier();  // all have started
+  if (group.rank() == 1 && !comes) come_late();
+  auto sum = group.all_reduce_async(tensor);
+  if (group.rank() == 1) {
+    std::this_thread::sleep_for(30ms);
+    ::raise(SIGSTOP);
+  }
+  sum.wait(2s);
+}
+
+/// Every operation that may wait for rank 1 does so, each on a group of its own.
+const std::map<std::string, void (*)(const Group&)> kWaits{
+    {"all_gather", [](const Group& group) { static_cast<void>(group.all_gather(at::ones({2}))); }},
+    {"all_gather_async", [](const Group& group) { group.all_gather_async(at::ones({4}), at::ones({2})).wait(); }},
+    {"all_gather_bytes", [](const Group& group) { static_cast<void>(group.all_gather_bytes("bytes")); }},
+    {"all_to_all",
+     [](const Group& group) {
+       static_cast<void>(group.all_to_all({at::ones({2}), at::ones({3})}));
+     }},
+    {"broadcast", [](const Group& group) { group.broadcast(at::ones({2}), 1); }},
+    {"broadcast_bytes", [](const Group& group) { static_cast<void>(group.broadcast_bytes("bytes", 1)); }},
+    {"duplicate", [](const Group& group) { static_cast<void>(group.duplicate()); }},
+    {"gather", [](const Group& group) { static_cast<void>(group.gather(at::ones({2}))); }},
+    {"reduce", [](const Group& group) { group.reduce(at::ones({2})); }},
+    {"reduce_scatter", [](const Group& group) { static_cast<void>(group.reduce_scatter(at::ones({4}))); }},
+    {"scatter", [](const Group& group) { static_cast<void>(group.scatter({}, 1)); }},
+    {"send", [](const Group& group) { group.send(at::ones({3'000'000}), 1); }},
+    {"split", [](const Group& group) { static_cast<void>(group.split(0)); }},
+};
+
+std::string told(const Group& group, void (*wait)(const Group&)) {
+  try {
+    wait(group);
+  } catch (const accelerate::Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+void late_to_all(const Group& group) {
+  std::map<std::string, Group> groups;
+  for (const auto& [name, wait] : kWaits) groups.emplace(name, group.duplicate());
+  if (group.rank() == 1) come_late();
+  std::map<std::string, std::future<std::string>> all;
+  for (const auto& [name, wait] : kWaits) {
+    all[name] = std::async(std::launch::async, told, groups.at(name), wait);
+  }
+  for (auto& [name, text] : all) std::printf("%s> %s\n", name.c_str(), text.get().c_str());
+  std::fflush(stdout);
+  _exit(3);
+}
+
 /// An operation that only one thread of rank 0 waits for, behind one that rank 1 does not come to.
 void late_second(const Group& group) {
   if (group.rank() == 1) come_late();
@@ -188,6 +244,9 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"message_of_who_ended", message_of_who_ended},
     {"message_to_who_ended", message_to_who_ended},
     {"stops", stops},
+    {"late_of_many", [](const Group& group) { one_of_many(group, 2'000'000, false); }},
+    {"stops_of_many", [](const Group& group) { one_of_many(group, 20'000'000, true); }},
+    {"late_to_all", late_to_all},
     {"late_second", late_second},
     {"late_message", late_message},
     {"late_large", late_large},
@@ -323,7 +382,8 @@ void run(const std::string& scenario) {
   if (before != kBefore.end()) before->second();
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   const bool slow = scenario == "slow_connect" || scenario == "sleeps" || scenario == "gets_on_alone" ||
-                    scenario == "message_of_who_ended" || scenario == "message_to_who_ended";
+                    scenario == "message_of_who_ended" || scenario == "message_to_who_ended" ||
+                    scenario.ends_with("_of_many");
   const auto group =
       accelerate::comm::connect(process, {.timeout = slow ? 60s : 2s, .debug = scenario.rfind("debug", 0) == 0});
   if (before == kBefore.end()) kScenarios.at(scenario)(group);

@@ -106,6 +106,32 @@ std::string at_rank(int rank, const std::string& text) {
   return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);
 }
 
+/// What rank 0 is told by the scenario "late_to_all", one line for each way to wait for rank 1.
+[[maybe_unused]] void check_all_name_rank_1(const std::string& out, const std::string& end) {
+  const std::vector<std::pair<std::string, std::string>> waits{
+      {"all_gather", "all_gather: waited 2 s in operation 1 ([2] float32)"},
+      {"all_gather_async", "all_gather: waited 2 s in operation 1 ([2] float32)"},
+      {"all_gather_bytes", "all_gather: waited 2 s in operation 1 ([5] uint8)"},
+      {"all_to_all", "all_to_all: waited 2 s in operation 1 (no tensor)"},
+      {"broadcast", "broadcast: waited 2 s in operation 1 ([2] float32)"},
+      {"broadcast_bytes", "broadcast: waited 2 s in operation 1 ([1] int64)"},
+      {"duplicate", "duplicate: waited 2 s in operation 1 (no tensor)"},
+      {"gather", "gather: waited 2 s in operation 1 ([2] float32)"},
+      {"reduce", "reduce: waited 2 s in operation 1 ([2] float32)"},
+      {"reduce_scatter", "reduce_scatter: waited 2 s in operation 1 ([4] float32)"},
+      {"scatter", "scatter: waited 2 s in operation 1 (no tensor)"},
+      {"send", "send: waited 2 s in a message ([3000000] float32)"},
+      {"split", "split: waited 2 s in operation 1 (no tensor)"}};
+  CAPTURE(out);
+  for (const auto& [name, text] : waits) {
+    const auto line = fmt::format("{}> [rank 0 of 2, {}] {}; ", name, accelerate::base::host_name(), text);
+    CAPTURE(line);
+    const bool one_of_both =
+        out.find(line + end) != std::string::npos || out.find(line + "rank 1 has not come.\n") != std::string::npos;
+    CHECK(one_of_both);
+  }
+}
+
 /// No backtrace, no retry noise: the error says what there is to say.
 [[maybe_unused]] void check_quiet(const Ended& rank) {
   CAPTURE(rank.err);
@@ -126,6 +152,10 @@ TEST_CASE("gloo: a rank that does not come to an operation is named after the ti
                             at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why));
   CHECK(ranks[0].code == 3);
   check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
+  check_all_name_rank_1(run_gloo("late_to_all")[0].out, "nothing was heard from rank 1.\n");
 }
 
 TEST_CASE("gloo: a rank that died is named at once") {
@@ -321,8 +351,9 @@ TEST_CASE("gloo, debug: shapes, operations and messages that differ are told") {
 
 namespace {
 
-std::vector<Ended> run_mpi(const std::string& scenario) {
-  return run({fmt::format("{} --cpu --num_processes 2 --backend mpi {} {}", ACCELERATE_LAUNCH, FAULT_RANKS, scenario)});
+std::vector<Ended> run_mpi(const std::string& scenario, int ranks = 2) {
+  return run({fmt::format("{} --cpu --num_processes {} --backend mpi {} {}", ACCELERATE_LAUNCH, ranks, FAULT_RANKS,
+                          scenario)});
 }
 
 }  // namespace
@@ -346,6 +377,7 @@ TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
     CAPTURE(out);
     CHECK(out.find(at_rank(0, text)) != std::string::npos);
   };
+  check_all_name_rank_1(told("late_to_all"), "rank 1 has not come.\n");
   contains(told("late_barrier"), "barrier: waited 2 s in operation 1 (no tensor); rank 1 has not come.");
   contains(told("late_second"), "all_reduce: waited 0.5 s in operation 2 ([3] float32); rank 1 has not come.");
   contains(told("late_message"), "recv: waited 2 s in a message ([2] float32); rank 1 has not come.");
@@ -354,6 +386,23 @@ TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
   CHECK(out.find("all_reduce: waited 2 s in operation 1 ([100000000] float32); ") != std::string::npos);
   const bool in_the_middle = out.find("nothing was heard from rank 1.") != std::string::npos;
   CHECK((in_the_middle || out.find("rank 1 has not come.") != std::string::npos));
+}
+
+TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
+  const auto told = [](const std::string& scenario, const std::string& text) {
+    const auto job = run_mpi(scenario, 9);
+    CAPTURE(job[0].out);
+    CAPTURE(job[0].err);
+    CHECK(job[0].code == 3);
+    bool by_any = false;
+    for (int rank = 0; rank < 9; ++rank) {
+      const auto line = fmt::format("peer: [rank {} of 9, {}] {}\n", rank, accelerate::base::host_name(), text);
+      by_any = by_any || job[0].out.find(line) != std::string::npos;
+    }
+    CHECK(by_any);
+  };
+  told("late_of_many", "all_reduce: waited 2 s in operation 2 ([2000000] float32); rank 1 has not come.");
+  told("stops_of_many", "all_reduce: waited 2 s in operation 2 ([20000000] float32); nothing was heard from rank 1.");
 }
 
 TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
