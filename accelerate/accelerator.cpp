@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "accelerate/base/heartbeat.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
@@ -196,7 +197,8 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 
 bool Accelerator::check_trigger() {
   const auto set = at::full({1}, trigger_ ? 1 : 0, at::kLong);
-  shared_->group.all_reduce(set, comm::ReduceOp::max);
+  comm::in_user_call("check_trigger", "whether any rank set it is not known", place(),
+                     [&] { shared_->group.all_reduce(set, comm::ReduceOp::max); });
   trigger_ = false;
   return set.item<int64_t>() != 0;
 }

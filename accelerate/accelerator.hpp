@@ -449,11 +449,11 @@ class Accelerator {
   /// The main process runs it before the others do (local: of this machine).
   template <std::invocable Function>
   void main_process_first(Function&& function) const {
-    job::first(shared_->group, is_main_process(), std::forward<Function>(function));
+    job::first(shared_->group, "main_process_first", is_main_process(), std::forward<Function>(function));
   }
   template <std::invocable Function>
   void local_main_process_first(Function&& function) const {
-    job::first(shared_->group, is_local_main_process(), std::forward<Function>(function));
+    job::first(shared_->group, "local_main_process_first", is_local_main_process(), std::forward<Function>(function));
   }
   template <std::invocable Function>
   void on_main_process(Function&& function) const {

@@ -2,6 +2,7 @@
 #include "accelerate/checkpoint/agree.hpp"
 
 #include "accelerate/base/what_failed.hpp"
+#include "accelerate/comm/user_call.hpp"
 
 namespace accelerate::checkpoint {
 
@@ -17,7 +18,11 @@ std::exception_ptr attempt(const std::function<void()>& run) {
 void agree(const comm::Group& group, const std::exception_ptr& mine, std::string_view operation,
            std::string_view doing) {
   std::vector<std::string> all;
-  if (group.size() > 1) all = group.all_gather_bytes(mine ? "!" + base::text_of(mine) : "");
+  if (group.size() > 1) {
+    const std::string said = mine ? "!" + base::text_of(mine) : "";
+    all = comm::in_user_call(operation, "whether the other ranks failed is not known", group.place(),
+                             [&] { return group.all_gather_bytes(said); });
+  }
   if (mine) std::rethrow_exception(mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;

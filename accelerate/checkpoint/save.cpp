@@ -23,6 +23,7 @@
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/snapshot.hpp"
 #include "accelerate/checkpoint/write.hpp"
+#include "accelerate/comm/user_call.hpp"
 
 namespace accelerate::checkpoint {
 
@@ -39,6 +40,12 @@ void append(Manifest& whole, Manifest part) {
   std::move(part.files.begin(), part.files.end(), std::back_inserter(whole.files));
   std::move(part.parts.begin(), part.parts.end(), std::back_inserter(whole.parts));
   std::move(part.ranges.begin(), part.ranges.end(), std::back_inserter(whole.ranges));
+}
+
+// What rank 0 of the group says.
+std::string of_leader(const comm::Group& group, const std::string& text) {
+  return comm::in_user_call(called, "what the leading rank says is not known", group.place(),
+                            [&] { return group.broadcast_bytes(text); });
 }
 
 // A rank's part as text and back; only this library writes and reads it.
@@ -174,7 +181,7 @@ Saver::~Saver() {
 bool Saver::busy() const {
   // Rank 0's word counts for all.
   const bool mine = background_ && !background_->done;
-  return group_.size() == 1 ? mine : group_.broadcast_bytes(mine ? "1" : "0") == "1";
+  return group_.size() == 1 ? mine : of_leader(group_, mine ? "1" : "0") == "1";
 }
 
 void Saver::agree(const std::exception_ptr& mine, std::string_view doing) const {
@@ -211,9 +218,11 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
   making->node = group_;
   if (request.on_each_node && group_.size() > 1) {
     if (!node_) {
-      const auto hosts = group_.all_gather_bytes(base::host_name());
-      const auto first = std::find(hosts.begin(), hosts.end(), base::host_name());
-      node_ = group_.split(first - hosts.begin());
+      comm::in_user_call(called, "the ranks of a machine do not meet", group_.place(), [&] {
+        const auto hosts = group_.all_gather_bytes(base::host_name());
+        const auto first = std::find(hosts.begin(), hosts.end(), base::host_name());
+        node_ = group_.split(first - hosts.begin());
+      });
     }
     making->node = *node_;
   }
@@ -232,7 +241,7 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
   });
   agree(failure, "the folder");
   const std::string made = making->leads() ? making->held->path().string() : "";
-  making->folder = making->node.size() == 1 ? made : making->node.broadcast_bytes(made);
+  making->folder = making->node.size() == 1 ? made : of_leader(making->node, made);
   return making;
 }
 
@@ -252,7 +261,9 @@ void Saver::save_now(const Content& content, Making& making) {
         }),
         "writing");
   const std::string text = archive::write_manifest(mine);
-  const auto parts = making.node.size() == 1 ? std::vector{text} : making.node.gather_bytes(text);
+  const auto parts = comm::in_user_call(called, "the ranks' parts are not put together", making.node.place(), [&] {
+    return making.node.size() == 1 ? std::vector{text} : making.node.gather_bytes(text);
+  });
   agree(attempt([&] {
           if (making.leads()) making.commit(parts);
         }),

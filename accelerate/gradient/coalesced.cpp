@@ -11,9 +11,9 @@
 #include <string>
 #include <utility>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/gradient/join_coordinator.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
-#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -100,7 +100,7 @@ BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTenso
   packs_ = pack_by_device(tensors);
   if (buffers.empty()) return;
   what_ = fmt::format("the buffers of the model ({}) are not made equal",
-                      first_and_more(buffers.front().name, buffers.size()));
+                      comm::first_and_more(buffers.front().name, buffers.size()));
 }
 
 void BufferBroadcast::run(int64_t root) {
@@ -111,7 +111,7 @@ void BufferBroadcast::run(int64_t root) {
   }
   if (join_link_ != nullptr) root = join_link_->announce(join_operation_).root;
   for (const Pack& one : packs_) {
-    in_user_call("forward", what_, group_.place(), [&] { broadcast(group_, one, root); });
+    comm::in_user_call("forward", what_, group_.place(), [&] { broadcast(group_, one, root); });
     if (group_.rank() == root) continue;
     // Not counted as a change in place: BatchNorm's backward has saved the statistics without using them.
     const at::AutoDispatchBelowADInplaceOrView uncounted;

@@ -8,10 +8,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/gradient/engine_core.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
-#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -206,8 +206,8 @@ void run_backward(std::span<Engine* const> engines, const comm::Group& group, co
       const auto lock = locked(*cores[i]);
       reached.mutable_data_ptr<int>()[i] = cores[i]->begun() || cores[i]->unreduced() != nullptr ? 1 : 0;
     }
-    in_user_call("backward", "which models the loss reaches is not known", group.place(),
-                 [&] { group.all_reduce(reached, comm::ReduceOp::max); });
+    comm::in_user_call("backward", "which models the loss reaches is not known", group.place(),
+                       [&] { group.all_reduce(reached, comm::ReduceOp::max); });
   }
   std::vector<Engine::Core*> taking_part;
   for (size_t i = 0; i < cores.size(); ++i) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/gradient/user_call.hpp"
+#include "accelerate/comm/user_call.hpp"
 
 namespace accelerate::gradient {
 
@@ -19,7 +19,7 @@ Engine::Core::Core(comm::Group the_group, std::vector<ParameterState> the_states
       states(std::move(the_states)),
       reducer(options.hook.reducer(group)) {
   what_ = fmt::format("the gradients of the model ({}) are not averaged",
-                      states.empty() ? "none" : first_and_more(states.front().name, states.size()));
+                      states.empty() ? "none" : comm::first_and_more(states.front().name, states.size()));
   for (size_t i = 0; i < states.size(); ++i) index_of.emplace(states[i].parameter.unsafeGetTensorImpl(), i);
   if (options.plan) lay_out_as_given();
 }
@@ -28,7 +28,7 @@ Engine::Core::~Core() = default;
 
 template <typename Collective>
 void Engine::Core::for_backward(const Collective& collective) const {
-  in_user_call("backward", what_, group.place(), collective);
+  comm::in_user_call("backward", what_, group.place(), collective);
 }
 
 // What user code writes to a parameter while it holds a local gradient of the window is a step on that gradient.

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/gradient/engine_core.hpp"
-#include "accelerate/gradient/user_call.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -38,8 +38,8 @@ struct UnevenJoin::Link : JoinCoordinator {
       word[group.rank()] = 1;
       word[group.size() + operation] = 1;
     }
-    in_user_call("join_uneven_inputs", "what the others do is not known", group.place(),
-                 [&] { group.all_reduce(words); });
+    comm::in_user_call("join_uneven_inputs", "what the others do is not known", group.place(),
+                       [&] { group.all_reduce(words); });
     int64_t now_active = 0;
     for (int64_t rank = 0; rank < group.size(); ++rank) {
       now_active += word[rank];
@@ -142,8 +142,8 @@ void UnevenJoin::finish() {
     if (model.buffers == nullptr) continue;
     for (const at::Tensor& buffer : model.buffers->tensors()) tensors.push_back(buffer);
   }
-  in_user_call("join_uneven_inputs", "the parameters are not made equal at the end", group_.place(),
-               [&] { broadcast_tensors(group_, tensors, coordinator_->root); });
+  comm::in_user_call("join_uneven_inputs", "the parameters are not made equal at the end", group_.place(),
+                     [&] { broadcast_tensors(group_, tensors, coordinator_->root); });
   for (const JoinModel& model : models_) {
     if (model.buffers != nullptr) model.buffers->due_ = false;  // on all ranks, whatever their last forward was
   }

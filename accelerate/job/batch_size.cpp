@@ -8,6 +8,7 @@
 #include <new>
 #include <string_view>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 
 namespace accelerate::job {
@@ -39,7 +40,8 @@ int64_t find_executable_batch_size(const comm::Group& group, const std::function
     }
     // One rank's failure is everybody's, or they would go on with different batches.
     const auto all_fitted = at::full({1}, fitted ? 1 : 0, at::kLong);
-    group.all_reduce(all_fitted, comm::ReduceOp::min);
+    comm::in_user_call("find_executable_batch_size", "whether the batch fitted on all ranks is not known",
+                       group.place(), [&] { group.all_reduce(all_fitted, comm::ReduceOp::min); });
     if (all_fitted.item<int64_t>() == 1) return size;
   }
   base::fail(ErrorKind::device, group.place(), "find_executable_batch_size",

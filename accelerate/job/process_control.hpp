@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "accelerate/comm/group.hpp"
 
 namespace accelerate::job {
 
+/// Until all ranks are there, for the user's call of that name.
+void wait_in_turn(const comm::Group& group, std::string_view call);
+
 /// One rank runs the function before the others do. An exception passes through after the barrier, so that a failure on
 /// one rank does not leave the others waiting.
+///
+/// call   what the user called, for messages
 template <typename Function>
-void first(const comm::Group& group, bool is_first, Function&& function) {
+void first(const comm::Group& group, std::string_view call, bool is_first, Function&& function) {
   if (!is_first) {
-    group.barrier();
+    wait_in_turn(group, call);
     function();
     return;
   }
   try {
     function();
   } catch (...) {
-    group.barrier();
+    wait_in_turn(group, call);
     throw;
   }
-  group.barrier();
+  wait_in_turn(group, call);
 }
 
 }  // namespace accelerate::job

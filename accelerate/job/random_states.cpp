@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/job/random_states.hpp"
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/job/start.hpp"
 
 namespace accelerate::job {
@@ -10,7 +11,8 @@ void synchronize_rng_states(const comm::Group& group, at::Device device_of_rank)
   if (!device_of_rank.is_cpu()) devices.push_back(device_of_rank);
   for (const at::Device one : devices) {
     const at::Tensor state = device::rng_state(one);
-    group.broadcast(state);
+    comm::in_user_call("synchronize_rng_states", "the states are not made equal", group.place(),
+                       [&] { group.broadcast(state); });
     device::set_rng_state(one, state, group.place());
   }
 }

@@ -16,6 +16,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/nn/batch_moments.hpp"
 #include "accelerate/nn/checkpoint.hpp"
 
@@ -72,7 +73,8 @@ struct NormaliseOverRanks : torch::autograd::Function<NormaliseOverRanks> {
       out[2] = part.sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }
     if (context->needs_input_grad(0)) {
-      batch->group.all_reduce(part.sums);
+      comm::in_user_call("backward", "the sums of SyncBatchNorm are not added up", batch->group.place(),
+                         [&] { batch->group.all_reduce(part.sums); });
       out[0] =
           input_gradient(part, gradients[0], part.sums, batch->values, affine ? batch->invstd * weight : batch->invstd);
     }
@@ -191,7 +193,8 @@ at::Tensor SyncBatchNormImpl::over_all_ranks(const at::Tensor& input, double fac
     const at::NoGradGuard no_grad;
     const at::Tensor mine = moments_of(input);
     const at::Tensor all = at::empty({group_.size() * mine.numel()}, mine.options());
-    group_.all_gather_async(all, mine).wait();
+    comm::in_user_call("forward", "the statistics of SyncBatchNorm are not put together", group_.place(),
+                       [&] { group_.all_gather_async(all, mine).wait(); });
     const BatchMoments whole = combine(all.view({group_.size(), mine.numel()}));
     // On an accelerator the look would make the host wait.
     if (input.is_cpu() && whole.values.item<double>() < 2) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <utility>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/nn/checksum.hpp"
 
 namespace accelerate::nn {
@@ -89,7 +90,9 @@ std::string who_agrees(const std::vector<Names>& all, size_t i) {
   for (const std::string& line : mine) text += line + '\n';
   std::vector<Names> all;
   size_t count = 0;
-  for (const std::string& theirs : group.all_gather_bytes(text)) {
+  const auto texts = comm::in_user_call("check_synchronized", "what differs is not known", group.place(),
+                                        [&] { return group.all_gather_bytes(text); });
+  for (const std::string& theirs : texts) {
     all.push_back(split_lines(theirs));
     count = std::max(count, all.back().size());
   }
@@ -120,7 +123,8 @@ void check_synchronized(const comm::Group& group, const std::vector<CheckedTenso
   // max(x) and ~max(~x), which is min(x): equal where every rank has the same.
   const int64_t mine = static_cast<int64_t>(digest(lines));
   const at::Tensor extremes = at::tensor({mine, ~mine}, at::kLong);
-  group.all_reduce(extremes, comm::ReduceOp::max);
+  comm::in_user_call("check_synchronized", "the tensors are not compared", group.place(),
+                     [&] { group.all_reduce(extremes, comm::ReduceOp::max); });
   const auto* seen = extremes.const_data_ptr<int64_t>();
   if (seen[0] != ~seen[1]) fail_first_difference(group, lines, when);
 }

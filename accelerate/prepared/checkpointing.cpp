@@ -13,6 +13,7 @@
 #include "accelerate/checkpoint/agree.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/read.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/prepared/content.hpp"
 #include "accelerate/prepared/model.hpp"
 
@@ -70,12 +71,22 @@ void check_whole(const fs::path& folder, bool verify) {
   base::fail(ErrorKind::data, {}, "load_state", "{} is not whole: {}{}", folder.string(), *wrong, remedy);
 }
 
+// Ranks tell one another.
+template <typename Collective>
+auto telling(const comm::Group& group, std::string_view operation, const Collective& collective) {
+  return comm::in_user_call(operation, "the ranks do not hear from one another", group.place(), collective);
+}
+std::string of_rank_0(const comm::Group& group, std::string_view operation, const std::string& text) {
+  return group.size() == 1 ? text : telling(group, operation, [&] { return group.broadcast_bytes(text); });
+}
+
 // Each rank's part is written as its own options say: with others the folder would lack what each left to the other.
 void check_alike(const comm::Group& group, const checkpoint::SaveOptions& options) {
   if (group.size() == 1) return;
-  const auto all = group.all_gather_bytes(fmt::format(
-      "async {}, when_busy {}, durable {}, share_work {}", options.async,
-      options.when_busy == checkpoint::WhenBusy::wait ? "wait" : "skip", options.durable, options.share_work));
+  const std::string mine = fmt::format("async {}, when_busy {}, durable {}, share_work {}", options.async,
+                                       options.when_busy == checkpoint::WhenBusy::wait ? "wait" : "skip",
+                                       options.durable, options.share_work);
+  const auto all = telling(group, "save_state", [&] { return group.all_gather_bytes(mine); });
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     base::fail(ErrorKind::usage, group.place(), "save_state",
@@ -86,7 +97,7 @@ void check_alike(const comm::Group& group, const checkpoint::SaveOptions& option
 // Of all that is wrong what the first rank says.
 std::string what_is_wrong_anywhere(const comm::Group& group, const std::string& here) {
   if (group.size() == 1) return here;
-  for (std::string& one : group.all_gather_bytes(here)) {
+  for (std::string& one : telling(group, "load_state", [&] { return group.all_gather_bytes(here); })) {
     if (!one.empty()) return std::move(one);
   }
   return {};
@@ -144,7 +155,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
     together(shared_->group, "save_state", [&] {
       if (shared_->group.rank() == 0) named = numbered_folder().string();
     });
-    place = shared_->group.size() == 1 ? named : shared_->group.broadcast_bytes(named);
+    place = of_rank_0(shared_->group, "save_state", named);
   } else if (!place.has_filename()) {
     place = place.parent_path();
   }
@@ -168,7 +179,7 @@ bool Checkpointing::looks() const {
   const comm::Group& group = shared_->group;
   if (group.size() == 1) return true;
   if (!project_.save_on_each_node) return group.rank() == 0;
-  const auto hosts = group.all_gather_bytes(base::host_name());
+  const auto hosts = telling(group, "load_state", [&] { return group.all_gather_bytes(base::host_name()); });
   return std::find(hosts.begin(), hosts.end(), base::host_name()) - hosts.begin() == group.rank();
 }
 
@@ -190,7 +201,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
     if (group.rank() != 0) return;
     for (const fs::path& folder : archive::numbered_checkpoints(parent)) all += folder.filename().string() + "\n";
   });
-  if (group.size() > 1) all = group.broadcast_bytes(all);
+  all = of_rank_0(group, "load_state", all);
   LoadedState chosen;
   std::istringstream names(all);
   for (std::string name; std::getline(names, name);) {
@@ -231,10 +242,8 @@ LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& opt
     by_name = is_checkpoint(place);
     if (by_name) check_whole(place, options.verify);
   });
-  if (shared_->group.size() > 1) {
-    by_name = shared_->group.broadcast_bytes(by_name ? "1" : "0") == "1";
-    parent = shared_->group.broadcast_bytes(parent.string());
-  }
+  by_name = of_rank_0(shared_->group, "load_state", by_name ? "1" : "0") == "1";
+  parent = of_rank_0(shared_->group, "load_state", parent.string());
   if (by_name) return {.path = parent};
   return newest(parent, options, looks);
 }

@@ -3,10 +3,13 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include "accelerate/comm/user_call.hpp"
+
 namespace accelerate::prepared {
 
 at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes) {
-  return group.scatter(bytes, /*root=*/0);
+  return comm::in_user_call("loader", "batches that rank 0 reads for all (dispatch_batches) are not handed out",
+                            group.place(), [&] { return group.scatter(bytes, /*root=*/0); });
 }
 
 OfReader of_rank_0(OfReader mine, const comm::Group& group) {

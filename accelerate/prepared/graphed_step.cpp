@@ -14,6 +14,7 @@
 
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
@@ -196,7 +197,8 @@ Tensors GraphedStepCore::record(size_t graph, const Tensors& inputs, const Step&
   // Nothing of it has run yet, on any rank; if one cannot, none does.
   if (shared_->group.size() > 1) {
     const auto all = at::full({1}, why.empty() ? 1 : 0, at::kLong);
-    shared_->group.all_reduce(all, comm::ReduceOp::min);
+    comm::in_user_call("graphed_step", "whether all ranks recorded the step is not known", shared_->place,
+                       [&] { shared_->group.all_reduce(all, comm::ReduceOp::min); });
     if (why.empty() && all.item<int64_t>() == 0) why = "it could not be recorded on another rank";
   }
   if (!why.empty()) take_back(*recorded);

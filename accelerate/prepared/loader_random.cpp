@@ -6,6 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include "accelerate/comm/user_call.hpp"
+
 namespace accelerate::prepared {
 namespace {
 
@@ -18,7 +20,18 @@ std::recursive_mutex& turns() {
   return mutex;
 }
 
+// With an accelerator the name is a pair, "cuda+threads".
 bool ranks_are_threads(const comm::Group& group) { return group.backend() == "threads"; }
+
+template <typename Collective>
+auto for_pass(const comm::Group& group, const Collective& collective) {
+  return comm::in_user_call("loader", "the beginning of a pass is not made alike", group.place(), collective);
+}
+
+// Of ranks that are threads.
+void barrier_of_threads(const comm::Group& group) {
+  if (ranks_are_threads(group)) for_pass(group, [&] { group.barrier(); });
+}
 
 }  // namespace
 
@@ -47,14 +60,13 @@ GeneratorTurn::~GeneratorTurn() { after_.install(); }
 LoaderRandom::Start LoaderRandom::meet() const {
   static std::atomic<uint64_t> passes{0};
   static_assert(std::is_trivially_copyable_v<Start>);
-  // No rank may still draw for itself from a generator that is all threads'.
-  if (ranks_are_threads(group_)) group_.barrier();
+  barrier_of_threads(group_);  // no rank may still draw for itself from a generator that is all threads'
   std::string bytes(sizeof(Start), '\0');
   if (group_.rank() == 0) {
     const Start mine{CpuStream::current(), ++passes};
     std::memcpy(bytes.data(), &mine, sizeof(Start));
   }
-  bytes = group_.broadcast_bytes(bytes);
+  bytes = for_pass(group_, [&] { return group_.broadcast_bytes(bytes); });
   Start start{};
   std::memcpy(&start, bytes.data(), sizeof(Start));
   return start;
@@ -68,8 +80,6 @@ void LoaderRandom::begun(const Start& start, GeneratorTurn& turn) {
   walk_ = {at::mt19937(seed).data(), std::nullopt, std::nullopt};
 }
 
-void LoaderRandom::part() const {
-  if (ranks_are_threads(group_)) group_.barrier();
-}
+void LoaderRandom::part() const { barrier_of_threads(group_); }
 
 }  // namespace accelerate::prepared

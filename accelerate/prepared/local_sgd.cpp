@@ -4,8 +4,8 @@
 #include <exception>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/gradient/coalesced.hpp"
-#include "accelerate/gradient/user_call.hpp"
 #include "accelerate/precision/autocast.hpp"
 
 namespace accelerate::prepared {
@@ -57,8 +57,8 @@ void LocalSgd::close() {
 void LocalSgd::average() {
   std::vector<at::Tensor> tensors;
   for (const auto& parameter : model_->parameters()) tensors.push_back(parameter.tensor);
-  gradient::in_user_call("local_sgd", "the parameters are not averaged", shared_->place,
-                         [&] { gradient::average_parameters(shared_->group, shared_->masters.of(tensors)); });
+  comm::in_user_call("local_sgd", "the parameters are not averaged", shared_->place,
+                     [&] { gradient::average_parameters(shared_->group, shared_->masters.of(tensors)); });
   shared_->masters.write_back(tensors);
   precision::drop_cached_casts();
 }

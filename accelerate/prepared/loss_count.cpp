@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/shared.hpp"
 
@@ -64,7 +65,8 @@ int64_t total_over_ranks(const Shared& shared) {
   const int64_t mine = shared.window.count.total();
   if (shared.group.size() == 1) return mine;
   const auto total = at::full({1}, mine, at::kLong);
-  shared.group.all_reduce(total);
+  comm::in_user_call("backward", "the losses' counts are not added up", shared.place,
+                     [&] { shared.group.all_reduce(total); });
   return total.item<int64_t>();
 }
 

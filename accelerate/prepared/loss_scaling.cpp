@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 
 namespace accelerate::prepared {
@@ -46,7 +47,9 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
 void LossScaling::unscale(OptimizerCore& optimizer) {
   if (!optimizer.scaled().waiting() || optimizer.scaled().unscaled()) return;
   // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
-  optimizer.scaled().unscale(scaler_, optimizer.flat_gradients(), shared_.local_steps > 0 ? &shared_.group : nullptr);
+  comm::in_user_call("optimizer.step", "whether gradients overflowed on any rank is not known", shared_.place, [&] {
+    optimizer.scaled().unscale(scaler_, optimizer.flat_gradients(), shared_.local_steps > 0 ? &shared_.group : nullptr);
+  });
 }
 
 at::Tensor LossScaling::without_scale(const at::Tensor& norm) const {

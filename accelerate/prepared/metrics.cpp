@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/prepared/filling.hpp"
 
 namespace accelerate::prepared {
@@ -32,7 +33,9 @@ void unpack(std::string_view bytes, std::vector<std::string>& objects) {
 std::vector<std::string> gather_objects_for_metrics(const Shared& shared, const std::vector<std::string>& objects) {
   if (shared.group.size() == 1) return objects;
   std::vector<std::string> all;
-  for (const std::string& of_rank : shared.group.all_gather_bytes(packed(objects))) unpack(of_rank, all);
+  const auto gathered = comm::in_user_call("gather_for_metrics", "the objects are not put together", shared.place,
+                                           [&] { return shared.group.all_gather_bytes(packed(objects)); });
+  for (const std::string& of_rank : gathered) unpack(of_rank, all);
   const state::BatchInfo* loader = shared.active_loader();
   if (loader == nullptr || !loader->last || loader->remainder <= 0) return all;
   return without_filling(std::move(all), *loader, shared.group.size());

@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
-#include "accelerate/gradient/user_call.hpp"
 #include "accelerate/nn/synchronized.hpp"
 
 namespace accelerate::prepared {
@@ -35,9 +35,9 @@ ModelCore::ModelCore(Shared& shared, const void* identity, std::vector<gradient:
   if (shared_->group.size() == 1 && shared_->group.backend() == "single") return;
   if (options.evaluation_mode) return;
   const std::string first = parameters_.empty() ? "no parameters" : parameters_.front().name;
-  gradient::in_user_call(
-      "prepare", fmt::format("the model ({}) is not made equal", gradient::first_and_more(first, parameters_.size())),
-      shared_->place, [&] { meet(); });
+  comm::in_user_call("prepare",
+                     fmt::format("the model ({}) is not made equal", comm::first_and_more(first, parameters_.size())),
+                     shared_->place, [&] { meet(); });
 }
 
 void ModelCore::check_dtypes() const {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 
 namespace accelerate::prepared {
@@ -54,7 +55,9 @@ bool SchedulerCore::hears_metric() const { return !options_.step_with_optimizer 
 double SchedulerCore::mean_over_ranks(double metric) const {
   if (shared_->group.size() == 1) return metric;
   // Gathered, not reduced: every rank adds up in the same order.
-  return shared_->group.all_gather(at::full({1}, metric, at::kDouble)).mean().item<double>();
+  const auto all = comm::in_user_call("scheduler.step", "the metric is not averaged", shared_->place,
+                                      [&] { return shared_->group.all_gather(at::full({1}, metric, at::kDouble)); });
+  return all.mean().item<double>();
 }
 
 }  // namespace accelerate::prepared

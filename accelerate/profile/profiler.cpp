@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/profile/merge_traces.hpp"
 #include "accelerate/profile/nvtx.hpp"
 #include "accelerate/profile/summary_json.hpp"
@@ -214,14 +215,18 @@ void Profiler::stop() {
   }
   somebody_records().clear();
   if (options_.output_trace_dir.empty()) return;
-  group_.barrier();  // all files are there
+  const auto meet = [&](std::string_view what) {
+    comm::in_user_call("profile", what, group_.place(), [&] { group_.barrier(); });
+  };
+  meet("whether all ranks' files are there is not known");
   if (group_.rank() == 0) merge_traces();
   write_summaries();
-  group_.barrier();
+  meet("whether the merged files are there is not known");
 }
 
 void Profiler::write_summaries() const {
-  const auto all = group_.all_gather_bytes(summary_json(summary_, group_.place()));
+  const auto all = comm::in_user_call("profile", "the ranks' summaries are not put together", group_.place(),
+                                      [&] { return group_.all_gather_bytes(summary_json(summary_, group_.place())); });
   if (group_.rank() != 0) return;
   write_file("profile_summary.json", summaries_json(all));
 }

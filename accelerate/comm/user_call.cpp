@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/gradient/user_call.hpp"
+#include "accelerate/comm/user_call.hpp"
 
 #include <fmt/format.h>
 
-namespace accelerate::gradient {
+namespace accelerate::comm {
 
 Error told_as(std::string_view call, std::string_view what, const Place& place, const Error& error) {
   std::string_view text = error.what();
@@ -18,4 +18,4 @@ std::string first_and_more(std::string_view first, size_t count) {
   return count > 1 ? fmt::format("{} and {} more", first, count - 1) : std::string(first);
 }
 
-}  // namespace accelerate::gradient
+}  // namespace accelerate::comm

@@ -8,17 +8,17 @@
 
 #include "accelerate/base/error.hpp"
 
-namespace accelerate::gradient {
+namespace accelerate::comm {
 
 /// The Error again: "backward: the gradients of the model are not averaged: waited 60 s in operation 3 ([34] float32);
 /// rank 0 has not come." instead of "all_reduce: waited ...", an operation that the user never wrote.
 [[nodiscard]] Error told_as(std::string_view call, std::string_view what, const Place& place, const Error& error);
 
-/// Runs a collective for the user's call.
+/// What the collective returns, which runs for the user's call. Code of the user's is no part of it.
 template <typename Collective>
-void in_user_call(std::string_view call, std::string_view what, const Place& place, const Collective& collective) {
+auto in_user_call(std::string_view call, std::string_view what, const Place& place, const Collective& collective) {
   try {
-    collective();
+    return collective();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::peer) throw;
     throw told_as(call, what, place, error);
@@ -28,4 +28,4 @@ void in_user_call(std::string_view call, std::string_view what, const Place& pla
 /// "first.weight and 5 more": what tells one model from another.
 [[nodiscard]] std::string first_and_more(std::string_view first, size_t count);
 
-}  // namespace accelerate::gradient
+}  // namespace accelerate::comm

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What peers do comes out under the name of the call that the user wrote, not under that of our collective.
+#include "tests/testing.hpp"
+//
+#include "tests/accelerator/ranks.hpp"
+#include "tests/temporary_folder.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::Precision;
+
+namespace {
+
+/// Rank 1's, which leaves the job between two calls.
+struct LeavesTheJob : std::exception {
+  [[nodiscard]] const char* what() const noexcept override { return "elsewhere"; }
+};
+
+/// After it rank 1 is gone.
+using Leave = std::function<void()>;
+using Program = std::function<void(Accelerator&, const Leave&)>;
+
+/// What rank 0 is told in a program that rank 1 leaves.
+std::string told_to_who_stays(const Program& program, const AcceleratorOptions& options) {
+  std::string text = "nothing";
+  const auto rank_main = [&](const accelerate::comm::Group& group) {
+    Accelerator accelerator(group, options);
+    const auto leave = [&] {
+      if (group.rank() == 1) throw LeavesTheJob();
+    };
+    try {
+      program(accelerator, leave);
+    } catch (const accelerate::Error& error) {
+      CHECK((error.kind() == accelerate::ErrorKind::peer));
+      text = error.what();
+    }
+  };
+  try {
+    accelerate::comm::run_threads(2, rank_main);
+  } catch (const LeavesTheJob&) {
+  }
+  return text;
+}
+
+void check_told(const std::string& words, const Program& program, const AcceleratorOptions& options = {}) {
+  const std::string text = told_to_who_stays(program, options);
+  CAPTURE(text);
+  CHECK(text.starts_with(accelerate::base::prefix({.rank = 0, .world_size = 2, .host = accelerate::base::host_name()}) +
+                         words + ": "));
+  CHECK(text.find("rank 1 ") != std::string::npos);
+}
+
+torch::Tensor learnt() { return torch::zeros({4, 2}, torch::requires_grad()); }
+
+}  // namespace
+
+TEST_CASE("a rank that is gone is told by the user's call: loaders") {
+  const auto passes = [](Accelerator& accelerator, const Leave& leave) {
+    auto loader = accelerator.prepare(std::vector<torch::Tensor>(8, torch::zeros({2})));
+    leave();
+    for ([[maybe_unused]] auto& batch : loader) continue;
+  };
+  check_told("loader: the beginning of a pass is not made alike", passes);
+  check_told("loader: batches that rank 0 reads for all (dispatch_batches) are not handed out", passes,
+             {.dispatch_batches = true});
+  check_told("prepare: the loader's seed is not made equal", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerator.prepare(counting(8, 2, {.shuffle = true}));
+  });
+}
+
+TEST_CASE("a rank that is gone is told by the user's call: the step") {
+  const auto normalised = [](Accelerator& accelerator) {
+    return accelerate::nn::SyncBatchNorm(torch::nn::BatchNormOptions(2), accelerator.group());
+  };
+  check_told("forward: the statistics of SyncBatchNorm are not put together",
+             [&](Accelerator& accelerator, const Leave& leave) {
+               auto norm = normalised(accelerator);
+               leave();
+               norm(learnt());
+             });
+  check_told("backward: the sums of SyncBatchNorm are not added up", [&](Accelerator& accelerator, const Leave& leave) {
+    auto norm = normalised(accelerator);
+    const auto out = norm(learnt());
+    leave();
+    out.pow(2).sum().backward();
+  });
+  check_told("backward: the losses' counts are not added up", [](Accelerator& accelerator, const Leave& leave) {
+    OneWeight net;
+    auto model = accelerator.prepare(net);
+    const auto loss = model(full(1)).sum();
+    leave();
+    accelerator.backward(loss, {.tokens = 3});
+  });
+  check_told("scheduler.step: the metric is not averaged", [](Accelerator& accelerator, const Leave& leave) {
+    torch::optim::SGD sgd({torch::zeros({1})}, 0.1);
+    auto scheduler = accelerator.prepare(accelerate::optim::ReduceLROnPlateau(sgd));
+    leave();
+    scheduler.step(1.0);
+  });
+  check_told("optimizer.step: whether gradients overflowed on any rank is not known",
+             [](Accelerator& accelerator, const Leave& leave) {
+               torch::nn::Linear net(2, 1);
+               auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+               const auto local = accelerator.local_sgd(model, 8);
+               accelerator.backward(model(torch::ones({1, 2})).sum());
+               leave();
+               optimizer.step();
+             },
+             {.mixed_precision = Precision::fp16});
+}
+
+TEST_CASE("a rank that is gone is told by the user's call: what ranks agree on") {
+  check_told("check_synchronized: the tensors are not compared", [](Accelerator& accelerator, const Leave& leave) {
+    OneWeight net;
+    auto model = accelerator.prepare(net);
+    leave();
+    accelerator.check_synchronized(model);
+  });
+  check_told("find_executable_batch_size: whether the batch fitted on all ranks is not known",
+             [](Accelerator& accelerator, const Leave& leave) {
+               (void)accelerator.find_executable_batch_size([&](int64_t) { leave(); });
+             });
+  check_told("check_trigger: whether any rank set it is not known", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerator.check_trigger();
+  });
+  check_told("synchronize_rng_states: the states are not made equal", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    accelerator.synchronize_rng_states();
+  });
+  check_told("gather_for_metrics: the objects are not put together", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerator.gather_for_metrics(std::vector<std::string>{"one"});
+  });
+  check_told("main_process_first: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    accelerator.main_process_first([] {});
+  });
+  check_told("local_main_process_first: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    accelerator.local_main_process_first([] {});
+  });
+}
+
+TEST_CASE("a rank that is gone is told by the user's call: files") {
+  const testing::TemporaryFolder folder;
+  check_told("save_state: the ranks do not hear from one another", [&](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    accelerator.save_state(folder / "state");
+  });
+  check_told("load_state: whether the other ranks failed is not known",
+             [&](Accelerator& accelerator, const Leave& leave) {
+               leave();
+               (void)accelerator.load_state(folder / "state");
+             });
+  check_told("profile: whether all ranks' files are there is not known",
+             [&](Accelerator& accelerator, const Leave& leave) {
+               leave();
+               accelerator.profile({.output_trace_dir = folder / "traces"}).stop();
+             });
+}
