@@ -21,7 +21,7 @@ std::recursive_mutex& turns() {
 }
 
 // With an accelerator the name is a pair, "cuda+threads".
-bool ranks_are_threads(const comm::Group& group) { return group.backend() == "threads"; }
+bool ranks_are_threads(const comm::Group& group) { return group.backend().ends_with("threads"); }
 
 template <typename Collective>
 auto for_pass(const comm::Group& group, const Collective& collective) {

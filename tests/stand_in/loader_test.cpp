@@ -6,6 +6,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -94,6 +96,18 @@ struct Broken final : data::SourceOf<at::Tensor> {
     if (context.epoch == 0 && indices[0].item<int64_t>() >= 6) throw std::domain_error("broken");
     return indices.to(at::kFloat).view({-1, 1}).expand({indices.size(0), 40}).contiguous();
   }
+};
+
+/// Shuffles by LibTorch's generator when a pass begins, and takes its time for it.
+struct ShufflesSlowly {
+  int64_t samples;
+  Tensors batches{};
+  auto begin() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    batches = torch::randperm(samples).split(4);
+    return batches.begin();
+  }
+  auto end() { return batches.end(); }
 };
 
 }  // namespace
@@ -569,4 +583,25 @@ TEST_CASE("a device with room for one batch and not for two gets one at a time")
       CHECK(sum == 600000);
     });
   });
+}
+
+TEST_CASE("a loader that shuffles by LibTorch's generator has one order on all ranks, whatever they draw meanwhile") {
+  std::mutex mutex;
+  std::vector<std::multiset<int64_t>> passes(4);
+  on_devices(3, [&](Accelerator& accelerator) {
+    auto loader = accelerator.prepare(ShufflesSlowly{48});
+    for (auto& pass : passes) {
+      for (auto& batch : loader) {
+        static_cast<void>(torch::rand({3}));  // for itself, from the generator that is all threads'
+        const at::Tensor numbers = batch.cpu();
+        const std::lock_guard lock(mutex);
+        pass.insert(numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + numbers.numel());
+      }
+      static_cast<void>(torch::rand({1 + accelerator.process_index()}));
+    }
+  });
+  for (const auto& pass : passes) {
+    CHECK(pass.size() == 48);
+    CHECK(std::set<int64_t>(pass.begin(), pass.end()).size() == 48);
+  }
 }
