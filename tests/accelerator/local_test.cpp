@@ -5,8 +5,6 @@
 
 using accelerate::Accelerator;
 
-namespace {}  // namespace
-
 TEST_CASE("local SGD steps on local gradients and averages the parameters every so many steps and at the end") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;

@@ -11,8 +11,6 @@ using stand_in::state_of;
 using stand_in::Tensors;
 using stand_in::with_small_buckets;
 
-namespace {}  // namespace
-
 TEST_CASE("gradients are clipped by norm and by value on the device as on the CPU") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
