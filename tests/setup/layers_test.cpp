@@ -6,12 +6,71 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <regex>
+#include <sstream>
 #include <string>
 
 namespace fs = std::filesystem;
 using Lines = std::vector<std::string>;
 
 namespace {
+
+using Arrows = std::map<std::string, layers::Names>;
+
+/// "a, b > c > d": a and b may include c, c may include d. In the room's lines a wing is called by its name alone.
+void add_arrows(Arrows& arrows, const std::string& room, const std::string& statement) {
+  const auto place = [&](const std::string& name) {
+    if (name == "its face") return room;
+    return layers::table().contains(room + "/" + name) ? room + "/" + name : name;
+  };
+  static const std::regex word("its face|[a-z_/]+");
+  Lines above;
+  std::istringstream levels(statement);
+  for (std::string level; std::getline(levels, level, '>');) {
+    Lines here;
+    for (std::sregex_iterator at(level.begin(), level.end(), word), end; at != end; ++at)
+      here.push_back(place(at->str()));
+    for (const auto& from : above) arrows[from].insert(here.begin(), here.end());
+    above = here;
+  }
+}
+
+/// The lines below the picture of the README: "room: statements; of arrows (with remarks)".
+Arrows drawn_arrows() {
+  std::ifstream readme(fs::path(TEST_SOURCE_DIR) / "README.md");
+  const std::regex beginning(R"(   ([a-z]+): +(.*))");
+  const std::regex remark(R"(\([^)]*\))");
+  std::map<std::string, std::string> rooms;
+  std::smatch match;
+  std::string room;
+  bool below = false;
+  for (std::string line; std::getline(readme, line);) {
+    if (line.starts_with("## ")) below = line == "## Architecture";
+    if (!below) continue;
+    if (line == "```" && !room.empty()) break;
+    if (std::regex_match(line, match, beginning)) {
+      room = match[1];
+      line = match[2];
+    }
+    if (!room.empty()) rooms[room] += " " + std::regex_replace(line, remark, "");
+  }
+  Arrows arrows;
+  for (const auto& [name, text] : rooms) {
+    std::istringstream statements(text);
+    for (std::string one; std::getline(statements, one, ';');) {
+      if (one.find('>') != std::string::npos) add_arrows(arrows, name, one);
+    }
+  }
+  return arrows;
+}
+
+/// Whether a way leads down from one place to the other.
+bool leads(const Arrows& arrows, const std::string& from, const std::string& to) {
+  const auto below = arrows.find(from);
+  if (below == arrows.end()) return false;
+  return below->second.contains(to) || std::any_of(below->second.begin(), below->second.end(),
+                                                   [&](const auto& next) { return leads(arrows, next, to); });
+}
 
 /// A repository with empty accelerate/ and launch/, gone with the object.
 class TemporaryTree {
@@ -91,5 +150,23 @@ TEST_CASE("the table has no circle: whoever includes another place is not includ
   for (const auto& [place, allowed] : layers::table()) {
     for (const auto& below : allowed) CHECK_MESSAGE(height[place] > height[below], place, " and ", below);
     CHECK_MESSAGE(height[place] < static_cast<int>(layers::table().size()), place);
+  }
+}
+
+TEST_CASE("the lines below the README's picture are the table: every arrow is allowed, and what is allowed is drawn") {
+  const auto arrows = drawn_arrows();
+  CHECK(arrows.size() > 15);
+  for (const auto& [from, below] : arrows) {
+    REQUIRE_MESSAGE(layers::table().contains(from), from);
+    for (const auto& to : below) CHECK_MESSAGE(layers::table().at(from).contains(to), from, " > ", to);
+  }
+  // In the picture itself, where every room is allowed what is below it.
+  const layers::Names pictured{"archive",   "base",    "env",  "comm",    "device",     "state",
+                               "precision", "tree",    "data", "optim",   "checkpoint", "gradient",
+                               "nn",        "profile", "job",  "tracking"};
+  for (const auto& [from, allowed] : layers::table()) {
+    for (const auto& to : allowed) {
+      if (!pictured.contains(to)) CHECK_MESSAGE(leads(arrows, from, to), from, " > ", to, " is not drawn");
+    }
   }
 }
