@@ -60,11 +60,37 @@ def check_diffs(page, text):
                 expect(line[1:] in of[sign].splitlines(), page, f"a line of a diff that is not there: {line}")
 
 
+def file_table(page):
+    """What stands in backticks in the first column of the tables "| file | what |"."""
+    names, inside = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        inside = line == "| file | what |" or inside and line.startswith("|")
+        names += re.findall(r"`([^`]+)`", line.split(" | ")[0]) if inside else []
+    return names
+
+
+def check_file_table(room, deep=True):
+    """Every file by its path in the room and without its ending, or the folder that it lies in: `schedules/`."""
+    page = room / "README.md"
+    sources = [file for ending in ("*.cpp", "*.hpp", "*.def") for file in (room.rglob(ending) if deep else room.glob(ending))]
+    there = {str(file.relative_to(room).with_suffix("")) for file in sources}
+    told = file_table(page)
+    folders = tuple(name for name in told if name.endswith("/"))
+    for name in sorted(there):
+        expect(name in told or name.startswith(folders), page, f"{name} is not in the table of files")
+    for name in told:
+        is_folder = name in folders and (room / name).is_dir()
+        expect(name in there or is_folder, page, f"{name} is in the table of files and not there")
+
+
 def check_rooms(page, text):
     for cmake in sorted((TOP / "accelerate").glob("*/CMakeLists.txt")):
         room = cmake.parent
         expect((room / "README.md").exists(), page, f"{room.name} has no README.md")
         expect(f"](accelerate/{room.name}/README.md)" in text, page, f"no link to {room.name}'s README.md")
+        check_file_table(room)
+    check_file_table(TOP / "launch")
+    check_file_table(TOP / "accelerate", deep=False)
 
 
 def check_names(page, text):
