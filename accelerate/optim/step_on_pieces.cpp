@@ -51,7 +51,7 @@ at::Tensor lay_like(const at::Tensor& parameter, const at::Tensor& state) {
   return fits ? state : at::empty_like(parameter).copy_(state);
 }
 
-bool GroupOf::holds(const Place& place, const void* key) const {
+bool GroupOf::holds(const GroupPlace& place, const void* key) const {
   const auto& groups = optimizer_.param_groups();
   if (place.group >= groups.size() || place.index >= groups[place.group].params().size()) return false;
   return groups[place.group].params()[place.index].unsafeGetTensorImpl() == key;
@@ -62,7 +62,7 @@ void GroupOf::look_again() {
   const auto& groups = optimizer_.param_groups();
   for (size_t group = 0; group < groups.size(); ++group) {
     for (size_t index = 0; index < groups[group].params().size(); ++index) {
-      places_.emplace(groups[group].params()[index].unsafeGetTensorImpl(), Place{group, index});
+      places_.emplace(groups[group].params()[index].unsafeGetTensorImpl(), GroupPlace{group, index});
     }
   }
 }
@@ -71,7 +71,7 @@ size_t GroupOf::operator()(const state::Piece& piece) {
   const auto& groups = optimizer_.param_groups();
   while (next_.group < groups.size() && next_.index == groups[next_.group].params().size()) next_ = {next_.group + 1};
   if (next_.group >= groups.size()) next_ = {};
-  Place place = next_;
+  GroupPlace place = next_;
   if (!holds(place, piece.key)) {
     auto found = places_.find(piece.key);
     if (found == places_.end() || !holds(found->second, piece.key)) {

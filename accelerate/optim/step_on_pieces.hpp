@@ -26,15 +26,15 @@ class GroupOf {
   size_t operator()(const state::Piece& piece);
 
  private:
-  struct Place {
+  struct GroupPlace {
     size_t group = 0, index = 0;
   };
-  bool holds(const Place& place, const void* key) const;
+  bool holds(const GroupPlace& place, const void* key) const;
   void look_again();
 
   torch::optim::Optimizer& optimizer_;
-  Place next_;  // after the last one found: whoever asks in order of the groups finds it there
-  std::unordered_map<const void*, Place> places_;
+  GroupPlace next_;  // after the last one found: whoever asks in order of the groups finds it there
+  std::unordered_map<const void*, GroupPlace> places_;
 };
 
 class StepOnPieces : public FusedStep {

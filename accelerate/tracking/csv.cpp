@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "accelerate/tracking/append_file.hpp"
-#include "accelerate/tracking/kinds.hpp"
 #include "accelerate/tracking/text.hpp"
+#include "accelerate/tracking/tracker_table.hpp"
 
 namespace accelerate::tracking {
 namespace {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "accelerate/tracking/append_file.hpp"
-#include "accelerate/tracking/kinds.hpp"
 #include "accelerate/tracking/text.hpp"
+#include "accelerate/tracking/tracker_table.hpp"
 
 namespace accelerate::tracking {
 namespace {

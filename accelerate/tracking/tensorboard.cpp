@@ -8,8 +8,8 @@
 #include "accelerate/tracking/append_file.hpp"
 #include "accelerate/tracking/event_record.hpp"
 #include "accelerate/tracking/events.hpp"
-#include "accelerate/tracking/kinds.hpp"
 #include "accelerate/tracking/text.hpp"
+#include "accelerate/tracking/tracker_table.hpp"
 
 namespace accelerate::tracking {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/what_failed.hpp"
-#include "accelerate/tracking/kinds.hpp"
+#include "accelerate/tracking/tracker_table.hpp"
 
 namespace accelerate::tracking {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/tracking/kinds.hpp"
+#include "accelerate/tracking/tracker_table.hpp"
 #include "tests/temporary_folder.hpp"
 
 using namespace accelerate::tracking;

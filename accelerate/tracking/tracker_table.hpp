@@ -12,7 +12,7 @@
 namespace accelerate::tracking {
 
 #define ACCELERATE_TRACKER(name) std::unique_ptr<Tracker> make_##name();
-#include "accelerate/tracking/kinds.def"
+#include "accelerate/tracking/tracker_table.def"
 #undef ACCELERATE_TRACKER
 
 /// "csv", "jsonl", ...

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/tracking/kinds.hpp"
+#include "accelerate/tracking/tracker_table.hpp"
 
 namespace accelerate::tracking {
 namespace {
@@ -11,7 +11,7 @@ struct KindRow {
 
 constexpr KindRow kKinds[] = {
 #define ACCELERATE_TRACKER(name) {#name, make_##name},
-#include "accelerate/tracking/kinds.def"
+#include "accelerate/tracking/tracker_table.def"
 #undef ACCELERATE_TRACKER
 };
 
