@@ -35,6 +35,7 @@ def operations_wait(operation):
 
 UPLOAD = "accelerate/device/upload.cpp"
 DOWNLOAD = "accelerate/device/download.cpp"
+POWER_SGD, SYNC_BATCH_NORM = "accelerate/gradient/hooks/power_sgd.cpp", "accelerate/nn/sync_batch_norm.cpp"
 GRAPH, GRAPHED = "accelerate/device/graph.cpp", "accelerate/prepared/graphed_step.cpp"
 
 # What is taken out; the file; the code and what stands there instead; the test file that should notice.
@@ -202,6 +203,19 @@ MUTANTS = OF_OPERATIONS + [
     ("RMSprop's operators too", "accelerate/optim/rmsprop_kernels.cpp", instead("rate.defined()", "false"), "graph"),
     ("counts are not written while it is recorded", "accelerate/optim/kernel_calls.hpp",
      instead("call.rate.defined()", "false"), "graph"),
+    ("ranks that are threads wait for one another while a foreign loader draws its order", "accelerate/prepared/loader_random.cpp",
+     instead('group.backend().ends_with("threads")', "false"), "loader"),
+    ("PowerSGD: the wait for what is not compressed", POWER_SGD, out("factors.rest_under_way.wait();"), "features"),
+    ("for the left factors", POWER_SGD, out("factors.p_under_way.wait();"), "features"),
+    ("and for the right ones", POWER_SGD,
+     ("send(factors.all_q).wait();", "if (MUTANT) static_cast<void>(send(factors.all_q)); else send(factors.all_q).wait();"),
+     "features"),
+    ("SyncBatchNorm: the wait for all ranks' moments", SYNC_BATCH_NORM,
+     ("group_.all_gather_async(all, mine).wait();",
+      "if (MUTANT) static_cast<void>(group_.all_gather_async(all, mine)); else group_.all_gather_async(all, mine).wait();"), "nn"),
+    ("and in backward for the sums", SYNC_BATCH_NORM,
+     ("batch->group.all_reduce(part.sums);",
+      "if (MUTANT) static_cast<void>(batch->group.all_reduce_async(part.sums)); else batch->group.all_reduce(part.sums);"), "nn"),
 ]
 
 
