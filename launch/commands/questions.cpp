@@ -11,6 +11,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/env/parse.hpp"
+#include "launch/plan/hosts.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -40,7 +41,9 @@ void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& 
   if (gpus) config.gpu_ids = questions.text("Which GPUs of each machine, as 0,1 or all?", "all");
   if (!gpus && config.num_machines > 1 &&
       questions.yes("Shall mpirun start them, on the hosts of a hostfile?", false)) {
-    config.mpirun_hostfile = questions.text("The hostfile?", "~/hostfile");
+    // Who reads the file later, Accelerate's launcher too, opens the name as it stands there.
+    config.mpirun_hostfile =
+        with_home(questions.text("The hostfile?", "~/hostfile"), env::find(env::current_variables(), "HOME"));
   }
   config.enable_cpu_affinity = questions.yes("Shall each process keep to its share of the processors?", false);
   config.debug =

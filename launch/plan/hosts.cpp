@@ -8,7 +8,6 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
-#include <optional>
 #include <sstream>
 
 #include "accelerate/env/parse.hpp"
@@ -101,7 +100,13 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& 
   return hosts;
 }
 
-std::vector<HostSlots> read_hostfile(const std::string& path) {
+std::string with_home(const std::string& path, const std::optional<std::string>& home) {
+  const bool in_home = path == "~" || path.starts_with("~/");
+  return in_home && home ? *home + path.substr(1) : path;
+}
+
+std::vector<HostSlots> read_hostfile(const std::string& name) {
+  const std::string path = with_home(name, env::find(env::current_variables(), "HOME"));
   errno = 0;
   std::ifstream file(path);
   std::ostringstream text;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +24,14 @@ struct HostSlots {
 /// Throws LaunchError (2) with the line's number.
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& path);
 
-/// The file. Throws LaunchError (1) when it cannot be read.
-std::vector<HostSlots> read_hostfile(const std::string& path);
+/// "~" and "~/hostfile" in the user's home folder, as a shell has them; other paths as they are. Pure.
+///
+/// home   HOME; unset: nothing is replaced
+std::string with_home(const std::string& path, const std::optional<std::string>& home);
+
+/// The file, whose path may begin with "~/": config files are written by hand, too.
+/// Throws LaunchError (1) when it cannot be read.
+std::vector<HostSlots> read_hostfile(const std::string& name);
 
 /// "gpu-a:4,gpu-b:4,[fd77::1]:4". Throws LaunchError (2), also for an address of IPv6 without brackets.
 std::vector<HostSlots> parse_hosts(std::string_view list);

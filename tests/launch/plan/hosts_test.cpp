@@ -56,6 +56,14 @@ TEST_CASE("a wrong line is refused with its number") {
         "accelerate_launch: cannot read the host file /tmp: Is a directory");
 }
 
+TEST_CASE("a host file in the home folder is found by ~, as a shell would") {
+  CHECK(with_home("~/hostfile", "/root") == "/root/hostfile");
+  CHECK(with_home("~", "/root") == "/root");
+  CHECK(with_home("~someone/hostfile", "/root") == "~someone/hostfile");
+  CHECK(with_home("a/~/b", "/root") == "a/~/b");
+  CHECK(with_home("~/hostfile", std::nullopt) == "~/hostfile");
+}
+
 TEST_CASE("a list of hosts is read, and a wrong entry named") {
   CHECK(parse_hosts("gpu-a:4,gpu-b") == Hosts{{"gpu-a", 4}, {"gpu-b", 0}});
   CHECK(parse_hosts("[::1]:2,[fd77::1]") == Hosts{{"::1", 2}, {"fd77::1", 0}});
