@@ -24,6 +24,9 @@ void add_backend(const BackendName& backend);
 /// With a device: one for it.
 bool is_backend(std::string_view name, std::string_view device = "");
 
+/// What stands for "whichever is there": it beats a name in a weaker place, and is no backend's.
+inline constexpr std::string_view any_backend = "auto";
+
 /// "mpi, gloo or nccl"; with a device only those for it.
 std::string backend_choice(std::string_view device = "");
 

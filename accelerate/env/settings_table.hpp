@@ -62,8 +62,9 @@ void for_each_setting(Each&& each) {
       .key = "backend",
       .variable = "ACCELERATE_BACKEND",
       .option = {"backend", "NAME",
-                 backend_choice("cpu") + " on the CPU, " + backend_choice("cuda") + " on GPUs; else what is there."},
-      .type = Word{[](std::string_view text) { return is_backend(text); }, backend_choice()},
+                 backend_choice("cpu") + " on the CPU, " + backend_choice("cuda") +
+                     " on GPUs; else auto, what is there."},
+      .type = Word{[](std::string_view text) { return text == any_backend || is_backend(text); }, backend_choice()},
       .member = [](auto& all) { return &all.backend; }});
   // Beyond the bounds of seconds and threads overflows what LibTorch and the clock can hold.
   each(Setting{.name = "timeout",

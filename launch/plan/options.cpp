@@ -56,7 +56,6 @@ template <typename Type>
 CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type& type,
                  std::optional<typename Type::Value>& target) {
   const auto take = [name = option.name, type, &target](const CLI::results_t& texts) {
-    if (name == "backend" && texts.back() == "auto") return target.reset(), true;  // as if it were not given
     target = type.parse(texts.back());
     if (!target) fail(ErrorKind::usage, "--{} is '{}', must be {}", name, texts.back(), expected(type));
     return true;
@@ -127,8 +126,13 @@ void check_device_of_backend(const LaunchOptions& o) {
 
 bool on_cpu(const LaunchOptions& options) { return options.settings.cpu.value_or(false); }
 
-bool needs_gpus(const LaunchOptions& options) {
+std::optional<std::string> named_backend(const LaunchOptions& options) {
   const auto& backend = options.settings.backend;
+  return backend == env::any_backend ? std::nullopt : backend;
+}
+
+bool needs_gpus(const LaunchOptions& options) {
+  const auto backend = named_backend(options);
   return backend && !env::is_backend(*backend, "cpu");
 }
 

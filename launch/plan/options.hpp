@@ -56,6 +56,9 @@ struct LaunchOptions {
 /// The ranks train on the CPU although GPUs are there.
 bool on_cpu(const LaunchOptions& options);
 
+/// The backend that is asked for by its name; auto is none.
+std::optional<std::string> named_backend(const LaunchOptions& options);
+
 /// A backend is asked for that carries no tensors of the CPU.
 bool needs_gpus(const LaunchOptions& options);
 

@@ -70,15 +70,11 @@ void drop_losers(env::Variables& variables, const LaunchOptions& options) {
 
 void check_ranks_per_gpu(const LaunchOptions& options, const Machine& machine) {
   const auto place = place_of(options, machine);
-  const bool multi_gpu = options.multi_gpu.value_or(false);
   const bool on_gpus = machine.gpus > 0 && !on_cpu(options);
-  if (multi_gpu && !on_gpus) {
-    fail(ErrorKind::usage, "--multi_gpu, but {}",
-         on_cpu(options) ? "the CPU is asked for too" : "0 NVIDIA GPUs are visible");
+  if (options.multi_gpu.value_or(false) && !on_cpu(options) && !on_gpus) {
+    fail(ErrorKind::usage, "--multi_gpu, but 0 NVIDIA GPUs are visible");
   }
-  if (multi_gpu && place.world_size() < 2) {
-    fail(ErrorKind::usage, "--multi_gpu with num_processes {}, must be at least 2", place.world_size());
-  }
+  check_multi_gpu(options, place.world_size());
   if (!on_gpus || options.settings.allow_shared_gpus.value_or(false) || options.settings.device) return;
   if (place.ranks_here() > machine.gpus) {
     fail(ErrorKind::usage,
@@ -108,7 +104,7 @@ int64_t number_of_processes(const LaunchOptions& options, const Machine& machine
 }
 
 bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
-  if (options.settings.backend) return options.settings.backend == "mpi";
+  if (const auto backend = named_backend(options)) return backend == "mpi";
   const auto place = place_of(options, machine);
   return (on_cpu(options) || machine.gpus == 0) && place.machines() == 1 && place.world_size() > 1;
 }
@@ -130,6 +126,12 @@ std::optional<std::string> too_many_for_the_processors(const LaunchOptions& opti
   if (ranks <= machine.usable_cpus || !(on_cpu(options) || machine.gpus == 0)) return std::nullopt;
   return fmt::format("{} ranks share {} processor{}, which is slower than one rank on each", ranks, machine.usable_cpus,
                      machine.usable_cpus == 1 ? "" : "s");
+}
+
+void check_multi_gpu(const LaunchOptions& options, int64_t ranks) {
+  if (!options.multi_gpu.value_or(false)) return;
+  if (on_cpu(options)) fail(ErrorKind::usage, "--multi_gpu, but the CPU is asked for too");
+  if (ranks < 2) fail(ErrorKind::usage, "--multi_gpu with num_processes {}, must be at least 2", ranks);
 }
 
 void check_gpus(const LaunchOptions& options, const Machine& machine) {

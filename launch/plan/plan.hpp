@@ -57,6 +57,9 @@ void set_for_ranks(env::Variables& variables, const LaunchOptions& options);
 /// when there are more ranks than GPUs and nobody said that they may share; when multi_gpu has too few of either.
 void check_gpus(const LaunchOptions& options, const Machine& machine);
 
+/// What of multi_gpu is known before anyone looks at the machines of all ranks. Throws LaunchError (2).
+void check_multi_gpu(const LaunchOptions& options, int64_t ranks);
+
 /// Ranks that options ask for, on this machine.
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
 

@@ -80,7 +80,8 @@ Rows& rows() {
 }
 
 std::optional<std::string> asked_backend(const env::Variables& variables, const ConnectOptions& options) {
-  return options.backend ? options.backend : env::find(variables, "ACCELERATE_BACKEND");
+  const auto asked = options.backend ? options.backend : env::find(variables, "ACCELERATE_BACKEND");
+  return asked == env::any_backend ? std::nullopt : asked;
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ TEST_CASE("the backend is mpi where MPI's wire-up shows, else gloo; a variable b
   CHECK(choose({{"ACCELERATE_BACKEND", "gloo"}, {"PMIX_RANK", "0"}}) == "gloo");
   CHECK(choose({{"ACCELERATE_BACKEND", ""}, {"PMIX_RANK", "0"}}) == "mpi");
   CHECK(choose({{"ACCELERATE_BACKEND", "gloo"}}, {.backend = "mpi"}) == "mpi");
+  CHECK(choose({{"ACCELERATE_BACKEND", "auto"}, {"PMIX_RANK", "0"}}) == "mpi");
+  CHECK(choose({{"ACCELERATE_BACKEND", "gloo"}, {"PMIX_RANK", "0"}}, {.backend = "auto"}) == "mpi");
+  CHECK(choose({{"ACCELERATE_BACKEND", "mpi"}}, {.backend = "auto"}) == "gloo");
 }
 
 TEST_CASE("MPI's wire-up of a job around this one does not count") {

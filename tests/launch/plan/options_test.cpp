@@ -294,8 +294,12 @@ TEST_CASE("the code that asks for another start is one that a process can end wi
         "accelerate_launch: --resume_code is '256', must be a whole number from 1 to 255");
 }
 
-TEST_CASE("backend auto is what no backend is") {
-  CHECK(parse({"--backend", "auto", "x"}).options == LaunchOptions{.command = {"x"}});
+TEST_CASE("backend auto is asked for, and is no backend") {
+  const auto options = parse({"--backend", "auto", "x"}).options;
+  CHECK(options.settings.backend == "auto");
+  CHECK_FALSE(named_backend(options));
+  CHECK_FALSE(needs_gpus(options));
+  CHECK_NOTHROW(parse({"--backend", "auto", "--cpu", "x"}));
 }
 
 TEST_CASE("help is one page that names every option once") {

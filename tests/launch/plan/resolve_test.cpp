@@ -99,6 +99,19 @@ TEST_CASE("a variable that loses to a different value of the command line is tol
             .settings.backend == "nccl");
 }
 
+TEST_CASE("backend auto beats a name in a weaker place, on the command line, in a variable and in the config file") {
+  const Variables gloo{{"ACCELERATE_BACKEND", "gloo"}};
+  const LaunchOptions any{.settings = {.backend = "auto"}, .num_processes = 2};
+  CHECK(resolved(any, gloo).settings.backend == "auto");  // which the ranks are told, in the place of gloo
+  CHECK(resolved(any, {}, file("backend", "gloo")).settings.backend == "auto");
+  CHECK(conflicts(any, gloo) == Lines{"backend is auto from the command line; not used: gloo in ACCELERATE_BACKEND"});
+  const Variables variable{{"ACCELERATE_BACKEND", "auto"}};
+  CHECK_FALSE(resolved({}, variable, file("backend", "gloo")).settings.backend);
+  CHECK(resolved({}, {}, file("backend", "auto")).settings.backend == "auto");
+  CHECK(wants_mpi(resolved({.settings = {.cpu = true, .backend = "auto"}, .num_processes = 2}, gloo), two_gpus));
+  CHECK_FALSE(wants_mpi(resolved(any, gloo), two_gpus));
+}
+
 TEST_CASE("a timeout of the command line is the launcher's too") {
   CHECK(resolve({.settings = {.timeout = std::chrono::seconds(7)}}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout ==
         std::chrono::seconds(7));
