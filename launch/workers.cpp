@@ -75,11 +75,20 @@ std::string contents(const fs::path& path) {
 
 fs::path done_file(const fs::path& folder, int64_t rank) { return folder / fmt::format("done_{}", rank); }
 
+// A new file, for this user only whatever the umask; false where it is there already, or not all of it can be written.
+bool leave(const fs::path& path, std::string_view text) {
+  const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  while (file && !text.empty()) {
+    const ssize_t count = ::write(file.get(), text.data(), text.size());
+    if (count < 0 && errno != EINTR) return false;
+    if (count > 0) text.remove_prefix(static_cast<size_t>(count));
+  }
+  return static_cast<bool>(file);
+}
+
 // "kind\nrank\ntext", by the first that fails: those after it may have failed because of it.
 void leave_failure(const fs::path& folder, ErrorKind kind, int64_t rank, std::string_view text) {
-  const base::FileDescriptor file(::open((folder / "failed").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  const std::string note = fmt::format("{}\n{}\n{}", static_cast<int>(kind), rank, text);
-  if (file && ::write(file.get(), note.data(), note.size()) < 0) return;
+  leave(folder / "failed", fmt::format("{}\n{}\n{}", static_cast<int>(kind), rank, text));
 }
 
 int64_t rank_of_this_process() { return env::read(env::current_variables()).rank; }
@@ -88,7 +97,7 @@ int64_t rank_of_this_process() { return env::read(env::current_variables()).rank
   const int64_t rank = rank_of_this_process();
   try {
     rank_main(contents(folder / "argument"));
-    std::ofstream(done_file(folder, rank)) << "done";
+    leave(done_file(folder, rank), "done");
     std::exit(0);  // the rest of main() is the parent's
   } catch (const Error& error) {
     leave_failure(folder, error.kind(), rank, error.what());
@@ -111,21 +120,27 @@ std::vector<std::string> this_command() {
   return command;
 }
 
+// In the launcher: where the program was killed nobody else removes its folder.
+[[noreturn]] void end_the_launcher(int code, const WorkerOf& who, pid_t parent) {
+  if (::getppid() != parent) remove_folder(who.folder);
+  ::_exit(code);
+}
+
 // A process of its own: MPI can be served once in a process, and the launcher wants the signals for itself.
 [[noreturn]] void be_the_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(1);
+  if (::getppid() != parent) end_the_launcher(1, who, parent);
   ::setenv(worker_variable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
   try {
     const int code = launch(options);
     std::fflush(nullptr);
-    ::_exit(code);
+    end_the_launcher(code, who, parent);
   } catch (const Error& error) {
     leave_failure(who.folder, error.kind(), -1, error.what());
   } catch (const std::exception& error) {
     leave_failure(who.folder, ErrorKind::environment, -1, error.what());
   }
-  ::_exit(1);
+  end_the_launcher(1, who, parent);
 }
 
 int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
@@ -191,7 +206,10 @@ void run_workers(const std::function<void(const std::string&)>& rank_main, int64
     fail_workers(ErrorKind::usage, "num_processes is {}, must be from 1 to {}", num_processes, most_workers);
   }
   const PrivateFolder folder(place_for_temporary_files());
-  std::ofstream(fs::path(folder.path()) / "argument", std::ios::binary) << argument;
+  if (!leave(fs::path(folder.path()) / "argument", argument)) {
+    fail_workers(ErrorKind::environment, "the ranks' argument cannot be written into {}: {}", folder.path(),
+                 std::strerror(errno));
+  }
   options.num_processes = num_processes;
   options.num_machines = 1;
   options.machine_rank = 0;

@@ -126,6 +126,17 @@ void sleeps() {
       2, "", gloo());
 }
 
+void one_sleeps() {
+  run_workers(
+      [](const std::string&) {
+        on_rank(1, [] {
+          say("rank 1 sleeps");
+          sleep(300);
+        });
+      },
+      2, "", gloo());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -140,7 +151,8 @@ int main(int argc, char** argv) {
                                                 {"nests", nests},
                                                 {"none", none},
                                                 {"after_threads", after_threads},
-                                                {"sleeps", sleeps}};
+                                                {"sleeps", sleeps},
+                                                {"one_sleeps", one_sleeps}};
   if (which == "arguments") {
     run_workers([&](const std::string&) { say(argv[2]); }, 1, "", gloo());
   } else {

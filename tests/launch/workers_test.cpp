@@ -3,12 +3,16 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
 
+namespace fs = std::filesystem;
 using testing::Child;
 using testing::Ran;
+using testing::Scratch;
 
 namespace {
 
@@ -80,10 +84,11 @@ TEST_CASE("a program with threads launches too") {
   CHECK(workers({"after_threads"}).out == "rank 0 of 2: x\nrank 1 of 2: x\npeer: launch_workers: rank 1 of 2: again\n");
 }
 
-TEST_CASE("ranks die with the program that launched them, and its folder goes with the next") {
+TEST_CASE("ranks die with the program that launched them, and its folder with them") {
+  const Scratch scratch;
   std::vector<pid_t> ranks;
   {
-    Child parent(program({"sleeps"}));
+    Child parent(program({"sleeps"}), scratch.variables());
     while (ranks.size() < 2) {
       REQUIRE(parent.wait_for("pid"));
       REQUIRE(parent.wait_for("\n"));
@@ -95,6 +100,33 @@ TEST_CASE("ranks die with the program that launched them, and its folder goes wi
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       if (ranks.size() < 2) parent.wait_for("no such text", std::chrono::seconds(1));
     }
+    CHECK_FALSE(scratch.empty());
   }  // killed by SIGKILL
   for (const pid_t rank : ranks) CHECK(testing::gone(rank));
+  CHECK(testing::time_until([&] { return scratch.empty(); }, [] {}).took < std::chrono::seconds(10));
+}
+
+TEST_CASE("what main and ranks leave for one another is for this user alone, whatever the umask") {
+  const Scratch scratch;
+  std::map<std::string, fs::perms> modes;
+  {
+    Child parent({"sh", "-c", "umask 0; exec " + program({"one_sleeps"}).front() + " one_sleeps"}, scratch.variables());
+    REQUIRE(parent.wait_for("rank 1 sleeps\n"));
+    const auto folder_of_main = [&] {
+      for (const auto& each : fs::directory_iterator(scratch.path)) {
+        if (fs::exists(each.path() / "done_0")) return each.path();
+      }
+      return fs::path();
+    };
+    static_cast<void>(testing::time_until([&] { return !folder_of_main().empty(); }, [] {}));
+    REQUIRE_FALSE(folder_of_main().empty());
+    modes["the folder"] = fs::status(folder_of_main()).permissions();
+    for (const auto& each : fs::directory_iterator(folder_of_main())) {
+      modes[each.path().filename()] = each.status().permissions();
+    }
+  }
+  using fs::perms;
+  CHECK(modes == std::map<std::string, perms>{{"the folder", perms::owner_all},
+                                              {"argument", perms::owner_read | perms::owner_write},
+                                              {"done_0", perms::owner_read | perms::owner_write}});
 }
