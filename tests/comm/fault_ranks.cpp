@@ -222,9 +222,21 @@ void messages(const Group& group) {
   if (group.rank() == 1) group.recv(at::ones({3}), 0);
 }
 
+/// Four seconds of steps, each with a group of its own, for which the ranks ask the store.
+void works(const Group& group) {
+  for (int step = 0; step < 40; ++step) {
+    const auto sum = at::ones({4});
+    group.duplicate().all_reduce(sum);
+    if (sum.sum().item<double>() != 8) _exit(1);
+    std::this_thread::sleep_for(100ms);
+  }
+  std::puts("40 steps");
+}
+
 const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"connect", [](const Group&) {}},
     {"slow_connect", [](const Group&) {}},
+    {"works", works},
     {"sleeps", sleeps},
     {"gets_on_alone", gets_on_alone},
     {"late", [](const Group& group) { late(group); }},

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -156,6 +157,26 @@ TEST_CASE("gloo: a rank that does not come to an operation is named after the ti
 
 TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
   check_all_name_rank_1(run_gloo("late_to_all")[0].out, "nothing was heard from rank 1.\n");
+}
+
+TEST_CASE("gloo: junk on the job's port disturbs nothing, not the meeting of the ranks and not what they do later") {
+  const int port = free_port();
+  const std::string junk = fmt::format(
+      R"(bash -c 'address=/dev/tcp/127.0.0.1/{}; until (: < $address) 2> /dev/null; do sleep 0.05; done; )"
+      R"(for i in {{1..40}}; do head -c $((i * 300)) /dev/urandom > $address && head -c 3 /dev/zero > $address && )"
+      R"(printf "GET / HTTP/1.1\r\nHost: a\r\n\r\n" > $address && exec {{half_open}}<> $address && echo thrown; )"
+      R"(sleep 0.1; done')",
+      port);
+  const auto ranks = run({rank_command(0, 2, port, "works"),
+                          fmt::format("sh -c 'sleep 1; exec {}'", rank_command(1, 2, port, "works")), junk});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(ranks[rank].err);
+    CHECK(ranks[rank].code == 0);
+    CHECK(ranks[rank].out == "40 steps\n");
+  }
+  const auto thrown = std::count(ranks[2].out.begin(), ranks[2].out.end(), '\n');
+  MESSAGE(thrown << " times junk of four kinds");
+  CHECK(thrown >= 20);
 }
 
 TEST_CASE("gloo: a rank that died is named at once") {
