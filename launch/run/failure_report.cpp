@@ -96,6 +96,7 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
                        failure.others_were_stopped ? "; the others were stopped" : "");
   }
   if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure, end.noun), last_words(end));
+  if (end.among_others) return fmt::format("{} ended with {}. {}", who, failure.cause, last_words(end));
   const bool shown = end.error.empty() || end.last_lines.find(end.error) != std::string::npos;
   return fmt::format("{} ended with {}.{}\n", who, failure.cause, shown ? "" : " Its error follows.\n" + end.error);
 }

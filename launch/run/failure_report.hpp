@@ -42,10 +42,11 @@ struct JobEnd {
   std::string noun = "worker";
   std::string host{};
   size_t workers = 1;
-  int signal = 0;            ///< that was passed on to the workers; 0: none
-  std::string time{};        ///< of the failure: "2026-11-22 15:04:05"
-  std::string last_lines{};  ///< of the worker that failed; empty: it printed nothing
-  std::string error{};       ///< what the worker said of its failure (error_files.hpp); empty: nothing
+  bool among_others = false;  ///< the only worker here, but others of its job print beside it
+  int signal = 0;             ///< that was passed on to the workers; 0: none
+  std::string time{};         ///< of the failure: "2026-11-22 15:04:05"
+  std::string last_lines{};   ///< of the worker that failed; empty: it printed nothing
+  std::string error{};        ///< what the worker said of its failure (error_files.hpp); empty: nothing
   std::optional<std::pair<int64_t, std::string>> earlier_error{};  ///< another rank's that is older
 };
 

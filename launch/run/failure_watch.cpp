@@ -161,11 +161,15 @@ std::vector<int64_t> FailureWatch::ended_besides(const Worker& failed) const {
 
 std::string FailureWatch::report(int told, const std::string& folder) const {
   if (!failure_) return "";
+  const bool is_task = plan_.runner == Runner::task;
+  // srun and mpirun stop all ranks when one fails; that one is told of, where it ran.
+  if (is_task && told != 0 && failure_->exit_code == 128 + told) return "";
   const auto& workers = lifetimes_.workers();
   const auto failed = static_cast<size_t>(&worker_of(failure_->rank) - workers.data());
   JobEnd end{.noun = noun_of(plan_.runner),
              .host = host_of(failed),
              .workers = workers.size(),
+             .among_others = is_task,
              .signal = told,
              .time = failed_at_,
              .last_lines = output_.last_lines(failed)};

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,7 +82,12 @@ class Generation {
         planned.environment.try_emplace("OMPI_MCA_btl_vader_backing_directory", folders_.shared_memory());
       }
       watch_.add(planned, folders_.temporary.path());
-      planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folders_.temporary.path(), planned.rank);
+      // srun and mpirun would hand one file to all their ranks, and on other hosts there is no such folder; what
+      // stands around a rank there gives it one of its own.
+      planned.environment.erase("TORCHELASTIC_ERROR_FILE");
+      if (plan_.runner != Runner::srun && plan_.runner != Runner::mpirun) {
+        planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folders_.temporary.path(), planned.rank);
+      }
       OutputWay way = way_of(planned);
       Process process = spawn(program, planned, open_files_.before());
       lifetimes_.add(planned.rank, process.pid);
@@ -162,9 +168,9 @@ class Generation {
       lifetimes_.reap(signal.sender, [this](const Worker& worker) { watch_.take_leave_of(worker); });
     } else if (is_notice(signal.number)) {
       lifetimes_.tell(signal.number);
-    } else if (told_ != 0) {
+    } else if (abandoned_ || !askers_.insert(signal.sender).second) {
       lifetimes_.tell(SIGKILL);
-    } else {
+    } else if (told_ == 0) {
       told_ = signal.number;
       output_.hurry();
       lifetimes_.stop(signal.number);
@@ -209,7 +215,9 @@ class Generation {
   Lifetimes lifetimes_;
   FailureWatch watch_;
   Orphans orphans_;
-  int told_ = 0;         // the signal that we passed on
+  int told_ = 0;  // the signal that we passed on
+  // Who asked for the end. Slurm tells every process of a job, the launcher and us: that is one request, not two.
+  std::set<pid_t> askers_;
   int interrupted_ = 0;  // the one that ended our waiting for a reader
 };
 

@@ -63,6 +63,12 @@ int64_t port_of(int socket) {
 
 }  // namespace
 
+int64_t port_of_job(const std::string& job_id) {
+  uint32_t hash = 2166136261;
+  for (const unsigned char c : job_id) hash = (hash ^ c) * 16777619;
+  return 20000 + hash % 10000;
+}
+
 std::string port_moved(int64_t number) {
   return fmt::format("port {} is in use, perhaps by another job; this one uses {}", default_port, number);
 }

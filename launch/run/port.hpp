@@ -13,6 +13,10 @@ namespace accelerate::launch {
 /// Where rank 0 listens, as long as nobody else does.
 inline constexpr int64_t default_port = 29500;
 
+/// Where rank 0 listens on a host that this launcher does not see: two jobs there, and two starts of one, rarely get
+/// the same. Above the well-known ports, below those that Linux hands out by itself. Pure.
+int64_t port_of_job(const std::string& job_id);
+
 /// What a launcher says, after its name, that found 29500 in use and took number.
 std::string port_moved(int64_t number);
 

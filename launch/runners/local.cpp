@@ -46,7 +46,7 @@ bool decide_mpi(const Call& call, const Here& here) {
   if (!wants_mpi(here.options, here.machine)) return false;
   const auto why_not = why_no_mpi_server();
   if (!why_not) return true;
-  if (here.options.settings.backend) {
+  if (named_backend(here.options)) {
     fail(ErrorKind::environment,
          "backend mpi is asked for, but {}, and mpirun is not in PATH; backend gloo works without", *why_not);
   }
@@ -59,6 +59,7 @@ bool decide_mpi(const Call& call, const Here& here) {
 std::string script_of_local(const Call& call) {
   const auto here = look_around(call);
   (void)supervise_options(here.options);  // what it refuses
+  check_backend(here.options, here.options.num_machines.value_or(1));
   const auto& wanted = here.options.main_process_port;
   const Wiring wiring{.address = here.options.main_process_ip.value_or(Wiring{}.address),
                       .port = wanted == 0 ? ReservedPort(0).number() : wanted.value_or(default_port),

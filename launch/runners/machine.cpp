@@ -25,13 +25,6 @@
 namespace accelerate::launch {
 namespace {
 
-void check_backend(const LaunchOptions& options, int64_t machines) {
-  if (options.settings.backend != "mpi") return;
-  fail(ErrorKind::usage,
-       "--backend mpi on {} machines is started by mpirun (--mpirun_hostfile FILE) or by srun; gloo works without",
-       machines);
-}
-
 Hello hello_of(const JobPlace& place, int64_t restarts, std::chrono::milliseconds hang,
                const env::Variables& variables) {
   return {.version = ACCELERATE_VERSION,
@@ -76,6 +69,13 @@ Together start(const LaunchOptions& options, const Machine& machine, const env::
 }
 
 }  // namespace
+
+void check_backend(const LaunchOptions& options, int64_t machines) {
+  if (machines == 1 || options.settings.backend != "mpi") return;
+  fail(ErrorKind::usage,
+       "--backend mpi on {} machines is started by mpirun (--mpirun_hostfile FILE) or by srun; gloo works without",
+       machines);
+}
 
 int run_one_machine(const LaunchOptions& options, const Machine& machine, const env::Variables& variables,
                     std::chrono::milliseconds timeout, const SuperviseOptions& supervise_options) {

@@ -10,6 +10,9 @@
 
 namespace accelerate::launch {
 
+/// Throws LaunchError (2) for MPI over several machines, which others start.
+void check_backend(const LaunchOptions& options, int64_t machines);
+
 /// Meets the other launchers, starts the ranks of this machine and ends with all.
 ///
 /// options   resolved, with num_machines above 1

@@ -35,10 +35,10 @@ void check_for_mpirun(const LaunchOptions& options, const std::vector<HostSlots>
     fail(ErrorKind::usage, "{} is an address of IPv6, which mpirun takes by a name only; give the host's name",
          host.name);
   }
-  if (options.settings.backend && *options.settings.backend != "mpi" && hosts.empty()) {
+  const auto backend = named_backend(options);
+  if (backend && *backend != "mpi" && hosts.empty()) {
     fail(ErrorKind::usage,
-         "--runner mpirun without hosts is for --backend mpi, not {}; give --hosts, or --runner local",
-         *options.settings.backend);
+         "--runner mpirun without hosts is for --backend mpi, not {}; give --hosts, or --runner local", *backend);
   }
 }
 
@@ -46,6 +46,14 @@ void check_for_mpirun(const LaunchOptions& options, const std::vector<HostSlots>
 void drop_outer_mpi(env::Variables& variables) {
   if (!variables.contains("OMPI_COMM_WORLD_SIZE")) return;
   std::erase_if(variables, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
+}
+
+/// mpirun and its daemons ask after one another on connections where nothing comes; by default only after 300 s, and
+/// for 180 s more. As over our own connections: a host is lost after 25 s.
+void notice_lost_hosts(env::Variables& variables) {
+  variables.try_emplace("OMPI_MCA_oob_tcp_keepalive_time", "10");
+  variables.try_emplace("OMPI_MCA_oob_tcp_keepalive_intvl", "5");
+  variables.try_emplace("OMPI_MCA_oob_tcp_keepalive_probes", "3");
 }
 
 }  // namespace
@@ -57,6 +65,8 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   const std::string list = hosts.empty() ? "" : list_of(hosts, options.num_processes.value_or(0), total);
   WorkerPlan mpirun{.command = {"mpirun", "-n", fmt::to_string(total)}, .environment = inherited};
   auto& words = mpirun.command;
+  check_multi_gpu(options, total);
+  if (options.enable_cpu_affinity.value_or(false)) words.insert(words.end(), {"--bind-to", "none"});  // task.hpp binds
   if (list.empty()) {
     words.emplace_back("--oversubscribe");  // more ranks than cores are told, and allowed
   } else {
@@ -71,13 +81,15 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   of_ranks["ACCELERATE_JOB_ID"] = job_id;
   if (!hosts.empty()) {
     of_ranks["MASTER_ADDR"] = options.main_process_ip.value_or(host_of(hosts.front().name));
-    of_ranks["MASTER_PORT"] = fmt::to_string(options.main_process_port.value_or(default_port));
+    const auto port = options.main_process_port.value_or(0);
+    of_ranks["MASTER_PORT"] = fmt::to_string(port != 0 ? port : port_of_job(job_id));
   }
   for (const auto& [name, value] : of_ranks) {
     mpirun.environment[name] = value;
     words.insert(words.end(), {"-x", name});  // the value goes another way than the command line
   }
   mpirun.environment.try_emplace("OMPI_MCA_pml", "ob1");  // mpirun hands its own parameters on
+  if (!hosts.empty()) notice_lost_hosts(mpirun.environment);
   const auto rank = words_of_rank(options, self);
   words.insert(words.end(), rank.begin(), rank.end());
   return {.runner = Runner::mpirun,

@@ -14,6 +14,7 @@ namespace accelerate::launch {
 ///
 /// options   resolved
 /// hosts     empty: this one alone
+/// job_id    chooses the port too, where none is given
 /// self      this program's path, where it stands around each rank (task.hpp)
 LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                        const std::string& job_id, const std::string& self);

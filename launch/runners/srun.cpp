@@ -38,15 +38,19 @@ env::Variables environment_under_slurm(const LaunchOptions& options, const env::
 
 }  // namespace
 
-LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& self) {
+LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& job_id,
+                     const std::string& self) {
   const std::string tasks =
       options.num_processes ? fmt::to_string(*options.num_processes) : tasks_of_allocation(inherited);
+  check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
   // Ranks that ask for another start end with a code, too, and each in its own time.
   const auto* at_first_code = options.resume_code ? "--kill-on-bad-exit=0" : "--kill-on-bad-exit=1";
   WorkerPlan srun{.command = {"srun", at_first_code, "--ntasks=" + tasks},
                   .environment = environment_under_slurm(options, inherited)};
-  if (const auto& backend = options.settings.backend)
+  srun.environment["ACCELERATE_JOB_ID"] = job_id;  // which srun hands on
+  if (const auto backend = named_backend(options))
     srun.command.push_back(*backend == "mpi" ? "--mpi=pmix" : "--mpi=none");
+  if (options.enable_cpu_affinity.value_or(false)) srun.command.emplace_back("--cpu-bind=none");  // task.hpp binds
   srun.command.emplace_back("--");
   const auto rank = words_of_rank(options, self);
   srun.command.insert(srun.command.end(), rank.begin(), rank.end());
@@ -62,6 +66,7 @@ LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherit
          "per node, or say --runner local for a job of this task's own",
          *options.num_processes, tasks);
   }
+  check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
   if (options.max_restarts.value_or(0) != 0) {
     fail(ErrorKind::usage,
          "--max_restarts {}, but srun started {} tasks, each of which is a rank; in the batch script, without srun, "

@@ -14,7 +14,8 @@ namespace accelerate::launch {
 ///
 /// options   resolved; without num_processes as many ranks as the allocation has tasks
 /// self      this program's path, where it stands around each rank (task.hpp)
-LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& self);
+LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& job_id,
+                     const std::string& self);
 
 /// One worker, the rank that this task of srun becomes. Pure.
 /// Throws LaunchError (2) when num_processes is another number than srun's tasks, or restarts are asked for.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "launch/plan/shell.hpp"
+#include "launch/run/port.hpp"
 #include "launch/runners/relay.hpp"
 #include "launch/runners/travel.hpp"
 
@@ -28,13 +29,6 @@ done
 exec ssh -T -- "$_host" "$_words $_rest")sh";
 
 std::string without_user(const std::string& host) { return host.substr(host.find('@') + 1); }
-
-/// Above the well-known ports, below those that Linux hands out by itself.
-int64_t port_of_job(const std::string& job_id) {
-  uint32_t hash = 2166136261;
-  for (const unsigned char c : job_id) hash = (hash ^ c) * 16777619;
-  return 20000 + hash % 10000;
-}
 
 std::vector<std::string> launcher_words(const LaunchOptions& options) {
   auto words = arguments_of(options);

@@ -36,8 +36,12 @@ std::string this_program() {
   fail(ErrorKind::usage, "other machines would start accelerate_launch, but this program is {}", self.string());
 }
 
-/// What stands around each rank, if anything does.
-std::string around_ranks(const Call& call) { return wants_watched_ranks(call.options) ? this_program() : ""; }
+/// What stands around each rank: this launcher. Another program that starts ranks (launch.hpp) cannot, and they do
+/// without where nothing asks for it.
+std::string around_ranks(const Call& call) {
+  const bool is_launcher = fs::read_symlink("/proc/self/exe").filename() == "accelerate_launch";
+  return is_launcher || wants_watched_ranks(call.options) ? this_program() : "";
+}
 
 LaunchPlan ssh_plan(const Call& call) {
   const auto to_connect = std::min(call.timeout, std::chrono::seconds(30));
@@ -53,19 +57,45 @@ LaunchPlan mpirun_plan(const Call& call) {
   return plan_mpirun(call.options, hosts_of(call.options), call.variables, random_job_id(), around_ranks(call));
 }
 
+LaunchPlan srun_plan(const Call& call) {
+  return plan_srun(call.options, call.variables, random_job_id(), around_ranks(call));
+}
+
+LaunchPlan task_plan(const Call& call) { return plan_task(call.options, call.variables); }
+
 /// Each run of the script draws its own id, which stands on no command line.
-LaunchPlan mpirun_by_hand(const Call& call) {
-  LaunchPlan plan = mpirun_plan(call);
+LaunchPlan with_id_of_script(LaunchPlan plan, const Call& call) {
   auto& variables = plan.workers.front().environment;
-  const auto given = env::find(call.variables, "ACCELERATE_JOB_ID");
+  const auto given = call.variables.find("ACCELERATE_JOB_ID");
   variables.erase("ACCELERATE_JOB_ID");
-  if (given) variables["ACCELERATE_JOB_ID"] = *given;
+  if (given != call.variables.end())
+    variables.insert(*given);  // an empty one, too: else the script would unset its own
   plan.machines = 1;
   return plan;
 }
 
-LaunchPlan srun_plan(const Call& call) { return plan_srun(call.options, call.variables, around_ranks(call)); }
-LaunchPlan task_plan(const Call& call) { return plan_task(call.options, call.variables); }
+LaunchPlan mpirun_by_hand(const Call& call) { return with_id_of_script(mpirun_plan(call), call); }
+LaunchPlan srun_by_hand(const Call& call) { return with_id_of_script(srun_plan(call), call); }
+
+/// For one task of several, which would each draw another.
+LaunchPlan task_by_hand(const Call& call) {
+  LaunchPlan plan = task_plan(call);
+  plan.machines = 2;
+  return plan;
+}
+
+/// mpirun's ranks on this machine share what it has, as ours do.
+void check_this_machine(const Call& call) {
+  if (!hosts_of(call.options).empty()) return;
+  LaunchOptions here = call.options;
+  here.num_processes = here.num_processes.value_or(1);
+  here.num_machines = 1;
+  here.ranks_per_machine.reset();
+  const auto& gpus = here.gpu_ids;
+  const Machine machine = this_machine(call.variables, gpus == "all" ? std::nullopt : gpus);
+  check_gpus(here, machine);
+  call.note(too_many_for_the_processors(here, machine));
+}
 
 template <LaunchPlan (*plan_by_hand)(const Call&)>
 std::string script(const Call& call) {
@@ -90,6 +120,11 @@ int run_others(const Call& call) {
   return supervise(plan_again, patient);
 }
 
+int run_mpirun(const Call& call) {
+  check_this_machine(call);
+  return run_others<mpirun_plan>(call);
+}
+
 int run_as_task(const Call& call) { return run_task(task_plan(call).workers.front(), call.options); }
 
 struct Row {
@@ -100,12 +135,11 @@ struct Row {
   int (*run)(const Call& call);
 };
 
-constexpr std::array<Row, 5> kRows{
-    {{Runner::local, "", "", script_of_local, run_local},
-     {Runner::ssh, "ssh", "openssh-client", script<ssh_by_hand>, run_others<ssh_plan>},
-     {Runner::mpirun, "mpirun", "openmpi-bin", script<mpirun_by_hand>, run_others<mpirun_plan>},
-     {Runner::srun, "srun", "slurm-client", script<srun_plan>, run_others<srun_plan>},
-     {Runner::task, "", "", script<task_plan>, run_as_task}}};
+constexpr std::array<Row, 5> kRows{{{Runner::local, "", "", script_of_local, run_local},
+                                    {Runner::ssh, "ssh", "openssh-client", script<ssh_by_hand>, run_others<ssh_plan>},
+                                    {Runner::mpirun, "mpirun", "openmpi-bin", script<mpirun_by_hand>, run_mpirun},
+                                    {Runner::srun, "srun", "slurm-client", script<srun_by_hand>, run_others<srun_plan>},
+                                    {Runner::task, "", "", script<task_by_hand>, run_as_task}}};
 
 const Row& row_of(Runner runner) {
   return *std::find_if(kRows.begin(), kRows.end(), [&](const Row& row) { return row.runner == runner; });

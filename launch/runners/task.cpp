@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/runners/task.hpp"
 
-#include <unistd.h>
+#include <utility>
 
-#include <cerrno>
-
-#include "launch/run/spawn.hpp"
+#include "accelerate/env/parse.hpp"
+#include "launch/plan/cores.hpp"
 #include "launch/run/supervise.hpp"
-#include "launch/run/why_not_run.hpp"
 #include "launch/runners/travel.hpp"
 
 namespace accelerate::launch {
@@ -15,12 +13,14 @@ namespace {
 
 /// What is done around each rank.
 LaunchOptions around_a_rank(const LaunchOptions& options) {
-  LaunchOptions around{.log_dir = options.log_dir,
+  LaunchOptions around{.enable_cpu_affinity = options.enable_cpu_affinity,
+                       .log_dir = options.log_dir,
                        .tee = options.tee,
                        .redirects = options.redirects,
                        .local_ranks_filter = options.local_ranks_filter,
                        .label = options.label,
                        .quiet = options.quiet,
+                       .resume_code = options.resume_code,
                        .hang_timeout = options.hang_timeout,
                        .grace_time = options.grace_time};
   around.settings.debug = options.settings.debug;
@@ -31,12 +31,12 @@ LaunchOptions around_a_rank(const LaunchOptions& options) {
 
 bool wants_watched_ranks(const LaunchOptions& options) {
   return options.log_dir || options.local_ranks_filter || options.label.value_or(false) || options.hang_timeout ||
-         options.settings.debug.value_or(false);
+         options.enable_cpu_affinity.value_or(false) || options.settings.debug.value_or(false);
 }
 
 std::vector<std::string> words_of_rank(const LaunchOptions& options, const std::string& self) {
   std::vector<std::string> words;
-  if (wants_watched_ranks(options)) {
+  if (!self.empty()) {
     words = {self, task_word};
     const auto around = arguments_of(around_a_rank(options));
     words.insert(words.end(), around.begin(), around.end());
@@ -46,10 +46,18 @@ std::vector<std::string> words_of_rank(const LaunchOptions& options, const std::
   return words;
 }
 
-int run_task(const WorkerPlan& worker, const LaunchOptions& options) {
-  const auto supervised = supervise_options(options);
-  if (!wants_watched_ranks(options)) become(worker);
-  return supervise({.runner = Runner::task, .workers = {worker}}, supervised);
+std::vector<int> processors_of_task(const env::Variables& variables, const Machine& machine) {
+  const auto bound = env::find(variables, "SLURM_CPU_BIND_TYPE").value_or("none");
+  if (bound != "none") return {};
+  const auto place = env::read(variables);
+  return share_processors(machine.processors, place.local_world_size).at(static_cast<size_t>(place.local_rank));
+}
+
+int run_task(WorkerPlan worker, const LaunchOptions& options) {
+  if (options.enable_cpu_affinity.value_or(false)) {
+    worker.processors = processors_of_task(worker.environment, this_machine(worker.environment));
+  }
+  return supervise({.runner = Runner::task, .workers = {std::move(worker)}}, supervise_options(options));
 }
 
 int run_task(const LaunchOptions& options) {
@@ -61,21 +69,6 @@ int run_task(const LaunchOptions& options) {
                    .command = options.command,
                    .environment = std::move(variables)},
                   options);
-}
-
-void become(const WorkerPlan& worker) {
-  const std::string program = find_program(worker.command.front(), worker.environment);
-  std::vector<std::string> arguments = worker.command;
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : worker.environment) variables.push_back(name + "=" + value);
-  const auto pointers_to = [](std::vector<std::string>& words) {
-    std::vector<char*> pointers;
-    for (auto& word : words) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    return pointers;
-  };
-  execve(program.c_str(), pointers_to(arguments).data(), pointers_to(variables).data());
-  fail_with(126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(), why_not_run(program, errno));
 }
 
 }  // namespace accelerate::launch

@@ -55,7 +55,7 @@ class Gloo(Starts):
 
     def test_launcher_under_slurm(self):
         self.check_all((2, ways.launcher_per_node), (3, ways.launcher_per_node), (2, ways.launcher_per_task),
-                       (2, ways.launcher_salloc), (2, ways.launcher_sbatch), (3, ways.launcher_sbatch))
+                       (3, ways.launcher_salloc), (2, ways.launcher_sbatch), (3, ways.launcher_sbatch))
 
     def test_ipv6_alone(self):
         self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), family=6)
@@ -72,8 +72,8 @@ class Mpi(Starts):
         self.check_all((2, ways.launcher_mpirun), (3, ways.launcher_mpirun))
 
     def test_launcher_under_slurm_with_pmix(self):
-        self.check_all((2, ways.launcher_per_task_pmix), (2, ways.launcher_sbatch_pmix), (3, ways.launcher_sbatch_pmix),
-                       (2, ways.launcher_sbatch_pmix_labels))
+        self.check_all((2, ways.launcher_per_task_pmix), (3, ways.launcher_per_task_pmix), (2, ways.launcher_sbatch_pmix),
+                       (3, ways.launcher_sbatch_pmix), (3, ways.launcher_sbatch_pmix_labels))
 
     def test_srun_with_pmix(self):
         self.check_all((2, ways.srun_pmix), (3, ways.srun_pmix))

@@ -39,7 +39,8 @@ class Job:
         return codes
 
     def text(self):
-        return "\n".join(f"--- {path.name.split('-')[0]}\n{path.read_text(errors='replace')}" for path in self.outputs)
+        there = [path for path in self.outputs if path.exists()]  # sbatch makes its own when the job begins
+        return "\n".join(f"--- {path.name.split('-')[0]}\n{path.read_text(errors='replace')}" for path in there)
 
 
 def by_hand(hosts, command, address=None, **variables):

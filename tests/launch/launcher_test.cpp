@@ -57,6 +57,24 @@ TEST_CASE("ranks see their place and their settings") {
   CHECK(ran.out == "0 2 0 2 127.0.0.1 1 gloo 1 4 3 --cpu\n1 2 1 2 127.0.0.1 1 gloo 1 4 3 --cpu\n");
 }
 
+TEST_CASE("the launcher starts without LibTorch, a GPU's library or MPI: it links none") {
+  const auto ran = Child({"readelf", "--dynamic", "--wide", TEST_BINARY_DIR "/bin/accelerate_launch"}).wait();
+  REQUIRE(ran.code == 0);
+  std::istringstream lines(ran.out);
+  std::vector<std::string> needed;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("(NEEDED)") != std::string::npos) needed.push_back(line);
+  }
+  CHECK_FALSE(needed.empty());
+  for (const auto& line : needed) {
+    CAPTURE(line);
+    for (const char* heavy : {"torch", "c10", "cuda", "nccl", "mpi", "pmix", "gloo", "gomp"}) {
+      CAPTURE(heavy);
+      CHECK(line.find(heavy) == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("ranks share one free port, which a listener can take") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "sh", "-c", "echo port $MASTER_PORT"});
   const auto ports = numbers(ran.out, "port");
@@ -156,6 +174,20 @@ TEST_CASE("a second signal does not wait for stubborn ranks") {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   kill(child.pid(), SIGINT);
   CHECK(child.wait().code == 128 + SIGKILL);
+}
+
+TEST_CASE("whoever tells all processes of a job, as Slurm does, asks once") {
+  Child child(
+      launcher({"--backend", "gloo", "--main_process_port", "0", "sh", "-c",
+                "trap 'sleep 0.5; echo saved; exit 0' TERM; echo guardian $PPID; while :; do sleep 0.1; done"}));
+  REQUIRE(child.wait_for("guardian "));
+  REQUIRE(child.wait_for("\n"));
+  const auto guardian = numbers(child.out(), "guardian").at(0);
+  kill(guardian, SIGTERM);
+  kill(child.pid(), SIGTERM);
+  const auto ran = child.wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.out.ends_with("saved\n"));
 }
 
 TEST_CASE("the grace time is the user's") {

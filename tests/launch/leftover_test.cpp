@@ -2,7 +2,6 @@
 // However a job ends, nothing of it stays a second later (beside the grace time, where a rank wants it): no process, no
 // shared memory, no temporary file. Each test writes how long it took.
 #include <doctest/doctest.h>
-#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,12 +12,13 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <sstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/launch/run.hpp"
 #include "tests/launch/scratch.hpp"
+#include "tests/launch/terminal.hpp"
 
 using testing::Child;
 using testing::Scratch;
@@ -47,9 +47,17 @@ Words job(const std::string& then, const Words& options = {}) {
 constexpr auto grace_time = std::chrono::milliseconds(1000);  // as job() has it
 const std::string wait_forever = "while :; do sleep 0.1; done";
 
+enum class At { pipes, terminal };
+
 class Job {
  public:
-  explicit Job(const Words& command) : child_(command, variables()) {}
+  explicit Job(const Words& command, At at = At::pipes) {
+    if (at == At::pipes) {
+      child_.emplace(command, variables());
+    } else {
+      terminal_.emplace(command, variables());
+    }
+  }
 
   /// All processes of both ranks have said who they are.
   bool is_up() {
@@ -60,7 +68,8 @@ class Job {
     return false;
   }
 
-  [[nodiscard]] pid_t launcher() const { return child_.pid(); }
+  [[nodiscard]] pid_t launcher() const { return child_->pid(); }
+  void hang_up() { terminal_->hang_up(); }
   [[nodiscard]] pid_t named(int rank, const std::string& name) const {
     const auto words = said(rank);
     const auto found = words.find(name);
@@ -78,7 +87,7 @@ class Job {
     return all;
   }
 
-  testing::Ran end() { return child_.wait(); }
+  testing::Ran end() { return child_ ? child_->wait() : testing::Ran{.code = terminal_->wait(), .out = "", .err = ""}; }
 
   /// Does what should end the job, and looks until nothing of it is left.
   ///
@@ -115,8 +124,23 @@ class Job {
 
   Scratch temporary;
   Scratch notes;
-  Child child_;
+  std::optional<Child> child_;
+  std::optional<testing::AtTerminal> terminal_;
 };
+
+/// The nearest process above with this name; 0: none.
+pid_t above(pid_t pid, const std::string& name) {
+  while (pid > 1) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    std::string own;
+    for (std::string word; status >> word && word != "PPid:";) {
+      if (word == "Name:") status >> own;
+    }
+    if (own == name) return pid;
+    if (!(status >> pid)) return 0;
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -201,7 +225,8 @@ TEST_CASE("daemons that ranks leave behind end with the job, although all ended 
 TEST_CASE("an mpirun that is killed takes its ranks with it, and what they started") {
   Job job(::job(wait_forever, {"--runner", "mpirun"}));
   REQUIRE(job.is_up());
-  const pid_t mpirun = job.named(0, "guardian");  // its ranks' parent
+  const pid_t mpirun = above(job.named(0, "rank"), "mpirun");
+  REQUIRE(mpirun > 0);
   job.check_all_is_gone_after([&] { kill(mpirun, SIGKILL); });
   const auto ran = job.end();
   CHECK(ran.code == 137);
@@ -210,38 +235,8 @@ TEST_CASE("an mpirun that is killed takes its ranks with it, and what they start
 }
 
 TEST_CASE("a terminal that is closed ends everything") {
-  Scratch temporary;
-  Scratch notes;
-  int terminal = -1;
-  const pid_t session = forkpty(&terminal, nullptr, nullptr, nullptr);
-  if (session == 0) {
-    setenv("TMPDIR", temporary.path.c_str(), 1);
-    setenv("PIDS", notes.path.c_str(), 1);
-    auto words = job(wait_forever, {"--backend", "mpi"});
-    std::vector<char*> argv;
-    for (auto& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
-  const auto pid_of_rank = [&](int rank) {
-    std::ifstream file(notes.path + "/" + std::to_string(rank));
-    std::stringstream text;
-    text << file.rdbuf();
-    const auto at = text.str().find("rank ");
-    return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(text.str().substr(at + 5)));
-  };
-  for (int i = 0; i < 3000 && (pid_of_rank(0) == 0 || pid_of_rank(1) == 0); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  REQUIRE(pid_of_rank(0) != 0);
-  REQUIRE(pid_of_rank(1) != 0);
-  const auto [took, patience] = testing::time_until(
-      [&] { return !testing::alive(pid_of_rank(0)) && !testing::alive(pid_of_rank(1)) && temporary.empty(); },
-      [&] { close(terminal); });
-  MESSAGE("gone after " << took.count() << " ms; allowed: " << patience.count());
-  CHECK(took <= patience);
-  int status = 0;
-  waitpid(session, &status, 0);
-  CHECK(WEXITSTATUS(status) == 128 + SIGHUP);
+  Job job(::job(wait_forever), At::terminal);
+  REQUIRE(job.is_up());
+  job.check_all_is_gone_after([&] { job.hang_up(); });
+  CHECK(job.end().code == 128 + SIGHUP);
 }

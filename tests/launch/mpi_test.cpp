@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "accelerate/base/error.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/run/supervise.hpp"
 #include "tests/launch/run.hpp"
@@ -43,15 +43,14 @@ std::vector<std::string> hello(int ranks) {
   return lines;
 }
 
-/// What Open MPI, PMIx or the launcher called pid left in shared memory.
-std::set<std::string> shared_memory_of(pid_t launcher_pid) {
-  std::set<std::string> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename();
-    if (name.find(std::to_string(launcher_pid)) != std::string::npos) found.insert(name);
-  }
-  return found;
+/// Where the ranks' shared memory lies, as a rank that prints "shm FOLDER" says.
+std::string shared_memory_of(const std::string& out) {
+  const auto at = out.find("shm ");
+  return at == std::string::npos ? "" : out.substr(at + 4, out.find('\n', at) - at - 4);
 }
+
+/// As a user who mpirun lets be root.
+const accelerate::env::Variables as_root{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
 
 }  // namespace
 
@@ -154,7 +153,7 @@ TEST_CASE("mpirun starts ranks where that is asked for, with labels and log file
   const Scratch scratch;
   const auto ran = launch(
       {"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "--label", "--log_dir", scratch.path, program},
-      {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+      as_root);
   CAPTURE(ran.err);
   CHECK(ran.code == 0);
   CHECK(sorted_lines(ran.out, "[rank ") ==
@@ -162,10 +161,52 @@ TEST_CASE("mpirun starts ranks where that is asked for, with labels and log file
   std::stringstream log;
   log << std::ifstream(scratch.path + "/rank_1.log").rdbuf();
   CHECK(log.str() == hello(2)[1] + "\n");
-  const auto failed = launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", program, "exit"},
-                             {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+}
+
+TEST_CASE(
+    "a rank that mpirun started fails: its number, host, process, last lines and error are told, and mpirun's end") {
+  const auto failed =
+      launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", program, "exit"}, as_root);
+  CAPTURE(failed.err);
   CHECK(failed.code == 3);
+  CHECK(failed.err.find("accelerate_launch: worker 1 (" + accelerate::base::host_name() + ", pid ") !=
+        std::string::npos);
+  CHECK(failed.err.find(") ended with exit code 3. Its last lines follow.\nrank 1 of 2") != std::string::npos);
+  CHECK(failed.err.find("accelerate_launch: worker 0 (") == std::string::npos);  // stopped because of it
   CHECK(failed.err.find("accelerate_launch: mpirun (") != std::string::npos);
+  CHECK(failed.err.find(") ended with exit code 3.\n") != std::string::npos);
+}
+
+TEST_CASE("each rank of mpirun's has an error file of its own, which goes with it") {
+  const testing::Scratch scratch;
+  auto variables = as_root;
+  variables["TMPDIR"] = scratch.path;
+  const auto ran = launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "sh", "-c",
+                           "echo '{\"message\": \"of '$OMPI_COMM_WORLD_RANK'\"}' > $TORCHELASTIC_ERROR_FILE; "
+                           "echo file $TORCHELASTIC_ERROR_FILE; [ $OMPI_COMM_WORLD_RANK = 0 ] || exit 3; sleep 300"},
+                          variables);
+  CAPTURE(ran.err);
+  CHECK(ran.code == 3);
+  const auto files = sorted_lines(ran.out, "file ");
+  REQUIRE(files.size() == 2);
+  CHECK(files[0] != files[1]);
+  CHECK(ran.err.find("Its error follows.\nof 1\n") != std::string::npos);
+  CHECK(ran.err.find("of 0\n") == std::string::npos);
+  CHECK(scratch.empty());
+}
+
+TEST_CASE("ranks of mpirun's keep to their shares of the processors when asked, and more than there are is told") {
+  const auto ran = launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "--enable_cpu_affinity",
+                           "sh", "-c", "grep Cpus_allowed_list /proc/self/status"},
+                          as_root);
+  CAPTURE(ran.err);
+  CHECK(ran.code == 0);
+  const auto lists = sorted_lines(ran.out, "Cpus_allowed_list");
+  REQUIRE(lists.size() == 2);
+  if (std::thread::hardware_concurrency() > 1) CHECK(lists[0] != lists[1]);
+  const std::string many = std::to_string(std::thread::hardware_concurrency() + 1);
+  const auto crowd = launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", many, "true"}, as_root);
+  CHECK(crowd.err.starts_with("accelerate_launch: " + many + " ranks share "));
 }
 
 TEST_CASE("a TMPDIR that cannot be written is named") {
@@ -253,15 +294,18 @@ TEST_CASE("programs that never call MPI are none the worse for its wire-up") {
 
 TEST_CASE("a signal ends ranks that wait in MPI, and nothing is left") {
   const Scratch scratch;
-  Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program, "hang"}),
+  Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", "sh", "-c",
+                        "echo shm $OMPI_MCA_btl_vader_backing_directory; exec " + program + " hang"}),
               scratch.variables());
   REQUIRE(child.wait_for("rank 0 of 2"));
   REQUIRE(child.wait_for("rank 1 of 2"));
-  const pid_t pid = child.pid();
-  kill(pid, SIGTERM);
+  const std::string shared = shared_memory_of(child.out());
+  REQUIRE(std::filesystem::is_directory(shared));
+  CHECK_FALSE(std::filesystem::is_empty(shared));  // the ranks' segments
+  kill(child.pid(), SIGTERM);
   CHECK(child.wait().code == 128 + SIGTERM);
   CHECK(scratch.empty());
-  CHECK(shared_memory_of(pid).empty());
+  CHECK_FALSE(std::filesystem::exists(shared));
 }
 
 TEST_CASE("what a launcher and its guardian left that were killed together is swept by the next") {

@@ -11,6 +11,7 @@
 
 #include "tests/launch/run.hpp"
 #include "tests/launch/scratch.hpp"
+#include "tests/launch/terminal.hpp"
 
 using testing::Child;
 using testing::launch;
@@ -125,6 +126,20 @@ TEST_CASE("labels are on whole, unmixed lines of all ranks") {
   std::istringstream text(ran.out);
   for (std::string line; std::getline(text, line);) ++lines[line];
   CHECK(lines == std::map<std::string, int>{{"[rank 0] 0000", 200}, {"[rank 1] 1111", 200}, {"[rank 2] 2222", 200}});
+}
+
+TEST_CASE("labels have colours on a terminal, unless it has none or its owner wants none") {
+  const auto shown = [](const accelerate::env::Variables& variables) {
+    auto words = ranks("[ $RANK = 1 ] || echo loss");
+    words.insert(words.end() - 3, "--label");
+    testing::AtTerminal terminal(words, variables);
+    const auto screen = terminal.read_all();
+    CHECK(terminal.wait() == 0);
+    return screen;
+  };
+  CHECK(shown({{"TERM", "xterm"}, {"NO_COLOR", ""}}) == "\x1b[31m[rank 0]\x1b[0m loss\r\n");
+  CHECK(shown({{"TERM", "xterm"}, {"NO_COLOR", "1"}}) == "[rank 0] loss\r\n");
+  CHECK(shown({{"TERM", "dumb"}, {"NO_COLOR", ""}}) == "[rank 0] loss\r\n");
 }
 
 TEST_CASE("log files have what each rank printed, over restarts; the filter is for the terminal") {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -184,10 +185,14 @@ Waited time_until(const Condition& is_so, const Fault& fault) {
           .a_second = duration_cast<milliseconds>(seconds(1) + 10 * worst)};
 }
 
-/// Waits up to ten seconds for it to be gone.
+/// Waits up to a minute for it to be gone: a busy machine may be late with a process that was killed. Tells what one
+/// does that is not.
 inline bool gone(pid_t pid) {
-  for (int i = 0; i < 1000 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return !alive(pid);
+  for (int i = 0; i < 6000 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (!alive(pid)) return true;
+  const std::string show = "grep -E 'Name|State|PPid|Sig|Shd' /proc/" + std::to_string(pid) + "/status >&2";
+  [[maybe_unused]] const int shown = std::system(show.c_str());
+  return false;
 }
 
 }  // namespace testing

@@ -7,6 +7,7 @@
 #include "launch/commands/questions.hpp"
 #include "tests/launch/commands/files.hpp"
 #include "tests/launch/commands/program.hpp"
+#include "tests/launch/terminal.hpp"
 
 using namespace accelerate::launch;
 using testing::read_file;
@@ -198,6 +199,42 @@ TEST_CASE("the program writes where it is told, as a whole, and never over a fil
         "accelerate_config: --mixed_precision is 'fp4', must be no, bf16 or fp16\n");
   CHECK(run_program("accelerate_config", {"update", "--config_file", "/no/such.yaml"}).err ==
         "accelerate_config: /no/such.yaml cannot be opened: No such file or directory\n");
+}
+
+TEST_CASE("the host file that is offered lies in the home folder, and accelerate_launch finds it there") {
+  const TemporaryFolder at;
+  const accelerate::env::Variables home{{"HOME", at.path.string()}, {"CUDA_VISIBLE_DEVICES", ""}};
+  write_file(at.path / "hostfile", "gpu-a slots=2\n");
+  const std::string path = at / "c.yaml";
+  const auto asked = testing::Child({"sh", "-c",
+                                     "printf '1\\n2\\n\\ngpu-a\\n\\n2\\nyes\\n\\n\\n\\n\\n' | " TEST_BINARY_DIR
+                                     "/bin/accelerate_config --config_file " +
+                                         path},
+                                    home)
+                         .wait();
+  CAPTURE(asked.err);
+  CHECK(asked.code == 0);
+  CHECK(read_file(path).find("  mpirun_hostfile: '" + (at / "hostfile") + "'\n") != std::string::npos);
+  const auto script = testing::launch({"--config_file", path, "--dry_run", "true"}, home);
+  CAPTURE(script.err);
+  CHECK(script.code == 0);
+  CHECK(script.out.find(" mpirun -n 2 -H gpu-a:2 ") != std::string::npos);
+  const auto by_hand = testing::launch({"--hostfile", "~/hostfile", "--runner", "mpirun", "--dry_run", "true"}, home);
+  CHECK(by_hand.out.find(" mpirun -n 2 -H gpu-a:2 ") != std::string::npos);
+}
+
+TEST_CASE("at a terminal each answer follows its question") {
+  const TemporaryFolder at;
+  testing::AtTerminal program({TEST_BINARY_DIR "/bin/accelerate_config", "--config_file", at / "c.yaml"},
+                              {{"CUDA_VISIBLE_DEVICES", ""}});
+  REQUIRE(program.see("2: in several processes with a GPU each\r\n[0]: "));
+  program.type("0\n");
+  REQUIRE(program.see("[0]: 0\r\nMixed precision?\r\n  0: no\r\n  1: bf16\r\n  2: fp16\r\n[0]: "));
+  program.type("bf16\n");
+  CHECK(program.see("[0]: bf16\r\n" + (at / "c.yaml") + " is written. It is used by\r\n"));
+  static_cast<void>(program.read_all());
+  CHECK(program.wait() == 0);
+  CHECK(read_file(at.path / "c.yaml") == yaml_of({.mixed_precision = "bf16", .use_cpu = true}));
 }
 
 TEST_CASE("what accelerate_config writes, accelerate_launch does") {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/launch/commands/program.hpp"
 
@@ -19,11 +21,28 @@ size_t count_of(const std::string& text, const std::string& word) {
 }  // namespace
 
 TEST_CASE("every program's help says what it does, has headings, defaults and two examples, and fits a terminal") {
-  for (const std::string name :
-       {"accelerate_launch", "accelerate_config", "accelerate_env", "accelerate_test", "accelerate_checkpoint",
-        "accelerate_estimate_memory", "accelerate_merge_weights", "accelerate_report"}) {
+  const std::string home = "/home/gpu";
+  const std::string config = home + "/.cache/huggingface/accelerate/default_config.yaml";
+  // An option's default is said behind "else".
+  const std::vector<std::pair<std::string, std::vector<std::string>>> programs{
+      {"accelerate_launch",
+       {"one per visible NVIDIA GPU, or one.", "ranks; else 1.", "else 0.", "else 127.0.0.1.", "else 29500.",
+        "else 600.", "else 5.", "else never.", "else no.", "else auto, what is there.", "else all.", "else 3."}},
+      {"accelerate_config", {"else " + config}},
+      {"accelerate_env", {"else " + config}},
+      {"accelerate_test", {}},
+      {"accelerate_checkpoint", {}},
+      {"accelerate_estimate_memory", {"else adam"}},
+      {"accelerate_merge_weights", {"else it is an error."}},
+      {"accelerate_report", {"else report.html in DIR."}}};
+  for (const auto& [name, defaults] : programs) {
     CAPTURE(name);
-    const auto ran = testing::run_program(name, {"--help"});
+    const auto ran = testing::run_program(
+        name, {"--help"}, {{"HOME", home}, {"HF_HOME", ""}, {"XDG_CACHE_HOME", ""}, {"ACCELERATE_CONFIG_FILE", ""}});
+    for (const auto& each : defaults) {
+      CAPTURE(each);
+      CHECK(ran.out.find(each) != std::string::npos);
+    }
     CHECK(ran.code == 0);
     CHECK(ran.err == "");
     CHECK(count_of(ran.out, "\n  " + name) >= 2);  // the examples

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include "accelerate/env/config_file.hpp"
@@ -76,6 +78,21 @@ TEST_CASE("the file of 0.34 asks for fp8, which is refused; with another precisi
                        "settings: mixed_precision in " TEST_SOURCE_DIR
                        "/tests/launch/configs/0.34.yaml is 'fp8', must be no, bf16 or fp16",
                        accelerate::Error);
+  std::stringstream text;
+  text << std::ifstream(TEST_SOURCE_DIR "/tests/launch/configs/0.34.yaml").rdbuf();
+  std::string bf16 = text.str();
+  bf16.replace(bf16.find("mixed_precision: fp8"), 20, "mixed_precision: bf16");
+  const auto [options, timeout, said] = resolve({}, {}, env::parse_config(bf16, "f.yaml"));
+  CHECK(options ==
+        LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::bf16, .cpu = false, .debug = true},
+                      .num_processes = 2,
+                      .num_machines = 1,
+                      .machine_rank = 0,
+                      .gpu_ids = "0,1",
+                      .enable_cpu_affinity = true,
+                      .same_network = true,
+                      .rdzv_backend = "static"});
+  CHECK(said == Lines{"f.yaml has keys that mean nothing here: fp8_config"});
 }
 
 TEST_CASE("the file of 1.15: as many processes as GPUs") {

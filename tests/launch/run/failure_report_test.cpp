@@ -31,6 +31,14 @@ TEST_CASE("who ended before all others is named with its last lines") {
         "accelerate_launch: worker 1 (a, pid 12, t) ended first, MPI_Abort(7). It printed nothing.\n");
 }
 
+TEST_CASE("of a rank that is alone here and beside others of its job, the last lines are told once more") {
+  const Failure failure{.rank = 3, .pid = 12, .cause = "exit code 7"};
+  CHECK(failure_report(failure, {.host = "a", .among_others = true, .time = "t", .last_lines = "boom\n"}) ==
+        "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7. Its last lines follow.\nboom\n");
+  CHECK(failure_report(failure, {.host = "a", .time = "t", .last_lines = "boom\n"}) ==
+        "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7.\n");
+}
+
 TEST_CASE("who failed after others had ended is not said to have ended first") {
   const auto text = [](std::vector<int64_t> before) {
     return failure_report({.rank = 9, .pid = 12, .cause = "exit code 4", .ended_before = std::move(before)},

@@ -2,6 +2,7 @@
 // What the runners would start.
 #include <doctest/doctest.h>
 
+#include "launch/run/port.hpp"
 #include "launch/runners/mpirun.hpp"
 #include "launch/runners/srun.hpp"
 #include "launch/runners/ssh.hpp"
@@ -68,7 +69,8 @@ TEST_CASE("the job's id stands on no command line") {
   const Variables secret{{"ACCELERATE_JOB_ID", "old-secret"}, {"PATH", "/bin"}};
   for (const auto& plan :
        {plan_ssh({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "/bin/self", std::chrono::seconds(30)),
-        plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "")}) {
+        plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "/bin/self"),
+        plan_srun({.command = {"x"}}, secret, "new-secret", "/bin/self")}) {
     for (const auto& worker : plan.workers) {
       CHECK(worker.environment.at("ACCELERATE_JOB_ID") == "new-secret");
       for (const auto& word : worker.command) CHECK(word.find("secret") == std::string::npos);
@@ -91,8 +93,24 @@ TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks s
                                         {"ACCELERATE_JOB_ID", "id"},
                                         {"ACCELERATE_USE_CPU", "1"},
                                         {"MASTER_ADDR", "gpu-a"},
-                                        {"MASTER_PORT", "29500"},
+                                        {"MASTER_PORT", mpirun.environment.at("MASTER_PORT")},
+                                        {"OMPI_MCA_oob_tcp_keepalive_time", "10"},
+                                        {"OMPI_MCA_oob_tcp_keepalive_intvl", "5"},
+                                        {"OMPI_MCA_oob_tcp_keepalive_probes", "3"},
                                         {"OMPI_MCA_pml", "ob1"}});
+}
+
+TEST_CASE("on mpirun's hosts each start has a port of its own, unless one is given") {
+  const auto port = [](const LaunchOptions& options, const std::string& job_id) {
+    return plan_mpirun(options, {{"a", 1}, {"b", 1}}, {}, job_id, "").workers[0].environment.at("MASTER_PORT");
+  };
+  for (const auto& options : {LaunchOptions{.command = {"x"}}, {.main_process_port = 0, .command = {"x"}}}) {
+    CHECK(port(options, "first") == std::to_string(port_of_job("first")));
+    CHECK(port(options, "first") != port(options, "second"));
+  }
+  CHECK(port({.main_process_port = 4000, .command = {"x"}}, "first") == "4000");
+  CHECK(port_of_job("first") >= 20000);
+  CHECK(port_of_job("first") < 30000);
 }
 
 TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refused") {
@@ -113,24 +131,26 @@ TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refu
 
 TEST_CASE("srun starts as many tasks as are asked for, else as the allocation has") {
   const Variables allocation{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "2"}, {"RANK", "7"}};
-  CHECK(plan_srun({.command = {"./train", "-x"}}, allocation, "").workers[0].command ==
+  CHECK(plan_srun({.command = {"./train", "-x"}}, allocation, "id", "").workers[0].command ==
         Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--", "./train", "-x"});
   auto with_tasks = allocation;
   with_tasks["SLURM_NTASKS"] = "6";
   LaunchOptions options{.command = {"./train"}};
-  CHECK(plan_srun(options, with_tasks, "").workers[0].command[2] == "--ntasks=6");
+  CHECK(plan_srun(options, with_tasks, "id", "").workers[0].command[2] == "--ntasks=6");
   options.num_processes = 4;
   options.settings.backend = "mpi";
-  CHECK(plan_srun(options, with_tasks, "").workers[0].command ==
+  CHECK(plan_srun(options, with_tasks, "id", "").workers[0].command ==
         Words{"srun", "--kill-on-bad-exit=1", "--ntasks=4", "--mpi=pmix", "--", "./train"});
   options.settings.backend = "gloo";
-  CHECK(plan_srun(options, with_tasks, "").workers[0].command[3] == "--mpi=none");
-  CHECK(plan_srun(options, with_tasks, "").workers[0].environment.at("ACCELERATE_BACKEND") == "gloo");
-  CHECK_FALSE(plan_srun(options, with_tasks, "").workers[0].environment.contains("RANK"));
+  CHECK(plan_srun(options, with_tasks, "id", "").workers[0].command[3] == "--mpi=none");
+  CHECK(plan_srun(options, with_tasks, "id", "").workers[0].environment.at("ACCELERATE_BACKEND") == "gloo");
+  CHECK_FALSE(plan_srun(options, with_tasks, "id", "").workers[0].environment.contains("RANK"));
 }
 
 TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by a launcher of ours") {
-  CHECK(words_of_rank({.quiet = true, .command = {"./train"}}, "/bin/self") == Words{"./train"});
+  CHECK(words_of_rank({.quiet = true, .command = {"./train"}}, "") == Words{"./train"});
+  CHECK(words_of_rank({.resume_code = 75, .command = {"./train"}}, "/bin/self") ==
+        Words{"/bin/self", "--task", "--resume_code=75", "--", "./train"});
   LaunchOptions options{.num_processes = 2,
                         .log_dir = "logs",
                         .tee = "3",
@@ -141,22 +161,74 @@ TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by
   const Words around{"/bin/self",         "--task", "--log_dir=logs", "--tee=3", "--label=1",
                      "--hang_timeout=30", "--",     "./train",        "--lr",    "1"};
   CHECK(words_of_rank(options, "/bin/self") == around);
-  const auto srun = plan_srun(options, {{"SLURM_JOB_ID", "1"}}, "/bin/self").workers[0].command;
+  const auto srun = plan_srun(options, {{"SLURM_JOB_ID", "1"}}, "id", "/bin/self").workers[0].command;
   CHECK(Words(srun.end() - static_cast<std::ptrdiff_t>(around.size()), srun.end()) == around);
   const auto mpirun = plan_mpirun(options, {}, {}, "id", "/bin/self").workers[0].command;
   CHECK(Words(mpirun.end() - static_cast<std::ptrdiff_t>(around.size()), mpirun.end()) == around);
 }
 
+TEST_CASE("srun and mpirun leave the ranks unbound where the launcher around each binds it to its share") {
+  const LaunchOptions options{.num_processes = 2, .enable_cpu_affinity = true, .command = {"x"}};
+  const auto srun = plan_srun(options, {{"SLURM_JOB_ID", "1"}}, "id", "/bin/self").workers[0].command;
+  CHECK(srun == Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--cpu-bind=none", "--", "/bin/self", "--task",
+                      "--enable_cpu_affinity=1", "--", "x"});
+  const auto mpirun = plan_mpirun(options, {{"a", 2}}, {}, "id", "/bin/self").workers[0].command;
+  CHECK(Words(mpirun.begin(), mpirun.begin() + 7) == Words{"mpirun", "-n", "2", "--bind-to", "none", "-H", "a:2"});
+  CHECK(Words(mpirun.end() - 5, mpirun.end()) == Words{"/bin/self", "--task", "--enable_cpu_affinity=1", "--", "x"});
+
+  const Machine machine{.usable_cpus = 4, .processors = {{0, 1, 2, 3}}};
+  Variables second{
+      {"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"},  {"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+      {"SLURM_NODEID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "1"}};
+  CHECK(processors_of_task(second, machine) == std::vector<int>{2, 3});
+  second["SLURM_CPU_BIND_TYPE"] = "none";
+  CHECK(processors_of_task(second, machine) == std::vector<int>{2, 3});
+  second["SLURM_CPU_BIND_TYPE"] = "mask_cpu:";
+  CHECK(processors_of_task(second, machine).empty());
+  CHECK(processors_of_task({{"OMPI_COMM_WORLD_RANK", "0"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
+                           machine) == std::vector<int>{0, 1});
+}
+
+TEST_CASE("multi_gpu under srun and mpirun is refused for the CPU and for one rank") {
+  LaunchOptions options{.num_processes = 2, .multi_gpu = true, .command = {"x"}};
+  const Variables tasks{{"SLURM_STEP_NUM_TASKS", "2"}};
+  CHECK_NOTHROW(plan_srun(options, {}, "id", ""));
+  CHECK_NOTHROW(plan_task(options, tasks));
+  CHECK_NOTHROW(plan_mpirun(options, {{"a", 2}}, {}, "id", ""));
+  options.num_processes = 1;
+  const std::string too_few = "accelerate_launch: --multi_gpu with num_processes 1, must be at least 2";
+  CHECK_THROWS_WITH_AS(plan_srun(options, {}, "id", ""), too_few.c_str(), LaunchError);
+  CHECK_THROWS_WITH_AS(plan_task(options, {}), too_few.c_str(), LaunchError);
+  CHECK_THROWS_WITH_AS(plan_mpirun(options, {{"a", 2}}, {}, "id", ""), too_few.c_str(), LaunchError);
+  options.num_processes = 2;
+  options.settings.cpu = true;
+  const std::string cpu = "accelerate_launch: --multi_gpu, but the CPU is asked for too";
+  CHECK_THROWS_WITH_AS(plan_srun(options, {}, "id", ""), cpu.c_str(), LaunchError);
+  CHECK_THROWS_WITH_AS(plan_task(options, tasks), cpu.c_str(), LaunchError);
+  CHECK_THROWS_WITH_AS(plan_mpirun(options, {{"a", 2}}, {}, "id", ""), cpu.c_str(), LaunchError);
+}
+
+TEST_CASE("backend auto is no backend's name to srun and mpirun") {
+  LaunchOptions options{.num_processes = 2, .command = {"x"}};
+  options.settings.backend = "auto";
+  CHECK(plan_srun(options, {}, "id", "").workers[0].command ==
+        Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--", "x"});
+  CHECK_NOTHROW(plan_mpirun(options, {}, {}, "id", ""));
+}
+
 TEST_CASE("ranks of srun and mpirun know which start this is") {
   const Variables again{{"SLURM_JOB_ID", "1"}, {"ACCELERATE_RESTART_COUNT", "2"}};
-  CHECK(plan_srun({.command = {"x"}}, again, "").workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") == "2");
+  CHECK(plan_srun({.command = {"x"}}, again, "id", "").workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") == "2");
   CHECK(plan_mpirun({.command = {"x"}}, {}, again, "id", "").workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") ==
         "2");
 }
 
 TEST_CASE("ranks that ask for another start end in their own time under srun") {
   const Variables allocation{{"SLURM_JOB_ID", "1"}};
-  CHECK(plan_srun({.resume_code = 75, .command = {"x"}}, allocation, "").workers[0].command[1] ==
+  CHECK(plan_srun({.resume_code = 75, .command = {"x"}}, allocation, "id", "").workers[0].command[1] ==
         "--kill-on-bad-exit=0");
 }
 

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program at a terminal of its own, and whoever sits before it.
+#pragma once
+
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/env/process_env.hpp"
+
+namespace testing {
+
+/// Leads a session. Killed when this goes out of scope.
+class AtTerminal {
+ public:
+  explicit AtTerminal(const std::vector<std::string>& command, const accelerate::env::Variables& variables = {}) {
+    pid_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+    if (pid_ != 0) return;
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    std::vector<char*> argv;
+    for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  ~AtTerminal() {
+    hang_up();
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  AtTerminal(const AtTerminal&) = delete;
+  AtTerminal& operator=(const AtTerminal&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  void hang_up() {
+    if (terminal_ >= 0) close(terminal_);
+    terminal_ = -1;
+  }
+  void type(const std::string& text) const {
+    [[maybe_unused]] const auto count = write(terminal_, text.data(), text.size());
+  }
+  /// Reads until the screen ends with the text; false when the program ended without it.
+  bool see(const std::string& text) {
+    char byte = 0;
+    while (!screen_.ends_with(text) && read(terminal_, &byte, 1) == 1) screen_ += byte;
+    return screen_.ends_with(text);
+  }
+  /// All that was shown, to the end.
+  std::string read_all() {
+    char byte = 0;
+    while (read(terminal_, &byte, 1) == 1) screen_ += byte;
+    return screen_;
+  }
+  /// The exit code, or 128 + signal.
+  int wait() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int terminal_ = -1;
+  std::string screen_;
+};
+
+}  // namespace testing
