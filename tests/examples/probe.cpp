@@ -106,8 +106,8 @@ void learn(const std::string& precision, const std::string& folder, const MakeNe
   const torch::NoGradGuard no_grad;
   int64_t right = 0, seen = 0;
   for (auto& [images, labels] : test_loader) {
-    const auto matches = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));
-    right += matches.sum().template item<int64_t>();
+    const torch::Tensor matches = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));
+    right += matches.sum().item<int64_t>();
     seen += matches.size(0);
     if (seen >= to_test) break;
   }
