@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/weight_match.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -12,14 +14,6 @@ namespace accelerate::prepared {
 using checkpoint::NamedTensors;
 
 namespace {
-
-std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t most = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), most); ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
-  return text;
-}
 
 // Names that no other name's saved tensor stands for.
 std::vector<std::string> without_tied(const NamedTensors& missing, const std::vector<WeightMatch::Pair>& met) {
@@ -72,7 +66,7 @@ void check_match(const WeightMatch& match, bool strict, const Place& place, std:
                  std::string_view which) {
   std::string told;
   const auto tell = [&](std::string_view what, const std::vector<std::string>& names) {
-    if (!names.empty()) told += fmt::format("{}{}: {}", told.empty() ? "" : "; ", what, listed(names));
+    if (!names.empty()) told += fmt::format("{}{}: {}", told.empty() ? "" : "; ", what, fmt::join(names, ", "));
   };
   if (strict) {
     tell("not saved", match.unmet.missing);

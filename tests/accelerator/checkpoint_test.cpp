@@ -407,6 +407,22 @@ TEST_CASE("a checkpoint that does not verify is loaded when nobody looks, and on
   CHECK(torch::equal(without_bias->weight, net->weight));
 }
 
+TEST_CASE("all names that do not meet are in the error, however many") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  torch::nn::Sequential net;
+  std::string all;
+  for (int i = 0; i < 12; ++i) {
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false)));
+    all += fmt::format("{}{}.weight", i == 0 ? "" : ", ", i);
+  }
+  auto model = accelerator.prepare(net);
+  accelerator.save(accelerate::prepared::TensorDict(), folder.path / "none.safetensors");
+  CHECK(refusal([&] {
+          accelerator.load_model(model, folder.path / "none.safetensors");
+        }).ends_with("not saved: " + all + " (strict = false passes over names)"));
+}
+
 TEST_CASE("a load hook sees the folder before anything is changed, and what it throws changes nothing") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
