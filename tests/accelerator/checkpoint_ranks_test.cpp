@@ -225,6 +225,86 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("of two models, optimizers, schedules and loaders each gets its own back, whoever wrote it") {
+  struct Two {
+    Two() : accelerator(testing::world(), {.cpu = true}) {}
+    [[nodiscard]] std::vector<torch::Tensor> tensors() const {
+      std::vector<torch::Tensor> all;
+      const auto add = [&](const torch::Tensor& tensor) { all.push_back(tensor.detach().clone()); };
+      for (const auto& parameter : first->parameters()) {
+        add(parameter);
+        const auto& state = *adamw.state().at(parameter.unsafeGetTensorImpl());
+        add(static_cast<const torch::optim::AdamWParamState&>(state).exp_avg());
+      }
+      for (const auto& parameter : second->parameters()) {
+        add(parameter);
+        const auto& state = *sgd.state().at(parameter.unsafeGetTensorImpl());
+        add(static_cast<const torch::optim::SGDParamState&>(state).momentum_buffer());
+      }
+      return all;
+    }
+    void step_first() {
+      accelerator.backward(model_1(torch::ones({2, 3})).sum());
+      optimizer_1.step();
+      schedule_1.step();
+      optimizer_1.zero_grad();
+    }
+    void step_second() {
+      accelerator.backward(model_2(torch::ones({2, 2})).square().sum());
+      optimizer_2.step();
+      schedule_2.step();
+      optimizer_2.zero_grad();
+    }
+    Accelerator accelerator;
+    torch::nn::Linear first{3, 2}, second{2, 4};
+    torch::optim::AdamW adamw{first->parameters(), torch::optim::AdamWOptions(0.1)};
+    torch::optim::SGD sgd{second->parameters(), torch::optim::SGDOptions(0.2).momentum(0.9)};
+    accelerate::optim::StepLR halving{adamw, 1, 0.5}, tenths{sgd, 1, 0.1};
+    accelerate::data::Loader data_1 = samples(96), data_2 = samples(80);
+    decltype(accelerator.prepare(first)) model_1 = accelerator.prepare(first), model_2 = accelerator.prepare(second);
+    decltype(accelerator.prepare(adamw)) optimizer_1 = accelerator.prepare(adamw);
+    decltype(accelerator.prepare(sgd)) optimizer_2 = accelerator.prepare(sgd);
+    decltype(accelerator.prepare(halving)) schedule_1 = accelerator.prepare(halving),
+                                           schedule_2 = accelerator.prepare(tenths);
+    decltype(accelerator.prepare(data_1)) loader_1 = accelerator.prepare(data_1),
+                                          loader_2 = accelerator.prepare(data_2);
+  };
+  for (const bool share : {false, true}) {
+    CAPTURE(share);
+    const SharedFolder folder(testing::world());
+    std::vector<torch::Tensor> kept;
+    {
+      Two two;
+      two.step_first();
+      two.step_second();
+      two.step_second();
+      int64_t batches = 0;
+      for ([[maybe_unused]] auto& one : two.loader_1) {
+        for ([[maybe_unused]] auto& other : two.loader_2) {
+          if (++batches < 2) continue;
+          two.accelerator.save_state(folder.path / "c", {.durable = false, .share_work = share});
+          break;
+        }
+        break;
+      }
+      kept = two.tensors();
+    }
+    Two two;
+    two.step_second();
+    two.accelerator.load_state(folder.path / "c");
+    const auto loaded = two.tensors();
+    REQUIRE(loaded.size() == kept.size());
+    for (size_t i = 0; i < kept.size(); ++i) CHECK(torch::equal(loaded[i], kept[i]));
+    CHECK(two.halving.steps() == 1);
+    CHECK(two.tenths.steps() == 2);
+    CHECK(two.halving.get_last_lr()[0] == doctest::Approx(0.05));
+    CHECK(two.tenths.get_last_lr()[0] == doctest::Approx(0.002));
+    const int64_t each = 4 * testing::world().size();
+    CHECK(two.loader_1.state().consumed == each);
+    CHECK(two.loader_2.state().consumed == 2 * each);
+  }
+}
+
 TEST_CASE("a rank that the saved run did not have draws numbers of its own, the same in every run from there") {
   const auto& world = testing::world();
   const SharedFolder folder(world);
