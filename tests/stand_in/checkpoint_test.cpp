@@ -144,6 +144,26 @@ TEST_CASE("tensors that are made to be saved, and die, are saved as they were") 
   });
 }
 
+TEST_CASE("what a device draws after a load is what it drew after the save") {
+  const Folder folder;
+  on_devices(1, [&](Accelerator& accelerator) {
+    accelerator.set_seed(5);
+    torch::nn::Linear net(2, 2);
+    auto model = accelerator.prepare(net);
+    const auto draw = [&] { return torch::rand({8}, accelerator.device()).cpu(); };
+    draw();
+    for (const bool async : {false, true}) {
+      CAPTURE(async);
+      accelerator.save_state(folder.path / "c", {.async = async, .durable = false});
+      const auto drawn = draw();
+      accelerator.wait_for_checkpoint();
+      CHECK_FALSE(at::equal(draw(), drawn));
+      accelerator.load_state(folder.path / "c");
+      CHECK(at::equal(draw(), drawn));
+    }
+  });
+}
+
 TEST_CASE("loading doubles nothing on the device") {
   const Folder folder;
   on_devices(1, [&](Accelerator& accelerator) {
