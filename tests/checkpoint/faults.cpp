@@ -2,10 +2,11 @@
 // A save that is killed, or whose disk fails, at every single call of the system that it makes: whatever happens, there
 // is a whole checkpoint afterwards, the old one or the new one, and a save that returned is the new one.
 //
-//   checkpoint_faults FOLDER              calls of the system that go wrong, and two that save to one place
-//   checkpoint_faults FOLDER full         on a small disk that gets full, a little later each time; see small_disk.sh
-//   checkpoint_faults FOLDER read-only    where that left a checkpoint
+//   checkpoint_faults FOLDER              calls of the system that go wrong, their order, and two that save to one
+//   place checkpoint_faults FOLDER full         on a small disk that gets full, a little later each time; see
+//   small_disk.sh checkpoint_faults FOLDER read-only    where that left a checkpoint
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,10 +16,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <set>
 
 #include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/new_file.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/checkpoint/small_content.hpp"
 
@@ -37,6 +40,51 @@ Fault fault = Fault::kill;
 bool is_network = false;
 std::set<std::string> hidden;
 std::mutex hidden_mutex;
+
+// When files and folders were last brought to the disk, by their inode; those that were written to since are not in it.
+// What a power cut leaves of a checkpoint is what was there when it took its name.
+std::map<ino_t, int> brought;
+std::mutex brought_mutex;
+bool is_watched = false, in_order = true;
+ino_t renamed_in = 0;  // a folder in which a name changed that is not on the disk yet
+
+ino_t inode_of(int file) {
+  struct stat found {};
+  return ::fstat(file, &found) == 0 ? found.st_ino : 0;
+}
+ino_t inode_of(const fs::path& path) {
+  struct stat found {};
+  return ::stat(path.c_str(), &found) == 0 ? found.st_ino : 0;
+}
+
+void was_written(int file) {
+  const std::lock_guard lock(brought_mutex);
+  brought.erase(inode_of(file));
+}
+void was_brought(int file) {
+  const std::lock_guard lock(brought_mutex);
+  static int clock = 0;
+  brought[inode_of(file)] = ++clock;
+  if (inode_of(file) == renamed_in) renamed_in = 0;
+}
+/// All that is in a folder was brought to the disk, then the folder.
+void takes_its_name(const fs::path& made) {
+  if (!is_watched) return;
+  const std::lock_guard lock(brought_mutex);
+  std::error_code error;
+  const auto of_folder = brought.find(inode_of(made));
+  for (const auto& entry : fs::directory_iterator(made, error)) {
+    if (entry.path().filename() == accelerate::archive::lock_name) continue;
+    const auto of_file = brought.find(inode_of(entry.path()));
+    const bool right = of_folder != brought.end() && of_file != brought.end() && of_file->second < of_folder->second;
+    if (!right) std::fprintf(stderr, "%s is not on the disk when its folder takes its name\n", entry.path().c_str());
+    in_order = in_order && right;
+  }
+  renamed_in = inode_of(made.parent_path());
+}
+bool is_in_making(const char* path) {
+  return fs::path(path).filename().string().find(".saving-") != std::string::npos && fs::is_directory(path);
+}
 
 /// Whether the call that is about to be made fails, with errno set.
 bool goes_wrong(bool is_write) {
@@ -65,10 +113,16 @@ ssize_t write(int file, const void* bytes, size_t size) {
   if (calls_left > 0 && fault == Fault::short_writes)
     return ::syscall(SYS_write, file, bytes, size > 1 ? size / 2 : size);
   if (goes_wrong(/*is_write=*/true)) return -1;
+  was_written(file);
   return ::syscall(SYS_write, file, bytes, size);
 }
-int fsync(int file) { return goes_wrong(false) ? -1 : static_cast<int>(::syscall(SYS_fsync, file)); }
+int fsync(int file) {
+  if (goes_wrong(false)) return -1;
+  was_brought(file);
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
 int rename(const char* from, const char* to) noexcept {
+  if (is_in_making(from)) takes_its_name(from);
   return goes_wrong(false) ? -1 : static_cast<int>(::syscall(SYS_rename, from, to));
 }
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
@@ -76,9 +130,11 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to, 
     errno = EINVAL;
     return -1;
   }
+  if (is_in_making(from)) takes_its_name(from);
   return goes_wrong(false) ? -1 : static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
 }
 int remove(const char* path) noexcept {
+  if (fault == Fault::kill) goes_wrong(false);
   if (is_network && is_open(path)) {
     static int made = 0;
     const std::lock_guard lock(hidden_mutex);
@@ -118,7 +174,7 @@ struct Outcome {
 };
 
 /// Saves 2 over what is there, in a process of its own.
-Outcome save_with(Fault which, int call, const fs::path& place, bool beside) {
+Outcome save_with(Fault which, int call, const fs::path& place, bool beside, std::optional<int64_t> limit = {}) {
   const pid_t child = ::fork();
   if (child == 0) {
     fault = which;
@@ -126,7 +182,7 @@ Outcome save_with(Fault which, int call, const fs::path& place, bool beside) {
     try {
       checkpoint::Saver saver({});
       calls_left = call;
-      saver.save(testing::small_content(2), {.place = place, .options = {.async = beside}});
+      saver.save(testing::small_content(2), {.place = place, .options = {.async = beside}, .total_limit = limit});
       saver.wait();
     } catch (const accelerate::Error&) {
       code = 1;
@@ -165,7 +221,81 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
     if (value == 2) testing::save(place, testing::small_content(1));
     if (!outcome.reached || which == Fault::short_writes) break;
   }
+  const bool is_enough = which == Fault::short_writes || call > first + (first == 1 ? 20 : 0);
+  expect(is_enough, "the calls do not come here", which, call);
   std::printf("fault %d%s: %d calls\n", static_cast<int>(which), beside ? ", beside the training" : "", call - 1);
+}
+
+/// The third of numbered checkpoints, of which one is kept: at every moment the newest whole one is the second or the
+/// third, and after the next save there is nothing else.
+void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool beside) {
+  const fs::path numbered = folder / "numbered";
+  int call = 1;
+  for (; call < 1000; ++call) {
+    accelerate::base::remove_tree(numbered);
+    testing::save(numbered / "checkpoint_0", testing::small_content(0));
+    testing::save(numbered / "checkpoint_1", testing::small_content(1));
+    const Outcome outcome = save_with(which, call, numbered / "checkpoint_2", beside, 1);
+    const auto newest = accelerate::archive::newest_whole(numbered, "load_state", true);
+    const double value = value_in(newest.folder);
+    expect(value == 1 || value == 2, "the newest whole one is another", which, call);
+    expect(newest.passed_over.empty(), "a torn one is seen", which, call);
+    if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
+    save_with(Fault::kill, 0, numbered / "checkpoint_2", false, 1);
+    expect(entries_in(numbered) == 1, "something is left", which, call);
+    if (!outcome.reached) break;
+  }
+  expect(call > 20, "the calls do not come here", which, call);
+  std::printf("fault %d, with a limit%s: %d calls\n", static_cast<int>(which), beside ? ", beside the training" : "",
+              call - 1);
+  accelerate::base::remove_tree(numbered);
+}
+
+/// Nothing fails: what counts is when it is brought to the disk.
+void try_the_order(const fs::path& folder, bool replaces, bool beside) {
+  const fs::path place = folder / "ordered" / "checkpoint_0";
+  if (replaces) testing::save(place, testing::small_content(1));
+  std::fflush(stdout);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    brought.clear();
+    is_watched = true;
+    checkpoint::Saver saver({});
+    saver.save(testing::small_content(2),
+               {.place = place, .options = {.async = beside}, .hook = [](const fs::path& making) {
+                  const int file = ::open((making / "notes.txt").c_str(), O_WRONLY | O_CREAT, 0666);
+                  if (::write(file, "by a hook", 9) != 9) in_order = false;
+                  ::close(file);
+                }});
+    saver.wait();
+    ::_exit(in_order && renamed_in == 0 && !brought.empty() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "not all is on the disk when it must be", Fault::kill, 0);
+  expect(!accelerate::archive::what_is_wrong(place, true), "what was saved in order is not whole", Fault::kill, 0);
+  accelerate::base::remove_tree(folder / "ordered");
+}
+
+/// File systems that cannot promise to replace nothing.
+void keep_what_is_there(const fs::path& folder) {
+  using accelerate::archive::Existing, accelerate::archive::NewFile;
+  const auto write = [&](const char* text) {
+    NewFile file(folder / "file", "save");
+    file.sink().write(text);
+    file.commit(Existing::keep);
+  };
+  write("first");
+  bool refused = false;
+  try {
+    write("second");
+  } catch (const accelerate::Error& error) {
+    refused =
+        std::string(error.what()).ends_with("cannot be renamed to " + (folder / "file").string() + ": File exists");
+  }
+  expect(refused, "a file was replaced that was to be kept", Fault::kill, 0);
+  expect(fs::file_size(folder / "file") == 5, "it is not the first one", Fault::kill, 0);
+  fs::remove(folder / "file");
 }
 
 /// A process that saves as often as it can; all that it may be told is that another one is saving.
@@ -265,7 +395,15 @@ int main(int argc, char** argv) {
     for (const Fault which : {Fault::kill, Fault::no_space, Fault::io_error, Fault::short_writes}) {
       for (const bool beside : {false, true}) try_every_call(which, folder, beside);
     }
+    for (const bool beside : {false, true}) {
+      for (const bool replaces : {false, true}) try_the_order(folder, replaces, beside);
+    }
+    accelerate::base::remove_tree(folder / "checkpoint_0");
+    for (const Fault which : {Fault::kill, Fault::io_error}) {
+      for (const bool beside : {false, true}) try_every_call_with_a_limit(which, folder, beside);
+    }
     is_network = true;
+    keep_what_is_there(folder);
     try_every_call(Fault::kill, folder, /*beside=*/false, /*first=*/100);  // names change at the end
     for (const bool beside : {false, true}) try_every_call(Fault::io_error, folder, beside);
     is_network = false;
