@@ -179,6 +179,7 @@ PickleValue to_python(const state::SchedulerState& saved) {
     whole.emplace_back(text("num_bad_epochs"), saved.plateau->num_bad);
     whole.emplace_back(text("cooldown_counter"), saved.plateau->cooldown);
   }
+  if (saved.name == "CyclicLR") whole.emplace_back(text("_scale_fn_custom"), archive::PickleNone{});  // asked for, too
   whole.emplace_back(text("accelerate"), py_dict(std::move(ours)));
   return py_dict(std::move(whole));
 }

@@ -4,17 +4,20 @@ losses of one that stays.
 
 parity.py PROBE FOLDER
 """
+import json
 import logging
 import random
 import shutil
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy
 import torch
-from accelerate import Accelerator
-from safetensors.torch import load_file
+from accelerate import Accelerator, load_checkpoint_in_model
+from safetensors.torch import load_file, save_file
+from torch.optim import lr_scheduler
 
 STEPS = 10
 
@@ -191,6 +194,94 @@ def named_by_itself(probe, folder):
     assert ran.returncode == 1 and "checkpoint_9: optimizer.bin is missing" in ran.stderr, ran.stderr
 
 
+SCHEDULES = {
+    "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, 3, 0.5),
+    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [2, 9, 11], 0.5),
+    "ExponentialLR": lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9),
+    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 20, 0.01),
+    "PolynomialLR": lambda optimizer: lr_scheduler.PolynomialLR(optimizer, 10, 2.0),
+    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2),
+    "CosineAnnealingWarmRestarts": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4, 2, 0.01),
+    "CyclicLR": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.2, step_size_up=3),
+}
+
+
+def schedules(probe, folder):
+    """Each kind that the README names goes on in Python where it stood here."""
+    printed = subprocess.run([probe, "schedules", str(folder)], check=True, timeout=100, stdout=subprocess.PIPE, text=True).stdout
+    here = {line.split()[0]: [float(word) for word in line.split()[1:]] for line in printed.splitlines()}
+    assert set(here) == set(SCHEDULES), here
+    for kind, make in SCHEDULES.items():
+        net = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        schedule = make(optimizer)
+        optimizer.load_state_dict(torch.load(folder / kind / "optimizer.bin", weights_only=True))
+        schedule.load_state_dict(torch.load(folder / kind / "scheduler.bin", weights_only=True))
+        if kind == "CosineAnnealingWarmRestarts":
+            schedule.step(schedule.last_epoch)
+        rates = []
+        for _ in range(5):
+            optimizer.step()
+            schedule.step(*([1.0] if kind == "ReduceLROnPlateau" else []))
+            rates.append(optimizer.param_groups[0]["lr"])
+        for rate, other in zip(rates, here[kind], strict=True):
+            assert abs(rate - other) <= 1e-7 * abs(rate), f"{kind}: {rates} in Python, {here[kind]} here"
+
+
+def counted(net):
+    """The sum that the probe prints: of all that a module has, each element by its place."""
+    return sum((t.double().flatten() * torch.arange(1, t.numel() + 1)).sum().item() for t in net.state_dict().values())
+
+
+def pieces(probe, folder):
+    """Files that stand alone: the loss scale, registered objects, shards, torch.save's weights; and Python's here."""
+    wrote, other = folder / "of_python", Net()
+    with torch.no_grad():
+        other.bn.running_mean.uniform_(), other.bn.num_batches_tracked.fill_(9)
+    wrote.mkdir(parents=True)
+    torch.save(other.state_dict(), wrote / "pytorch_model.bin")
+    save_file(other.state_dict(), wrote / "model.safetensors")
+    Accelerator(cpu=True).save_model(other, str(wrote / "sharded"), max_shard_size="300")
+    assert (wrote / "sharded" / "model.safetensors.index.json").exists()
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    values = {"base": base, "view": base[:, 1], "turned": base.t(), "bf16": torch.full((3,), 1.5, dtype=torch.bfloat16),
+              "long": torch.tensor(1 << 40), "parameter": torch.nn.Parameter(torch.ones(2)), "flags": torch.tensor([True, False])}
+    torch.save(OrderedDict(values), wrote / "values.pt")
+    printed = subprocess.run([probe, "pieces", str(folder / "ours"), str(wrote)], check=True, timeout=100, stdout=subprocess.PIPE,
+                             text=True).stdout.splitlines()
+    for line, file in zip(printed, ("/pytorch_model.bin", "/model.safetensors", "/sharded")):
+        assert line.split()[0] == file and abs(float(line.split()[1]) - counted(other)) <= 1e-9 * abs(counted(other)), line
+    dtypes = {"bf16": "BFloat16", "long": "Long", "flags": "Bool"}
+    assert printed[3:] == [f"{name} {dtypes.get(name, 'Float')} {value.double().sum().item():.17g}" for name, value in values.items()], printed
+
+    net = Net()
+    expected = {name: torch.arange(p.numel(), dtype=torch.float32).reshape(p.shape) for name, p in net.named_parameters()}
+    state, scaler = folder / "ours" / "state", torch.amp.GradScaler("cpu")
+    scaler.load_state_dict(torch.load(state / "scaler.pt", weights_only=True))
+    assert scaler.get_scale() == 1024 and scaler.get_growth_interval() == 50
+    averages = torch.load(state / "custom_checkpoint_0.pkl", weights_only=True)
+    assert torch.equal(averages["mean"], torch.arange(3.0)) and averages["count"].dtype == torch.int64 and averages["count"] == 7
+    assert torch.load(state / "custom_checkpoint_1.pkl", weights_only=True) == b"a\0\xff"
+    for kind, name in (("sharded", "model.safetensors"), ("sharded_bin", "pytorch_model.bin"), ("bin", None)):
+        found = {}
+        if name is None:
+            found = torch.load(folder / "ours" / "bin" / "pytorch_model.bin", weights_only=True)
+        else:
+            index = json.loads((folder / "ours" / kind / f"{name}.index.json").read_text())
+            shards = sorted(set(index["weight_map"].values()))
+            assert len(shards) > 1 and set(index["weight_map"]) == set(net.state_dict()), index
+            for shard in shards:
+                path = folder / "ours" / kind / shard
+                read = load_file(path) if name == "model.safetensors" else torch.load(path, weights_only=True)
+                assert {tensor for tensor, file in index["weight_map"].items() if file == shard} == set(read)
+                found.update(read)
+        net.load_state_dict(found)
+        for tensor, value in expected.items():
+            assert torch.equal(net.state_dict()[tensor], value), (kind, tensor)
+        load_checkpoint_in_model(net, str(folder / "ours" / kind))
+
+
 def main():
     probe, folder = sys.argv[1], Path(sys.argv[2])
     shutil.rmtree(folder, ignore_errors=True)
@@ -198,6 +289,8 @@ def main():
         both_ways(probe, folder / name, name)
     fresh(probe, folder)
     named_by_itself(probe, folder / "named")
+    schedules(probe, folder / "schedules")
+    pieces(probe, folder / "pieces")
     shutil.rmtree(folder)
 
 

@@ -2,6 +2,8 @@
 // A small training for parity.py and the tests that kill it: two layers on batches that are a formula.
 //
 //   checkpoint_probe train OPTIMIZER LOAD|- STEPS SAVE|-   prints each loss, then draws of LibTorch's generator
+//   checkpoint_probe schedules FOLDER      saves each kind after seven steps, prints the rates of the five that follow
+//   checkpoint_probe pieces OUT IN         writes what Python is to read, prints the sums of what Python wrote
 #include <accelerate/accelerate.hpp>
 #include <cstdio>
 #include <string>
@@ -64,13 +66,114 @@ void train(const std::vector<std::string>& arguments) {
   std::printf("draws %.9g %.9g %.9g\n", draws[0].item<double>(), draws[1].item<double>(), draws[2].item<double>());
 }
 
+/// Rates of the next steps, after it was saved.
+template <typename Make>
+void schedule(const std::string& folder, const char* kind, const Make& make) {
+  accelerate::Accelerator accelerator({.cpu = true});
+  torch::nn::Linear net(1, 1);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto made = make(sgd);
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, made);
+  const auto step = [&, &stepped = optimizer, &moved = scheduler] {
+    stepped.step();
+    if constexpr (requires { made.step(1.0); }) {
+      moved.step(1.0);  // a metric that gets no better
+    } else {
+      moved.step();
+    }
+  };
+  for (int i = 0; i < 7; ++i) step();
+  accelerator.save_state(folder + "/" + kind);
+  std::printf("%s", kind);
+  for (int i = 0; i < 5; ++i) {
+    step();
+    std::printf(" %.9g", made.get_last_lr()[0]);
+  }
+  std::printf("\n");
+}
+
+void schedules(const std::string& folder) {
+  namespace optim = accelerate::optim;
+  using SGD = torch::optim::SGD;
+  schedule(folder, "StepLR", [](SGD& sgd) { return optim::StepLR(sgd, 3, 0.5); });
+  schedule(folder, "MultiStepLR", [](SGD& sgd) { return optim::MultiStepLR(sgd, {2, 9, 11}, 0.5); });
+  schedule(folder, "ExponentialLR", [](SGD& sgd) { return optim::ExponentialLR(sgd, 0.9); });
+  schedule(folder, "CosineAnnealingLR", [](SGD& sgd) { return optim::CosineAnnealingLR(sgd, 20, 0.01); });
+  schedule(folder, "PolynomialLR", [](SGD& sgd) { return optim::PolynomialLR(sgd, 10, 2.0); });
+  schedule(folder, "LambdaLR", [](SGD& sgd) {
+    return optim::LambdaLR(sgd, [](int64_t step) { return 1.0 / static_cast<double>(1 + step); });
+  });
+  schedule(folder, "ReduceLROnPlateau",
+           [](SGD& sgd) { return optim::ReduceLROnPlateau(sgd, {.factor = 0.5, .patience = 2}); });
+  schedule(folder, "CosineAnnealingWarmRestarts",
+           [](SGD& sgd) { return optim::CosineAnnealingWarmRestarts(sgd, 4, 2, 0.01); });
+  schedule(folder, "CyclicLR", [](SGD& sgd) { return optim::CyclicLR(sgd, 0.01, 0.2, {.step_size_up = 3}); });
+}
+
+/// A user's object of tensors, and one of bytes.
+struct Averages {
+  [[nodiscard]] accelerate::prepared::TensorDict state_dict() const {
+    accelerate::prepared::TensorDict dict;
+    dict.insert("mean", torch::arange(3, torch::kFloat));
+    dict.insert("count", torch::full({}, 7, torch::kLong));
+    return dict;
+  }
+  void load_state_dict(const accelerate::prepared::TensorDict&) const {}
+};
+struct Bytes {
+  [[nodiscard]] std::string state() const { return std::string("a\0\xff", 3); }
+  void load_state(const std::string&) const {}
+};
+
+void pieces(const std::string& out, const std::string& in) {
+  accelerate::Accelerator accelerator({.cpu = true,
+                                       .mixed_precision = accelerate::Precision::fp16,
+                                       .grad_scaler = {.init_scale = 1024, .growth_interval = 50}});
+  Net net;
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) {
+      parameter.copy_(torch::arange(parameter.numel(), torch::kFloat).reshape(parameter.sizes()));
+    }
+  }
+  auto model = accelerator.prepare(net);
+  Averages averages;
+  Bytes bytes;
+  accelerator.register_for_checkpointing(averages, bytes);
+  accelerator.save_state(out + "/state");
+  accelerator.save_model(model, out + "/sharded", {.max_shard_size = "300"});
+  accelerator.save_model(model, out + "/bin", {.safe_serialization = false});
+  accelerator.save_model(model, out + "/sharded_bin", {.max_shard_size = "300", .safe_serialization = false});
+  for (const char* file : {"/pytorch_model.bin", "/model.safetensors", "/sharded"}) {
+    accelerator.load_model(model, in + file);
+    double sum = 0;
+    for (const auto& [name, tensor] : accelerate::prepared::weights_of(model.core())) {
+      sum += (tensor.to(torch::kDouble).flatten() * torch::arange(1, tensor.numel() + 1, torch::kDouble))
+                 .sum()
+                 .item<double>();
+    }
+    std::printf("%s %.17g\n", file, sum);
+  }
+  for (const auto& item : accelerate::Accelerator::load(in + "/values.pt")) {
+    std::printf("%s %s %.17g\n", item.key().c_str(), c10::toString(item.value().scalar_type()),
+                item.value().to(torch::kDouble).sum().item<double>());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
-    if (arguments.size() != 5 || arguments[0] != "train") throw std::runtime_error("train OPTIMIZER LOAD STEPS SAVE");
-    train(arguments);
+    if (arguments.size() == 5 && arguments[0] == "train") {
+      train(arguments);
+    } else if (arguments.size() == 2 && arguments[0] == "schedules") {
+      schedules(arguments[1]);
+    } else if (arguments.size() == 3 && arguments[0] == "pieces") {
+      pieces(arguments[1], arguments[2]);
+    } else {
+      throw std::runtime_error("train OPTIMIZER LOAD STEPS SAVE, schedules FOLDER, or pieces OUT IN");
+    }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
