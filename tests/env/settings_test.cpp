@@ -55,6 +55,16 @@ TEST_CASE("code wins over the environment, the environment over the file, the fi
   CHECK(env::resolve_settings({}, {}, file).gradient_accumulation_steps == 2);
 }
 
+TEST_CASE("backend auto is a choice like the others, wherever it stands") {
+  const Variables gloo{{"ACCELERATE_BACKEND", "gloo"}};
+  const Config names_gloo{.path = "f", .values = {{"backend", "gloo"}}};
+  CHECK(env::resolve_settings({.backend = "auto"}, gloo, names_gloo).backend == "auto");
+  CHECK(env::resolve_settings({}, {{"ACCELERATE_BACKEND", "auto"}}, names_gloo).backend == "auto");
+  CHECK(env::resolve_settings({}, {}, {.path = "f", .values = {{"backend", "auto"}}}).backend == "auto");
+  CHECK(warnings({.backend = "auto"}, gloo, {}) ==
+        std::vector<std::string>{"settings: backend is auto from the code; not used: gloo in ACCELERATE_BACKEND"});
+}
+
 TEST_CASE("given as the default wins too") {
   CHECK(env::resolve_settings({.gradient_accumulation_steps = 1}, variable, {}).gradient_accumulation_steps == 1);
   CHECK_FALSE(env::resolve_settings({.cpu = false}, {{"ACCELERATE_USE_CPU", "1"}}, {}).cpu);
