@@ -206,7 +206,7 @@ TEST_CASE("a rank receives its own batches alone") {
     [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
     int64_t most = 0;
   };
-  constexpr int64_t of_batch = 8 * 100'000;
+  static constexpr int64_t of_batch = 8 * 100'000;
   on_ranks(4,
            [](Accelerator& accelerator) {
              const auto seen = std::make_shared<Largest>();

@@ -119,7 +119,7 @@ TEST_CASE("on the CPU a batch is where its source made it: nothing is copied") {
     CHECK(batch.target.const_data_ptr() == source->places.at(step++).second);
   }
   CHECK(step == 3);
-  const std::vector<torch::Tensor> batches{torch::zeros(2), torch::ones(2)};
+  std::vector<torch::Tensor> batches{torch::zeros(2), torch::ones(2)};
   auto foreign = accelerator.prepare(batches);
   step = 0;
   for (auto& batch : foreign) CHECK(batch.const_data_ptr() == batches.at(step++).const_data_ptr());

@@ -3,6 +3,7 @@
 //
 #include <map>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/data/dataset.hpp"
 
 using namespace accelerate::data;
