@@ -111,7 +111,7 @@ TEST_CASE("weights do not go into a checkpoint, and beside checkpoints they are 
   const auto said = text_thrown_by([&] { accelerator.save_model(model, place); });
   CHECK(said.find("model.safetensors is a file of the checkpoint in ") != std::string::npos);
   CHECK(said.ends_with("which could not be loaded any more; save to another folder"));
-  CHECK_THROWS_AS(accelerator.save({}, place / "model.safetensors"), accelerate::Error);
+  CHECK_THROWS_AS(accelerator.save(accelerate::prepared::TensorDict(), place / "model.safetensors"), accelerate::Error);
   torch::NoGradGuard no_grad;
   net->w.fill_(5);
   accelerator.save_model(model, folder.path);
@@ -166,7 +166,7 @@ TEST_CASE("objects that were registered in another order, or refuse, leave all e
     auto [model, optimizer, loader] =
         accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), counting(8, 2));
     struct AsTensors {
-      [[nodiscard]] accelerate::prepared::TensorDict state_dict() const { return {}; }
+      [[nodiscard]] accelerate::prepared::TensorDict state_dict() const { return accelerate::prepared::TensorDict(); }
       void load_state_dict(const accelerate::prepared::TensorDict&) const {}
     } as_tensors;
     accelerator.register_for_checkpointing(seen, as_tensors);
