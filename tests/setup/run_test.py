@@ -279,8 +279,8 @@ class Environment(OnAMachine):
 
 
 class Full(OnAMachine):
-    parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI, CUDA, JPEG and PNG", "without gloo"]
-    stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_in() { [[ $1 != build-no-gloo ]]; }; "
+    parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI, JPEG and PNG", "without gloo and CUDA"]
+    stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_in() { [[ $1 != build-no-gloo-cuda ]]; }; "
 
     def run_full(self, text):
         return self.machine.run(*self.machine.script(self.stand_ins + text))
@@ -289,7 +289,7 @@ class Full(OnAMachine):
         result = self.run_full("test_in() { :; }; test_tsan() { false; echo goes on; }; test_full")
         self.assertEqual((result.returncode, result.stdout), (1, ""))
         self.assertEqual(result.stderr.splitlines(), [f"run: full: {part}" for part in self.parts] +
-                         ["run: full: failed: thread sanitizer, without gloo"])
+                         ["run: full: failed: thread sanitizer, without gloo and CUDA"])
 
     def test_all_parts_passed_is_said(self):
         result = self.run_full("test_in() { :; }; test_tsan() { :; }; build_in() { :; }; test_full")
