@@ -102,17 +102,6 @@ void exchange(const fs::path& made, const fs::path& place, std::string_view oper
   if (::rename(aside.c_str(), made.c_str()) != 0) base::remove_tree(aside);
 }
 
-// Many programs call a file so: web apps, browsers' extensions, packagers.
-bool has_own_manifest(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::is_regular_file(folder / manifest_name, error)) return false;  // one that is a pipe would never end
-  std::string beginning(64, '\0');
-  std::ifstream file(folder / manifest_name, std::ios::binary);
-  file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
-  beginning.resize(static_cast<size_t>(file.gcount()));
-  return begins_as_manifest(beginning);
-}
-
 // As we and Hugging Face Accelerate call them: "model_1.safetensors", "model-00001-of-00002.safetensors".
 bool is_named_as_a_checkpoints(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 17> names{{{"model", ".safetensors"},
@@ -202,6 +191,17 @@ void finish_interrupted(const fs::path& parent, const std::string& name) {
 void bring_to_disk(const fs::path& path, std::string_view operation) {
   const auto open = open_to_read(path);
   if (!open || ::fsync(open.get()) != 0) fail(operation, path, "cannot be brought to the disk");
+}
+
+// Many programs call a file so: web apps, browsers' extensions, packagers.
+bool has_own_manifest(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_regular_file(folder / manifest_name, error)) return false;  // one that is a pipe would never end
+  std::string beginning(64, '\0');
+  std::ifstream file(folder / manifest_name, std::ios::binary);
+  file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  beginning.resize(static_cast<size_t>(file.gcount()));
+  return begins_as_manifest(beginning);
 }
 
 std::optional<std::string> why_no_checkpoint(const fs::path& place) {

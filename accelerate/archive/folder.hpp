@@ -42,6 +42,9 @@ class NewFolder {
   base::FileDescriptor lock_;
 };
 
+/// Whether a folder has a manifest.json that begins as ours, whole or torn.
+[[nodiscard]] bool has_own_manifest(const std::filesystem::path& folder);
+
 /// Why a folder that is there is none of a checkpoint, in a sentence; none: it has a manifest.json that begins as ours,
 /// whole or torn, or is Hugging Face Accelerate's.
 [[nodiscard]] std::optional<std::string> why_no_checkpoint(const std::filesystem::path& place);

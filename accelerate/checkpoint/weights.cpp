@@ -160,8 +160,7 @@ void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& na
 // A file of a checkpoint's is compared with its manifest.
 void check_listed(const fs::path& path, std::string_view operation) {
   const fs::path folder = path.parent_path();
-  std::error_code error;
-  if (!fs::exists(folder / archive::manifest_name, error) || archive::why_no_checkpoint(folder)) return;
+  if (!archive::has_own_manifest(folder)) return;
   for (const auto& file : archive::manifest_of(folder, operation).files) {
     if (file.name != path.filename()) continue;
     if (const auto wrong = archive::what_is_wrong_with(file, folder, /*verify=*/true)) {

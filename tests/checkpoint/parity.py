@@ -242,7 +242,7 @@ def pieces(probe, folder):
     wrote.mkdir(parents=True)
     torch.save(other.state_dict(), wrote / "pytorch_model.bin")
     save_file(other.state_dict(), wrote / "model.safetensors")
-    Accelerator(cpu=True).save_model(other, str(wrote / "sharded"), max_shard_size="300")
+    Accelerator(cpu=True).save_model(other, str(wrote / "sharded"), max_shard_size=300)
     assert (wrote / "sharded" / "model.safetensors.index.json").exists()
     base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
     values = {"base": base, "view": base[:, 1], "turned": base.t(), "bf16": torch.full((3,), 1.5, dtype=torch.bfloat16),
