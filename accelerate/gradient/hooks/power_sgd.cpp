@@ -138,23 +138,13 @@ class PowerSgd final : public BucketReducer {
     plain_.forget();
     factors_.clear();
     loaded_.clear();
-    ++memory_version_;
   }
 
-  // Host numbers in a reduction are the count of steps, which decides whether it is compressed, and what begins at
-  // random.
+  // The host counts reductions, which decides whether one is compressed, and puts new factors into the place of old
+  // ones.
   [[nodiscard]] std::string why_not_recorded() const override {
-    if (step_ < options_.start_step) {
-      return fmt::format("PowerSGD has made {} reductions and compresses from start_step {} on", step_,
-                         options_.start_step);
-    }
-    if (!options_.warm_start) return "PowerSGD without warm_start draws its factors on the host in each reduction";
-    const bool warm = std::ranges::all_of(factors_, [](const auto& factors) {
-      return !factors || std::ranges::all_of(factors->matrices, [](const LowRankMatrix& one) { return one.warm; });
-    });
-    return warm && compressed_last_ ? "" : "PowerSGD has yet to compress every bucket once, from factors at random";
+    return "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
   }
-  [[nodiscard]] int64_t memory_version() const override { return memory_version_; }
 
   // Of buckets that have not been reduced since it was loaded, what was loaded.
   [[nodiscard]] ReducerState state() const override {
@@ -174,7 +164,6 @@ class PowerSgd final : public BucketReducer {
     factors_.clear();
     loaded_.clear();
     compressed_last_ = false;
-    ++memory_version_;
     for (const auto& [name, tensor] : state) loaded_.emplace(name, tensor.clone());
     if (const auto step = loaded_.extract("step")) step_ = step.mapped().item<int64_t>();
   }
@@ -291,7 +280,6 @@ class PowerSgd final : public BucketReducer {
   std::map<std::string, at::Tensor> loaded_;           // not yet taken over by a bucket
   int64_t step_ = 0;
   bool compressed_last_ = false;  // the last reduction
-  int64_t memory_version_ = 0;
   int64_t bytes_given_ = 0;
 };
 
