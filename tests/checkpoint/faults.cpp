@@ -2,9 +2,11 @@
 // A save that is killed, or whose disk fails, at every single call of the system that it makes: whatever happens, there
 // is a whole checkpoint afterwards, the old one or the new one, and a save that returned is the new one.
 //
-//   checkpoint_faults FOLDER              calls of the system that go wrong, their order, and two that save to one
-//   place checkpoint_faults FOLDER full         on a small disk that gets full, a little later each time; see
-//   small_disk.sh checkpoint_faults FOLDER read-only    where that left a checkpoint
+// checkpoint_faults FOLDER [WHAT], by WHAT:
+//   nothing     every call in turn goes wrong; the order in which all comes to the disk; two that save to one place
+//   some        the same, of the calls each third
+//   full        on a small disk that gets full, a little later each time: see small_disk.sh
+//   read-only   where that left a checkpoint, on a disk that takes nothing
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -31,6 +33,7 @@ namespace fs = std::filesystem;
 namespace {
 
 enum class Fault { kill, no_space, io_error, short_writes };
+int stride = 1;  // from one call that goes wrong to the next
 
 // Of this process: the call that goes wrong, counted down; none while it is not above 0.
 std::atomic<int> calls_left{0};
@@ -207,7 +210,7 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
   accelerate::base::remove_tree(place);
   testing::save(place, testing::small_content(1));
   int call = first;
-  for (; call < 1000; ++call) {
+  for (; call < 1000; call += stride) {
     const Outcome outcome = save_with(which, call, place, beside);
     accelerate::archive::recover(place);  // as load_state() does
     expect(!accelerate::archive::what_is_wrong(place, true), "there is no whole checkpoint", which, call);
@@ -231,7 +234,7 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
 void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool beside) {
   const fs::path numbered = folder / "numbered";
   int call = 1;
-  for (; call < 1000; ++call) {
+  for (; call < 1000; call += stride) {
     accelerate::base::remove_tree(numbered);
     testing::save(numbered / "checkpoint_0", testing::small_content(0));
     testing::save(numbered / "checkpoint_1", testing::small_content(1));
@@ -390,6 +393,7 @@ int main(int argc, char** argv) {
   } else if (what == "read-only") {
     save_where_nothing_can(folder);
   } else {
+    if (what == "some") stride = 3;
     accelerate::base::remove_tree(folder);
     fs::create_directories(folder);
     for (const Fault which : {Fault::kill, Fault::no_space, Fault::io_error, Fault::short_writes}) {
