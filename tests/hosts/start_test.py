@@ -45,7 +45,7 @@ class Gloo(Starts):
         self.check_all((2, ways.mpirun_gloo), (3, ways.mpirun_gloo))
 
     def test_srun(self):
-        self.check_all((2, ways.srun), (3, ways.srun))
+        self.check_all((2, ways.srun), (3, ways.srun), (2, ways.srun_pmix_gloo))
 
     def test_launcher_by_hand(self):
         self.check_all((2, ways.launcher_by_hand, "10.77.0.1"), (3, ways.launcher_by_hand))
@@ -61,7 +61,7 @@ class Gloo(Starts):
         self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
-        self.check_all((3, ways.by_hand), (2, ways.srun), dead_network=True)
+        self.check_all((3, ways.by_hand), (2, ways.srun), (2, ways.torchrun), dead_network=True)
 
 
 class Mpi(Starts):

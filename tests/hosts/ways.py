@@ -84,6 +84,10 @@ def srun_pmix(hosts, command, **variables):
     return srun(hosts, command, options=("--mpi=pmix",), **variables)
 
 
+def srun_pmix_gloo(hosts, command, **variables):
+    return srun_pmix(hosts, command, ACCELERATE_BACKEND="gloo", **variables)
+
+
 # Our own launcher, in all its ways.
 LAUNCHER = (BIN / "accelerate_launch").resolve()
 
@@ -154,5 +158,5 @@ def launcher_sbatch_pmix_labels(hosts, command, **variables):
 
 RANKS_PER_HOST = {launcher_per_task: 2, launcher_per_task_pmix: 2}
 SERVICES = {launcher_ssh: {"ssh": True}, launcher_mpirun: {"ssh": True}, mpirun: {"ssh": True}, mpirun_gloo: {"ssh": True},
-            **{way: {"slurm": True} for way in (srun, srun_pmix, launcher_per_node, launcher_per_task, launcher_per_task_pmix,
+            **{way: {"slurm": True} for way in (srun, srun_pmix, srun_pmix_gloo, launcher_per_node, launcher_per_task, launcher_per_task_pmix,
                                                 launcher_salloc, launcher_sbatch, launcher_sbatch_pmix, launcher_sbatch_pmix_labels)}}
