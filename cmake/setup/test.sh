@@ -31,7 +31,7 @@ test_full() {
   part "every test" test_in build
   part "address and undefined sanitizers" test_asan
   part "thread sanitizer" test_tsan
-  # With the flags of the first build: what has nothing to do with these parts is in ccache.
+  # Of the tests what has nothing to do with these parts comes out of ccache; the library is compiled with other folders of headers.
   part "without MPI, JPEG and PNG" test_without MPI JPEG PNG
   # Compiles every source file of the library by itself, so that each goes on including what it uses; gloo's and CUDA's are
   # compiled so in every build. What runs in one process is the same without gloo.
