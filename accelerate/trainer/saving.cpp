@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of a training, and the weights of its best evaluation.
-#include <algorithm>
 #include <exception>
 #include <functional>
 #include <map>
 #include <system_error>
 #include <typeinfo>
-#include <utility>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/trainer/saved_state.hpp"
