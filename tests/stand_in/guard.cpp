@@ -102,7 +102,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (event == nullptr) return;
     refuse_while_recording("a wait of the host");
     TORCH_CHECK(!recorded(event)->capture, "standin: what was only recorded cannot be waited for");
-    ++world().host_waits.at(static_cast<size_t>(recorded(event)->device));
+    count_host_wait(recorded(event)->device);
     recorded(event)->reached.wait();
     queryEvent(event);
   }

@@ -24,6 +24,8 @@ void finish();
 
 /// How often the host waited for this device: item(), copies that block, synchronize, nonzero ...
 int64_t host_waits(c10::DeviceIndex device);
+/// Those of the calling thread, for any device: a thread beside it may wait as it likes.
+int64_t host_waits_here();
 
 /// Copies to this device from memory of the host that is not pinned: on a GPU the host waits in them.
 int64_t pageable_uploads(c10::DeviceIndex device);

@@ -12,6 +12,7 @@ namespace {
 
 thread_local c10::DeviceIndex device_now = 0;                        // NOLINT: what the device API asks for
 thread_local std::array<c10::StreamId, kMostDevices> streams_now{};  // NOLINT
+thread_local int64_t waits_here = 0;                                 // NOLINT: host_waits_here()
 
 }  // namespace
 
@@ -80,8 +81,13 @@ void wait_for(const c10::Stream& stream) {
 
 void host_wait(const c10::Stream& stream) {
   refuse_while_recording("a wait of the host", stream);
-  ++world().host_waits.at(static_cast<size_t>(stream.device_index()));
+  count_host_wait(stream.device_index());
   wait_for(stream);
+}
+
+void count_host_wait(c10::DeviceIndex device) {
+  ++world().host_waits.at(static_cast<size_t>(device));
+  ++waits_here;
 }
 
 void finish() {
@@ -94,6 +100,7 @@ void finish() {
 }
 
 int64_t host_waits(c10::DeviceIndex device) { return world().host_waits.at(static_cast<size_t>(device)); }
+int64_t host_waits_here() { return waits_here; }
 
 int64_t pageable_uploads(c10::DeviceIndex device) { return world().pageable_uploads.at(static_cast<size_t>(device)); }
 int64_t pinned_allocations() { return world().pinned_allocations; }

@@ -71,5 +71,7 @@ Queue& queue_of(const c10::Stream& stream);
 void wait_for(const c10::Stream& stream);
 /// The same, counted.
 void host_wait(const c10::Stream& stream);
+/// Without the wait.
+void count_host_wait(c10::DeviceIndex device);
 
 }  // namespace stand_in
