@@ -246,7 +246,7 @@ def apply(folder, numbers):
 
 
 def copy_and_build(folder, numbers):
-    shutil.copytree(TOP, folder, ignore=shutil.ignore_patterns("build*", ".git"), dirs_exist_ok=True)
+    shutil.copytree(TOP, folder, ignore=shutil.ignore_patterns("build", "build-*", ".git"), dirs_exist_ok=True)
     apply(folder, numbers)
     subprocess.run(["cmake", "--preset", "release"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--build", "build", "-j1", "--target", "stand_in_tests"], cwd=folder, check=True)
