@@ -5,7 +5,7 @@
 # neither. Order of search: Torch_DIR / CMAKE_PREFIX_PATH, a torch that python3 can import, the virtual environment
 # that ./run makes under the user's cache folder. Also used by AccelerateConfig.cmake, in the user's project.
 #
-# Sets ACCELERATE_LIBTORCH_ROOT, _VERSION, _HAS_CUDA, _HAS_NCCL (headers and library) and ACCELERATE_FMT_FROM.
+# Sets ACCELERATE_LIBTORCH_ROOT, _VERSION, _HAS_CUDA, _HAS_NCCL (headers and library), ACCELERATE_FMT_FROM and _FMT_COMPILED.
 
 set(ACCELERATE_LIBTORCH_MIN 2.11)
 set(ACCELERATE_LIBTORCH_MAX 2.15)
@@ -109,7 +109,7 @@ macro(accelerate_make_libtorch with_cuda)
   if(NOT TARGET accelerate_libtorch)
     accelerate_make_libtorch_targets("${with_cuda}")
   endif()
-  foreach(fact LIBTORCH_ROOT LIBTORCH_VERSION LIBTORCH_HAS_CUDA LIBTORCH_HAS_NCCL LIBTORCH_WHY_NO_CUDA FMT_FROM)
+  foreach(fact LIBTORCH_ROOT LIBTORCH_VERSION LIBTORCH_HAS_CUDA LIBTORCH_HAS_NCCL LIBTORCH_WHY_NO_CUDA FMT_FROM FMT_COMPILED)
     get_property(ACCELERATE_${fact} GLOBAL PROPERTY ACCELERATE_${fact})
   endforeach()
 endmacro()
@@ -190,22 +190,33 @@ function(accelerate_make_libtorch_targets with_cuda)
     target_compile_definitions(accelerate_libtorch INTERFACE USE_C10D_NCCL)
   endif()
 
-  # One fmt per build: the wheel's folder shadows the system's, so everybody uses the wheel's, header-only. A folder
-  # that holds nothing else lets env, base and the launcher have fmt without seeing LibTorch.
+  # One fmt per build: the wheel's folder shadows the system's, so everybody uses the wheel's. LibTorch exports none of it.
+  # The fmt that accelerate/base/fmt.cpp knows is compiled there, once; header-only, a file takes 2 to 4 seconds longer.
+  # A folder that holds nothing else lets env, base and the launcher have fmt without seeing LibTorch.
   add_library(accelerate_fmt INTERFACE IMPORTED GLOBAL)
+  set(fmt_compiled FALSE)
   if(EXISTS "${root}/include/fmt/format.h")
     set(only "${CMAKE_BINARY_DIR}/fmt-of-libtorch")
     file(MAKE_DIRECTORY "${only}")
     file(CREATE_LINK "${root}/include/fmt" "${only}/fmt" SYMBOLIC)
     target_include_directories(accelerate_fmt SYSTEM INTERFACE "${only}")
-    set(fmt_from "LibTorch's, header-only")
+    set(fmt_from "LibTorch's")
+    if(EXISTS "${root}/include/fmt/base.h")
+      file(STRINGS "${root}/include/fmt/base.h" fmt_version REGEX "define FMT_VERSION 12[0-9][0-9][0-9][0-9]")
+      if(fmt_version)
+        set(fmt_compiled TRUE)
+      endif()
+    endif()
   else()
     find_package(fmt REQUIRED)
     get_target_property(fmt_include fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)
     target_include_directories(accelerate_fmt SYSTEM INTERFACE "${fmt_include}")
-    set(fmt_from "${fmt_VERSION} of the system, header-only")
+    set(fmt_from "${fmt_VERSION} of the system")
   endif()
-  target_compile_definitions(accelerate_fmt INTERFACE FMT_HEADER_ONLY=1)
+  if(NOT fmt_compiled)
+    target_compile_definitions(accelerate_fmt INTERFACE FMT_HEADER_ONLY=1)
+    string(APPEND fmt_from ", header-only")
+  endif()
 
   set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_ROOT "${root}")
   set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_VERSION "${version}")
@@ -213,4 +224,5 @@ function(accelerate_make_libtorch_targets with_cuda)
   set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_HAS_NCCL "${nccl}")
   set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_WHY_NO_CUDA "${why}")
   set_property(GLOBAL PROPERTY ACCELERATE_FMT_FROM "${fmt_from}")
+  set_property(GLOBAL PROPERTY ACCELERATE_FMT_COMPILED "${fmt_compiled}")
 endfunction()

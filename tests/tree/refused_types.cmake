@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 list(TRANSFORM INCLUDES PREPEND "-I")
-execute_process(COMMAND ${COMPILER} -std=c++20 -w -DFMT_HEADER_ONLY=1 ${INCLUDES} -fsyntax-only "${SOURCE}"
+execute_process(COMMAND ${COMPILER} -std=c++20 -w ${INCLUDES} -fsyntax-only "${SOURCE}"
                 RESULT_VARIABLE result ERROR_VARIABLE text)
 if(result EQUAL 0)
   message(FATAL_ERROR "refused_types.cpp compiles")
