@@ -3,10 +3,10 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/printable.hpp"
 
 namespace accelerate::archive {
 
@@ -21,7 +21,6 @@ struct Origin {
   }
 };
 
-/// 'text' on one line: bytes that do not print as \x07, a long one cut.
-std::string in_quotes(std::string_view text);
+using base::in_quotes;
 
 }  // namespace accelerate::archive

@@ -7,6 +7,7 @@
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/printable.hpp"
 #include "launch/commands/checkpoint.hpp"
 #include "launch/commands/elements.hpp"
 #include "launch/commands/text.hpp"
@@ -23,7 +24,7 @@ class Differences {
   Differences(std::string file, size_t most) : file_(std::move(file)), most_(most) {}
 
   void add(const std::string& line) {
-    if (count_++ < most_) text_ += fmt::format("{}: {}\n", file_, printable(line));
+    if (count_++ < most_) text_ += fmt::format("{}: {}\n", file_, base::printable(line));
   }
   [[nodiscard]] std::string text() const {
     if (count_ <= most_) return text_;
@@ -125,7 +126,7 @@ std::string compare_manifests(const fs::path& left, const fs::path& right) {
   const auto b = archive::manifest_of(right, checkpoint_program);
   std::string text;
   const auto compare = [&](const char* what, const auto& one, const auto& other) {
-    if (one != other) text += printable(fmt::format("{}: {}, {}", what, one, other)) + "\n";
+    if (one != other) text += base::printable(fmt::format("{}: {}, {}", what, one, other)) + "\n";
   };
   compare("step", a.step, b.step);
   compare("epoch", a.epoch, b.epoch);

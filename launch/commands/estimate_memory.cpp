@@ -9,8 +9,8 @@
 #include <map>
 #include <set>
 
-#include "accelerate/archive/origin.hpp"
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/printable.hpp"
 #include "launch/commands/text.hpp"
 
 namespace accelerate::launch {
@@ -91,8 +91,8 @@ std::string report(const std::string& name, const ModelSize& size, const Optimiz
     dtypes.push_back({row.dtype, with_commas(row.tensors), with_commas(row.elements), readable_bytes(row.bytes)});
   }
   text += "\n" + table_of(dtypes);
-  text += fmt::format("\nlargest layer: {} ({}), {}\n\n", printable(size.largest.name),
-                      printable(fmt::format("{}", fmt::join(size.largest.tensors, ", "))),
+  text += fmt::format("\nlargest layer: {} ({}), {}\n\n", base::printable(size.largest.name),
+                      base::printable(fmt::format("{}", fmt::join(size.largest.tensors, ", "))),
                       counted(size.largest.parameters, "parameter"));
   const uint64_t states = 4 * optimizer.floats;
   const std::vector<TrainingRow> rows{{"float32, or mixed bf16 or fp16", 4, 4, states},
@@ -120,7 +120,7 @@ ModelSize size_of(const std::vector<Weight>& weights) {
     // Some 20 bytes in training for each of them are still far from what 64 bits count.
     if (weight.bytes > most_bytes - size.bytes) {
       base::fail(ErrorKind::data, {}, estimator, "{} of shape {} has {}, with the tensors before it more than {}",
-                 archive::in_quotes(weight.name), text_of_shape(weight.shape), counted(weight.elements, "element"),
+                 base::in_quotes(weight.name), text_of_shape(weight.shape), counted(weight.elements, "element"),
                  readable_bytes(most_bytes));
     }
     DtypeSize& row = dtypes[weight.dtype];

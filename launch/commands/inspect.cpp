@@ -6,6 +6,7 @@
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/printable.hpp"
 #include "launch/commands/checkpoint.hpp"
 #include "launch/commands/text.hpp"
 #include "launch/commands/weights.hpp"
@@ -29,7 +30,7 @@ std::string parts_of(const archive::Manifest& manifest) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& part : manifest.parts) {
     rows.push_back(
-        {fmt::format("{} {}", printable(part.kind), part.index), fmt::format("{}", fmt::join(part.files, " "))});
+        {fmt::format("{} {}", base::printable(part.kind), part.index), fmt::format("{}", fmt::join(part.files, " "))});
   }
   std::string text = "parts:\n";
   size_t width = 0;
@@ -41,7 +42,7 @@ std::string parts_of(const archive::Manifest& manifest) {
 std::string files_of(const archive::Manifest& manifest) {
   std::vector<std::vector<std::string>> rows{{"file", "bytes", "checksum"}};
   for (const auto& file : manifest.files)
-    rows.push_back({file.name, with_commas(file.bytes), printable(file.checksum)});
+    rows.push_back({file.name, with_commas(file.bytes), base::printable(file.checksum)});
   return table_of(rows);
 }
 
@@ -51,11 +52,11 @@ std::string tensors_of(const archive::Manifest& manifest, const fs::path& folder
   for (const auto& file : manifest.files) {
     try {
       for (const Weight& weight : read_weight_file(folder / file.name, checkpoint_program).weights) {
-        text += fmt::format("  {} {} {} in {}\n", printable(weight.name), weight.dtype, text_of_shape(weight.shape),
-                            file.name);
+        text += fmt::format("  {} {} {} in {}\n", base::printable(weight.name), weight.dtype,
+                            text_of_shape(weight.shape), file.name);
       }
     } catch (const Error& error) {
-      if (!file.name.ends_with(".json")) text += fmt::format("  {}\n", printable(error.what()));
+      if (!file.name.ends_with(".json")) text += fmt::format("  {}\n", base::printable(error.what()));
     }
   }
   return text;
@@ -77,7 +78,7 @@ Answer inspect(const fs::path& folder, bool tensors) {
   std::string text =
       fmt::format("{}: step {}, epoch {}, {}, {}\nwritten by {}, format {}\n\n", folder.string(), manifest.step,
                   manifest.epoch, counted(static_cast<uint64_t>(manifest.world_size), "rank"), readable_bytes(bytes),
-                  printable(manifest.library), manifest.version);
+                  base::printable(manifest.library), manifest.version);
   text += parts_of(manifest) + "\n" + files_of(manifest);
   if (tensors) text += "\n" + tensors_of(manifest, folder);
   return {text};

@@ -30,19 +30,6 @@ std::string counted(uint64_t number, const std::string& noun) {
   return fmt::format("{} {}{}", with_commas(number), noun, number == 1 ? "" : "s");
 }
 
-std::string printable(std::string_view text) {
-  std::string shown;
-  unsigned char before = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    // U+0080 to U+009F in UTF-8 are such bytes, too.
-    const bool steers = byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte < 0xa0);
-    steers ? shown += fmt::format("\\x{:02x}", byte) : shown += c;
-    before = byte;
-  }
-  return shown;
-}
-
 std::string table_of(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace accelerate::launch {
@@ -17,9 +16,6 @@ std::string readable_bytes(uint64_t bytes);
 
 /// "1 tensor", "3 tensors"
 std::string counted(uint64_t number, const std::string& noun);
-
-/// On one line: what a file says, without what would steer the terminal; bytes that do not print as \x1b.
-std::string printable(std::string_view text);
 
 /// Columns two spaces apart, the first flush left, numbers (the others) flush right. Every row has as many cells.
 std::string table_of(const std::vector<std::vector<std::string>>& rows);

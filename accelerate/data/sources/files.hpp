@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "accelerate/archive/mapped_file.hpp"
-#include "accelerate/archive/origin.hpp"
+#include "accelerate/base/printable.hpp"
 
 namespace accelerate::data {
 
-using archive::in_quotes;
 using archive::MappedFile;
+using base::in_quotes;
 
 /// A tensor that lies in `file` from byte `offset` on, and keeps it mapped. Its bytes must be there.
 at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, uint64_t offset, at::IntArrayRef shape,

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts of others, fit for a terminal.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace accelerate::base {
+
+/// On one line: what a file says, without what would steer the terminal; bytes that do not print as \x1b.
+std::string printable(std::string_view text);
+
+/// 'text', printable; of a long one the first 60 bytes.
+std::string in_quotes(std::string_view text);
+
+}  // namespace accelerate::base
