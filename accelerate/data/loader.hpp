@@ -195,15 +195,22 @@ class LoaderOf<AnyBatch>::Iterator {
           if (taken) ahead.emplace(Ahead{.batch = std::move(taken->batch), .since = taken->since});
           return;
         }
-        ahead.emplace(Ahead{.batch = read_from(*source, indices, pass.context())});
-      } catch (const c10::OutOfMemoryError&) {
-        if (!prefetch) return;  // beside this batch; it is read when this one is gone
-        ahead.emplace(Ahead{.failure = std::current_exception()});  // a worker's, which reads each batch once
-      } catch (...) {
+        auto beside = read_beside(indices);
+        if (!beside) return;
+        ahead.emplace(Ahead{.batch = std::move(beside)});
+      } catch (...) {  // a worker's lack of memory too: it reads each batch once
         ahead.emplace(Ahead{.failure = std::current_exception()});
       }
       ahead->since = Pass::Clock::now();
       pass.waited(ahead->since - began);
+    }
+    /// Nothing where memory does not suffice for two: it is read when the batch at hand is gone.
+    std::optional<AnyBatch> read_beside(const at::Tensor& indices) const {
+      try {
+        return read_from(*source, indices, pass.context());
+      } catch (const c10::OutOfMemoryError&) {
+        return std::nullopt;
+      }
     }
   };
   explicit Iterator(std::shared_ptr<State> state) : state_(std::move(state)) {}
