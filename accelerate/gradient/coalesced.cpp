@@ -109,7 +109,7 @@ void BufferBroadcast::run(int64_t root) {
   if (!std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) {
     packs_ = pack_by_device(tensors());
   }
-  if (join_link_ != nullptr) root = join_link_->announce(join_operation_).root;
+  if (join_coordinator_ != nullptr) root = join_coordinator_->announce(join_operation_).root;
   for (const Pack& one : packs_) {
     comm::in_user_call("forward", what_, group_.place(), [&] { broadcast(group_, one, root); });
     if (group_.rank() == root) continue;

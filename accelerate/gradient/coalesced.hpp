@@ -62,7 +62,7 @@ class BufferBroadcast {
   std::vector<Pack> packs_{};
   std::string what_{};  ///< these buffers, for messages about peers
   bool due_ = true;     ///< before the next forward
-  JoinCoordinator* join_link_ = nullptr;
+  JoinCoordinator* join_coordinator_ = nullptr;
   int64_t join_operation_ = 0;
 };
 

@@ -21,8 +21,8 @@ constexpr int64_t kNone = -1;
 
 }  // namespace
 
-struct UnevenJoin::Link : JoinCoordinator {
-  Link(const comm::Group& the_group, size_t models, JoinOptions the_options)
+struct UnevenJoin::RankCoordinator : JoinCoordinator {
+  RankCoordinator(const comm::Group& the_group, size_t models, JoinOptions the_options)
       : group(the_group), operations(static_cast<int64_t>(2 * models)), options(the_options) {}
 
   Answer announce(int64_t operation) override {
@@ -75,7 +75,7 @@ struct UnevenJoin::Link : JoinCoordinator {
 UnevenJoin::UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options)
     : group_(std::move(group)),
       models_(std::move(models)),
-      coordinator_(std::make_unique<Link>(group_, models_.size(), options)),
+      coordinator_(std::make_unique<RankCoordinator>(group_, models_.size(), options)),
       exceptions_(std::uncaught_exceptions()) {
   if (group_.size() == 1) return;
   for (const JoinModel& model : models_) {
@@ -99,14 +99,14 @@ UnevenJoin::~UnevenJoin() {
   attach(nullptr);
 }
 
-void UnevenJoin::attach(JoinCoordinator* link) {
+void UnevenJoin::attach(JoinCoordinator* coordinator) {
   for (size_t i = 0; i < models_.size(); ++i) {
     if (models_[i].engine != nullptr) {
-      models_[i].engine->core_->join_coordinator = link;
+      models_[i].engine->core_->join_coordinator = coordinator;
       models_[i].engine->core_->join_operation = reduction_of(i);
     }
     if (models_[i].buffers == nullptr) continue;
-    models_[i].buffers->join_link_ = link;
+    models_[i].buffers->join_coordinator_ = coordinator;
     models_[i].buffers->join_operation_ = broadcast_of(i);
   }
 }

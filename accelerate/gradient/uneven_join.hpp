@@ -46,13 +46,13 @@ class UnevenJoin {
   void finish();
 
  private:
-  struct Link;
-  void attach(JoinCoordinator* link);
+  struct RankCoordinator;
+  void attach(JoinCoordinator* coordinator);
   void shadow(int64_t operation);
 
   comm::Group group_;
   std::vector<JoinModel> models_;
-  std::unique_ptr<Link> coordinator_;
+  std::unique_ptr<RankCoordinator> coordinator_;
   int exceptions_;
   bool finished_ = false;
 };

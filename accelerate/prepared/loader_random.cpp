@@ -57,22 +57,22 @@ GeneratorTurn::GeneratorTurn(const CpuStream& stream) : turn_(turns()), after_(C
 
 GeneratorTurn::~GeneratorTurn() { after_.install(); }
 
-LoaderRandom::Start LoaderRandom::meet() const {
+LoaderRandom::PassStart LoaderRandom::meet() const {
   static std::atomic<uint64_t> passes{0};
-  static_assert(std::is_trivially_copyable_v<Start>);
+  static_assert(std::is_trivially_copyable_v<PassStart>);
   barrier_of_threads(group_);  // no rank may still draw for itself from a generator that is all threads'
-  std::string bytes(sizeof(Start), '\0');
+  std::string bytes(sizeof(PassStart), '\0');
   if (group_.rank() == 0) {
-    const Start mine{CpuStream::current(), ++passes};
-    std::memcpy(bytes.data(), &mine, sizeof(Start));
+    const PassStart mine{CpuStream::current(), ++passes};
+    std::memcpy(bytes.data(), &mine, sizeof(PassStart));
   }
   bytes = for_pass(group_, [&] { return group_.broadcast_bytes(bytes); });
-  Start start{};
-  std::memcpy(&start, bytes.data(), sizeof(Start));
+  PassStart start{};
+  std::memcpy(&start, bytes.data(), sizeof(PassStart));
   return start;
 }
 
-void LoaderRandom::begun(const Start& start, GeneratorTurn& turn) {
+void LoaderRandom::begun(const PassStart& start, GeneratorTurn& turn) {
   const CpuStream after = CpuStream::current();
   if (group_.rank() == 0) turn.leave_at(after);
   // The pass is in it because a loader that draws nothing at its beginning leaves the generator where it stood.

@@ -54,7 +54,7 @@ class LoaderRandom {
   /// Returns begin(). Collective.
   template <typename Begin>
   auto begin(Begin&& begin) {
-    const Start start = meet();
+    const PassStart start = meet();
     auto first = [&] {
       GeneratorTurn turn(start.stream);
       auto position = begin();
@@ -75,12 +75,12 @@ class LoaderRandom {
   }
 
  private:
-  struct Start {
+  struct PassStart {
     CpuStream stream;
     uint64_t pass;  // passes that began in rank 0's process
   };
-  [[nodiscard]] Start meet() const;
-  void begun(const Start& start, GeneratorTurn& turn);
+  [[nodiscard]] PassStart meet() const;
+  void begun(const PassStart& start, GeneratorTurn& turn);
   void part() const;
 
   comm::Group group_;
