@@ -197,8 +197,8 @@ void Engine::Core::finish() {
     for_backward([&] {
       for (const FlatBucket& bucket : buckets) reducer->finish(bucket);
     });
-    settle_unused();
-    for_backward([&] { settle_sparse(1.0 / static_cast<double>(divisor_)); });
+    finish_unused();
+    for_backward([&] { finish_sparse(1.0 / static_cast<double>(divisor_)); });
     if (options.static_graph) check_static_graph();
   } catch (...) {
     broken_off = true;
@@ -206,7 +206,7 @@ void Engine::Core::finish() {
     reset();
     throw;
   }
-  for (ParameterState& state : states) state.settle();
+  for (ParameterState& state : states) state.mark_synchronized();
   reset();
 }
 

@@ -98,8 +98,8 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void lay_out_as_given();
   void forget_layout();
   void expect_gradients();
-  void settle_sparse(double factor);
-  void settle_unused();
+  void finish_sparse(double factor);
+  void finish_unused();
   void give_back(size_t index);
   void check_static_graph() const;
   void reset();

@@ -35,7 +35,7 @@ void Engine::Core::zero_in_place(std::vector<bool> listed) {
       ParameterState& state = states[static_cast<size_t>(i)];
       state.blank = !lies_here(i);
       if (lies_here(i)) state.gradient() = state.view;
-      if (goes(i)) state.settle();
+      if (goes(i)) state.mark_synchronized();
       listed[static_cast<size_t>(i)] = false;
     }
   }

@@ -67,7 +67,7 @@ void Engine::Core::before_step() {
 
 void Engine::Core::zero(ParameterState& state) {
   state.gradient().reset();
-  state.settle();
+  state.mark_synchronized();
 }
 
 void Engine::Core::zero_in_place(ParameterState& state) {
@@ -81,7 +81,7 @@ void Engine::Core::zero_in_place(ParameterState& state) {
     gradient = gradient.detach();
     gradient.zero_();
   }
-  state.settle();
+  state.mark_synchronized();
 }
 
 void Engine::Core::forgive() {

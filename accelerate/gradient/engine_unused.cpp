@@ -27,7 +27,7 @@ void Engine::Core::read_counts() {
   for (ParameterState& state : states) state.uses = static_cast<int64_t>(*sum++);
 }
 
-void Engine::Core::settle_unused() {
+void Engine::Core::finish_unused() {
   const auto is_unused = [](const ParameterState& state) { return !state.contributes; };
   if (std::none_of(states.begin(), states.end(), is_unused)) return;
   if (!options.static_graph) read_counts();
@@ -52,7 +52,7 @@ void Engine::Core::give_back(size_t index) {
   states[index].blank = false;
 }
 
-void Engine::Core::settle_sparse(double factor) {
+void Engine::Core::finish_sparse(double factor) {
   for (ParameterState& state : states) {
     if (state.sparse_dim == 0) continue;
     at::Tensor& gradient = state.gradient();

@@ -39,7 +39,7 @@ bool ParameterState::in_place() const {
   return kept && kept->_unsafe_get_target() == gradient().unsafeGetTensorImpl();
 }
 
-void ParameterState::settle() {
+void ParameterState::mark_synchronized() {
   local = false;
   imprint.reset();
   kept.reset();
@@ -69,7 +69,7 @@ void ParameterState::leave_bucket() {
   blank = false;
   imprint.reset();
   if (used()) gradient() = gradient().to(parameter.device(), parameter.scalar_type());
-  if (settled) settle();
+  if (settled) mark_synchronized();
 }
 
 at::Tensor number(double value) {

@@ -49,7 +49,7 @@ struct ParameterState {
   /// There is none, or it lies where a reduction or zeroing left it. Else it was made here: by backward, or assigned.
   [[nodiscard]] bool in_place() const;
   /// What the gradient is now counts as the same on all ranks.
-  void settle();
+  void mark_synchronized();
   /// The gradient becomes the view, with the values it has, those from outside times factor (a number, or undefined for
   /// 1). A sparse one is densified.
   void attach(const at::Tensor& factor = {});
