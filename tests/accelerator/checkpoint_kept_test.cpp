@@ -7,8 +7,10 @@
 #include "accelerate/archive/folder.hpp"
 #include "tests/accelerator/ranks.hpp"
 #include "tests/checkpoint/folder.hpp"
+#include "tests/refusal.hpp"
 
 using accelerate::Accelerator;
+using testing::refusal;
 using testing::SharedFolder;
 namespace fs = std::filesystem;
 
@@ -16,15 +18,6 @@ namespace {
 
 accelerate::AcceleratorOptions saving_to(const fs::path& project, std::optional<int64_t> limit = {}) {
   return {.cpu = true, .timeout = std::chrono::seconds(60), .project = {.project_dir = project, .total_limit = limit}};
-}
-
-std::string text_thrown_by(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
 }
 
 struct OwnAdam : torch::optim::AdamW {
@@ -96,7 +89,7 @@ TEST_CASE("a file with the next checkpoint's name is passed by; the highest numb
   auto model = accelerator.prepare(OneWeight(1));
   CHECK(accelerator.save_state() == parent / "checkpoint_1");
   fs::create_directories(parent / "checkpoint_9223372036854775807");
-  CHECK(text_thrown_by([&] { accelerator.save_state(); })
+  CHECK(refusal<std::exception>([&] { accelerator.save_state(); })
             .find("checkpoint_9223372036854775807 has the highest number that there is, so no new one comes after it; "
                   "rename or remove it") != std::string::npos);
 }
@@ -108,7 +101,7 @@ TEST_CASE("weights do not go into a checkpoint, and beside checkpoints they are 
   auto model = accelerator.prepare(net);
   const auto place = folder.path / "checkpoint_0";
   accelerator.save_state(place);
-  const auto said = text_thrown_by([&] { accelerator.save_model(model, place); });
+  const auto said = refusal<std::exception>([&] { accelerator.save_model(model, place); });
   CHECK(said.find("model.safetensors is a file of the checkpoint in ") != std::string::npos);
   CHECK(said.ends_with("which could not be loaded any more; save to another folder"));
   CHECK_THROWS_AS(accelerator.save(accelerate::prepared::TensorDict(), place / "model.safetensors"), accelerate::Error);
@@ -151,7 +144,7 @@ TEST_CASE("objects that were registered in another order, or refuse, leave all e
     auto [model, optimizer, loader] =
         accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), counting(8, 2));
     accelerator.register_for_checkpointing(objects...);
-    const auto said = text_thrown_by([&] { accelerator.load_state(place); });
+    const auto said = refusal<std::exception>([&] { accelerator.load_state(place); });
     int64_t batches = 0;
     for (auto& batch : loader) batches += batch.data.size(0) > 0 ? 1 : 0;
     CHECK(batches == 4);
@@ -199,7 +192,8 @@ TEST_CASE("a registered object that throws when it is loaded leaves weights and 
   torch::NoGradGuard no_grad;
   net->w.fill_(9);
   moody.on_load = true;
-  CHECK(text_thrown_by([&] { accelerator.load_state(folder.path / "c"); }).find("no such mood") != std::string::npos);
+  CHECK(refusal<std::exception>([&] { accelerator.load_state(folder.path / "c"); }).find("no such mood") !=
+        std::string::npos);
   CHECK(net->w.item<double>() == 9);
   int64_t batches = 0;
   for (auto& batch : loader) batches += batch.data.size(0) > 0 ? 1 : 0;
@@ -237,7 +231,7 @@ TEST_CASE("what one rank cannot say or save, all are told at once") {
           const auto rank = accelerator.process_index();
           if (rank == 1) set_up(accelerator, moody);
           said[static_cast<size_t>(rank)] =
-              text_thrown_by([&] { accelerator.save_state(folder.path / "c", options_of(rank)); });
+              refusal<std::exception>([&] { accelerator.save_state(folder.path / "c", options_of(rank)); });
         },
         saving_to(folder.path));
     return said;

@@ -9,8 +9,10 @@
 #include "accelerate/checkpoint/torch_file.hpp"
 #include "tests/accelerator/ranks.hpp"
 #include "tests/checkpoint/folder.hpp"
+#include "tests/refusal.hpp"
 
 using accelerate::Accelerator;
+using testing::refusal;
 using testing::SharedFolder;
 namespace fs = std::filesystem;
 
@@ -26,15 +28,6 @@ torch::nn::Linear linear(double value, int64_t inputs = 2) {
   net->weight.fill_(value);
   net->bias.fill_(value);
   return net;
-}
-
-std::string refusal(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const accelerate::Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 /// As Hugging Face Accelerate would have written it: no manifest, and nothing that says who wrote it.

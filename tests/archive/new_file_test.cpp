@@ -8,23 +8,16 @@
 #include <csignal>
 
 #include "tests/launch/commands/files.hpp"
+#include "tests/refusal.hpp"
 
 using namespace accelerate::archive;
 using testing::read_file;
+using testing::refusal;
 using testing::TemporaryFolder;
 using testing::write_file;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string refusal(const auto& call) {
-  try {
-    call();
-  } catch (const accelerate::Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 size_t files_in(const fs::path& folder) {
   return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));

@@ -11,9 +11,11 @@
 #include "accelerate/checkpoint/weights.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/checkpoint/small_content.hpp"
+#include "tests/refusal.hpp"
 
 namespace checkpoint = accelerate::checkpoint;
 namespace fs = std::filesystem;
+using testing::refusal;
 using testing::save;
 using testing::SharedFolder;
 using testing::small_content;
@@ -30,15 +32,6 @@ void write_torch_file(const fs::path& path, const accelerate::archive::PickleVal
   accelerate::archive::StringSink sink;
   checkpoint::TorchFileWriter("save").write(sink, root);
   write(path, sink.text());
-}
-
-std::string refusal(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const accelerate::Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 // Of safetensors the header, of a ZIP file the first member's and the directory.

@@ -21,19 +21,6 @@ struct Bomb : torch::autograd::Function<Bomb> {
   }
 };
 
-// What the error says after its place, "[rank 1 of 2, host] ".
-std::string text_of(const std::function<void()>& call, ErrorKind kind = ErrorKind::usage) {
-  try {
-    call();
-  } catch (const Error& error) {
-    CHECK(error.kind() == kind);
-    const std::string text = error.what();
-    const size_t end = text.find("] ");
-    return end == std::string::npos ? text : text.substr(end + 2);
-  }
-  return "no error";
-}
-
 struct CountingHook : torch::autograd::PostAccumulateGradHook {
   explicit CountingHook(int& the_calls) : calls(the_calls) {}
   void operator()(const torch::autograd::Variable& parameter) override {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/base/error.hpp"
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/engine.hpp"
 
@@ -26,6 +27,20 @@ inline constexpr std::chrono::seconds kTimeout{60};
 
 /// Buckets of a few parameters each, so that small models have several.
 inline EngineOptions small_buckets() { return {.buckets = {.cap_bytes = 200, .first_cap_bytes = 50}}; }
+
+/// What the Error says after its place, "[rank 1 of 2, host] ".
+inline std::string text_of(const std::function<void()>& call,
+                           accelerate::ErrorKind kind = accelerate::ErrorKind::usage) {
+  try {
+    call();
+  } catch (const accelerate::Error& error) {
+    CHECK(error.kind() == kind);
+    const std::string text = error.what();
+    const size_t end = text.find("] ");
+    return end == std::string::npos ? text : text.substr(end + 2);
+  }
+  return "no error";
+}
 
 /// One for all models, of whatever type.
 inline std::mutex one_at_a_time;

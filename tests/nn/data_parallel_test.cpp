@@ -8,9 +8,10 @@
 #include "accelerate/nn/data_parallel.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "tests/accelerator/ranks.hpp"
+#include "tests/refusal.hpp"
 
 using accelerate::DataParallel;
-using accelerate::Error;
+using testing::refusal;
 
 namespace {
 
@@ -58,15 +59,6 @@ std::vector<at::Tensor> gradients_of_replicas(const torch::nn::Module& module) {
   std::vector<at::Tensor> list;
   for (const auto& parameter : module.parameters()) list.push_back(parameter.grad().clone());
   return list;
-}
-
-std::string said(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -175,7 +167,7 @@ TEST_CASE("a factory makes copies of what cannot be cloned") {
 TEST_CASE("what cannot be copied is an error that names both ways") {
   Stiff net;
   DataParallel parallel(net, kThree);
-  CHECK(said([&] {
+  CHECK(refusal([&] {
           parallel(torch::ones({3, 4}));
         }) ==
         "DataParallel: " + net->name() +
@@ -189,7 +181,7 @@ TEST_CASE("a class whose clone() is its base's, and a factory that gives nothing
     Mine() : LinearImpl(4, 2) {}
   };
   DataParallel mine(std::make_shared<Mine>(), kThree);
-  const std::string derived = said([&] { mine(torch::ones({3, 4})); });
+  const std::string derived = refusal([&] { mine(torch::ones({3, 4})); });
   CHECK(derived.starts_with("DataParallel: clone() of "));
   CHECK(
       derived.ends_with("Mine makes a torch::nn::LinearImpl, the class that it derives from; override clone() in the "
@@ -198,7 +190,7 @@ TEST_CASE("a class whose clone() is its base's, and a factory that gives nothing
   DataParallel<Mine> made(std::make_shared<Mine>(), kThree, {}, 0, [] { return std::make_shared<Mine>(); });
   CHECK(made(torch::ones({3, 4})).sizes() == at::IntArrayRef{3, 2});
   DataParallel<Mine> nothing(std::make_shared<Mine>(), kThree, {}, 0, [] { return std::shared_ptr<Mine>(); });
-  CHECK(said([&] {
+  CHECK(refusal([&] {
           nothing(torch::ones({3, 4}));
         }) ==
         "DataParallel: the factory gave a null pointer; it makes another module of the same class, as clone() of the "
@@ -243,7 +235,7 @@ TEST_CASE("what a copy throws comes with its device, when all have ended") {
     }
   };
   DataParallel parallel(std::make_shared<Picky>(), kThree);
-  CHECK(said([&] { parallel(torch::arange(3, at::kDouble)); }) == "DataParallel: copy 2 on cpu: no twos");
+  CHECK(refusal([&] { parallel(torch::arange(3, at::kDouble)); }) == "DataParallel: copy 2 on cpu: no twos");
   CHECK(parallel(torch::zeros({3})).equal(torch::zeros({3})));
 }
 
@@ -298,17 +290,17 @@ TEST_CASE("a layer that is used under two names has one gradient, the sum") {
 
 TEST_CASE("wrong calls are refused with both values") {
   Net net;
-  CHECK(said([&] { DataParallel(net, std::vector<at::Device>{}); }) ==
+  CHECK(refusal([&] { DataParallel(net, std::vector<at::Device>{}); }) ==
         "DataParallel: there are 0 devices, must be at least 1");
-  CHECK(said([&] { DataParallel(std::shared_ptr<NetImpl>(), kThree); }) == "DataParallel: the module is empty");
-  CHECK(said([&] {
+  CHECK(refusal([&] { DataParallel(std::shared_ptr<NetImpl>(), kThree); }) == "DataParallel: the module is empty");
+  CHECK(refusal([&] {
           DataParallel(net, {at::Device("meta"), kCpu})(torch::ones({2, 4}));
         }) == "DataParallel: first.weight is on cpu, the first device is meta; move the module there first");
-  CHECK(said([&] {
+  CHECK(refusal([&] {
           DataParallel(net, kThree, {}, 2)(torch::ones({2, 4}));
         }) == "DataParallel: dim is 2, an input has 2 dimensions");
   Tagged tagged;
-  CHECK(said([&] {
+  CHECK(refusal([&] {
           DataParallel(tagged, kThree)(std::pair{torch::ones({3, 4}), torch::ones({2, 4})}, torch::tensor(1.0),
                                        int64_t{1});
         }) ==
@@ -319,7 +311,7 @@ TEST_CASE("wrong calls are refused with both values") {
     Wide() { replace_module("line", torch::nn::Linear(4, 3)); }
   };
   DataParallel other(stiff, kThree, {}, 0, [] { return std::make_shared<Wide>(); });
-  CHECK(said([&] {
+  CHECK(refusal([&] {
           other(torch::ones({3, 4}));
         }) ==
         "DataParallel: line.weight is [2, 4] in the module, [3, 4] in its copy; the factory makes the same layers");
