@@ -8,6 +8,9 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
+#include <string_view>
+
+#include "accelerate/comm/user_call.hpp"
 
 namespace accelerate::tree::detail {
 namespace {
@@ -19,8 +22,12 @@ std::optional<int64_t> dimension(const at::Tensor& tensor, int64_t dim) {
   return dim;
 }
 
+constexpr std::string_view lengths_unknown = "the ranks' lengths are not known";
+
 [[noreturn]] void fail_on_ranks_that_differ(const at::Tensor& tensor, const comm::Group& group) {
-  const auto shapes = group.all_gather_bytes(fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")));
+  const auto mine = fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
+  const auto shapes = comm::in_user_call("pad_across_processes", lengths_unknown, group.place(),
+                                         [&] { return group.all_gather_bytes(mine); });
   std::string all;
   for (size_t r = 0; r < shapes.size(); ++r) all += fmt::format("{}rank {} {}", r == 0 ? "" : ", ", r, shapes[r]);
   base::fail(ErrorKind::peer, group.place(), "pad_across_processes",
@@ -35,7 +42,8 @@ std::vector<int64_t> longest(const Tensors& tensors, const comm::Group& group, i
     facts.insert(facts.end(), {d ? tensor.size(*d) : -1, tensor.dim(), -tensor.dim()});
   }
   const at::Tensor most = at::tensor(facts, at::TensorOptions().dtype(at::kLong));
-  group.all_reduce(most, comm::ReduceOp::max);
+  comm::in_user_call("pad_across_processes", lengths_unknown, group.place(),
+                     [&] { group.all_reduce(most, comm::ReduceOp::max); });
   std::vector<int64_t> lengths;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto* fact = most.const_data_ptr<int64_t>() + 3 * i;
@@ -60,26 +68,32 @@ at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const P
 }  // namespace
 
 Tensors gather(const Tensors& tensors, const comm::Group& group) {
-  Tensors all;
-  for (const auto& tensor : tensors) {
-    all.push_back(group.size() == 1 ? own_copy(tensor) : group.all_gather(tensor.detach()));
-  }
-  return all;
+  return comm::in_user_call("gather", "the ranks' values are not put together", group.place(), [&] {
+    Tensors all;
+    for (const auto& tensor : tensors) {
+      all.push_back(group.size() == 1 ? own_copy(tensor) : group.all_gather(tensor.detach()));
+    }
+    return all;
+  });
 }
 
 Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp op, double scale) {
-  Tensors reduced;
-  for (const auto& tensor : tensors) {
-    auto result = own_copy(tensor);
-    if (group.size() > 1) group.all_reduce(result, op);
-    reduced.push_back(scale == 1.0 ? result : result.mul(scale));
-  }
-  return reduced;
+  return comm::in_user_call("reduce", "the ranks' values are not reduced", group.place(), [&] {
+    Tensors reduced;
+    for (const auto& tensor : tensors) {
+      auto result = own_copy(tensor);
+      if (group.size() > 1) group.all_reduce(result, op);
+      reduced.push_back(scale == 1.0 ? result : result.mul(scale));
+    }
+    return reduced;
+  });
 }
 
 void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root) {
   if (group.size() == 1) return;
-  for (const auto& tensor : tensors) group.broadcast(tensor.detach(), root);  // detached: shares the storage
+  comm::in_user_call("broadcast", "the value is not handed out", group.place(), [&] {
+    for (const auto& tensor : tensors) group.broadcast(tensor.detach(), root);  // detached: shares the storage
+  });
 }
 
 Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, const PadOptions& options) {
@@ -127,13 +141,17 @@ at::Tensor made_from(const std::string& description, at::Device device) {
 at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& group, int64_t root, at::Device device) {
   const bool mine = group.rank() == root;
   const std::string description = mine ? described(tensor) : std::string();
-  const std::string of_root = group.size() == 1 ? description : group.broadcast_bytes(description, root);
+  const auto handed_out = [&](const auto& collective) {
+    return comm::in_user_call("copy_tensor_to_devices", "the tensor is not handed out", group.place(), collective);
+  };
+  const std::string of_root =
+      group.size() == 1 ? description : handed_out([&] { return group.broadcast_bytes(description, root); });
   if (of_root.empty())
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
                "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
   if (group.size() == 1) return tensor;
   at::Tensor all = mine ? tensor : made_from(of_root, device);
-  group.broadcast(all.detach(), root);
+  handed_out([&] { group.broadcast(all.detach(), root); });
   return all;
 }
 

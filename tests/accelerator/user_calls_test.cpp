@@ -143,6 +143,34 @@ TEST_CASE("a rank that is gone is told by the user's call: what ranks agree on")
   });
 }
 
+TEST_CASE("a rank that is gone is told by the user's call: what ranks tell one another") {
+  check_told("gather: the ranks' values are not put together", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerator.gather(torch::ones({2}));
+  });
+  check_told("gather: the ranks' values are not put together", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerator.gather_for_metrics(std::vector<torch::Tensor>{torch::ones({2}), torch::ones({3})});
+  });
+  check_told("reduce: the ranks' values are not reduced", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerator.reduce(torch::ones({2}), "mean");
+  });
+  check_told("broadcast: the value is not handed out", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    accelerator.broadcast(torch::ones({2}), 1);
+  });
+  check_told("pad_across_processes: the ranks' lengths are not known",
+             [](Accelerator& accelerator, const Leave& leave) {
+               leave();
+               (void)accelerator.pad_across_processes(torch::ones({2}));
+             });
+  check_told("copy_tensor_to_devices: the tensor is not handed out", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerate::tree::copy_tensor_to_devices({}, accelerator.group(), 1);
+  });
+}
+
 TEST_CASE("a rank that is gone is told by the user's call: files") {
   const testing::TemporaryFolder folder;
   check_told("save_state: the ranks do not hear from one another", [&](Accelerator& accelerator, const Leave& leave) {
