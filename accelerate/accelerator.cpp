@@ -203,6 +203,22 @@ bool Accelerator::check_trigger() {
   return set.item<int64_t>() != 0;
 }
 
+std::vector<std::string> Accelerator::gather_object(std::string_view bytes) const {
+  return comm::in_user_call("gather_object", "the ranks' objects are not put together", place(),
+                            [&] { return shared_->group.all_gather_bytes(bytes); });
+}
+
+std::string Accelerator::broadcast_object(std::string_view bytes, int64_t from_process) const {
+  return comm::in_user_call("broadcast_object", "the object is not handed out", place(),
+                            [&] { return shared_->group.broadcast_bytes(bytes, from_process); });
+}
+
+std::vector<std::string> Accelerator::broadcast_object_list(std::vector<std::string> objects,
+                                                            int64_t from_process) const {
+  for (std::string& bytes : objects) bytes = broadcast_object(bytes, from_process);
+  return objects;
+}
+
 void Accelerator::set_seed(uint64_t seed, const SeedOptions& options) const {
   device::set_seed(seed, options, process_index());
 }

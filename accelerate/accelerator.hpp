@@ -422,25 +422,18 @@ class Accelerator {
     return tree::pad_across_processes(value, shared_->group, options);
   }
   /// Bytes of every rank, on every rank, in rank order.
-  [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const {
-    return shared_->group.all_gather_bytes(bytes);
-  }
-  [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const {
-    return shared_->group.broadcast_bytes(bytes, from_process);
-  }
+  [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const;
+  [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const;
   /// Each of them from that rank; every rank gives as many.
   [[nodiscard]] std::vector<std::string> broadcast_object_list(std::vector<std::string> objects,
-                                                               int64_t from_process = 0) const {
-    for (std::string& bytes : objects) bytes = broadcast_object(bytes, from_process);
-    return objects;
-  }
+                                                               int64_t from_process = 0) const;
   /// This rank's part of a vector, tensor or map of them; the first ranks get one more. apply_padding: all the same
   /// number, the last element repeated.
   template <typename Value>
   [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
     return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
   }
-  void wait_for_everyone() const { shared_->group.barrier(); }
+  void wait_for_everyone() const { job::wait_in_turn(shared_->group, "wait_for_everyone"); }
 
   /// Any rank may set it; check_trigger() is then true once on every rank. Every rank calls check_trigger().
   void set_trigger() { trigger_ = true; }
@@ -510,7 +503,8 @@ class Accelerator {
 
   /// For the program's own log lines, "[rank 0] ...".
   [[nodiscard]] Logger logger(const LoggerOptions& options = {}) const {
-    return {process_index(), num_processes(), [group = group()] { group.barrier(); }, options};
+    return {process_index(), num_processes(), [group = group()] { job::wait_in_turn(group, "logger.in_order"); },
+            options};
   }
   /// Of this rank; no wait for the device.
   [[nodiscard]] MemoryFigures memory() const { return profile::memory_of(device()); }

@@ -3,6 +3,7 @@
 #include "tests/testing.hpp"
 //
 #include "tests/accelerator/ranks.hpp"
+#include "tests/refusal.hpp"
 #include "tests/temporary_folder.hpp"
 
 using accelerate::Accelerator;
@@ -169,6 +170,43 @@ TEST_CASE("a rank that is gone is told by the user's call: what ranks tell one a
     leave();
     (void)accelerate::tree::copy_tensor_to_devices({}, accelerator.group(), 1);
   });
+  check_told("gather_object: the ranks' objects are not put together",
+             [](Accelerator& accelerator, const Leave& leave) {
+               leave();
+               (void)accelerator.gather_object("one");
+             });
+  check_told("broadcast_object: the object is not handed out", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    (void)accelerator.broadcast_object("one", 1);
+  });
+  check_told("logger.in_order: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    accelerator.logger().in_order().info("one");
+  });
+  check_told("wait_for_everyone: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
+    leave();
+    accelerator.wait_for_everyone();
+  });
+}
+
+TEST_CASE("a reduce() that one rank alone calls is told as reduce(), with what the other calls") {
+  std::vector<std::string> said(2);
+  accelerate::comm::run_threads(2, [&](const accelerate::comm::Group& group) {
+    Accelerator accelerator(group, {});
+    said[static_cast<size_t>(group.rank())] = testing::refusal([&] {
+      if (accelerator.is_main_process()) (void)accelerator.reduce(torch::ones({1}));
+      accelerator.wait_for_everyone();
+    });
+  });
+  const auto at = [](int64_t rank) {
+    return accelerate::base::prefix({.rank = rank, .world_size = 2, .host = accelerate::base::host_name()});
+  };
+  CHECK(said[0] == at(0) +
+                       "reduce: the ranks' values are not reduced: operation 1 of this rank is all_reduce, rank 1's "
+                       "operation 1 is barrier; all ranks must call the same operations in the same order.");
+  CHECK(said[1] == at(1) +
+                       "wait_for_everyone: the ranks do not meet: operation 1 of this rank is barrier, rank 0's "
+                       "operation 1 is all_reduce; all ranks must call the same operations in the same order.");
 }
 
 TEST_CASE("a rank that is gone is told by the user's call: files") {
