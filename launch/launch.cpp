@@ -25,7 +25,7 @@ env::Config read_config(const LaunchOptions& options, const env::Variables& vari
 
 /// Ranks here that MPI was asked for, and libpmix is not there: mpirun starts them, if that is.
 std::optional<Runner> mpi_without_us(Runner runner, LaunchOptions& options, const Call& call) {
-  const bool alone = runner == Runner::local && options.num_machines.value_or(1) == 1;
+  const bool alone = runner == Runner::local && value_of(options, &LaunchOptions::num_machines) == 1;
   if (!alone || options.settings.backend != "mpi" || !is_program("mpirun", call.variables)) return std::nullopt;
   const auto why_not = why_no_mpi_server();
   if (!why_not) return std::nullopt;
@@ -38,9 +38,10 @@ std::optional<Runner> mpi_without_us(Runner runner, LaunchOptions& options, cons
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
-  auto [options, timeout, conflicts] = resolve(given, variables, read_config(given, variables));
-  const Call call{.options = options, .variables = variables, .timeout = timeout};
-  for (const auto& conflict : conflicts) call.note(conflict);
+  auto resolved = resolve(given, variables, read_config(given, variables));
+  auto& options = resolved.options;
+  const Call call{.options = options, .variables = variables, .timeout = resolved.timeout};
+  for (const auto& conflict : resolved.conflicts) call.note(conflict);
   Runner runner = choose_runner(options, variables);
   runner = mpi_without_us(runner, options, call).value_or(runner);
   if (!options.dry_run) return run(runner, call);

@@ -5,10 +5,12 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "accelerate/env/backends.hpp"
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/setting_types.hpp"
+#include "accelerate/env/settings.hpp"
 
 namespace accelerate::env {
 
@@ -19,16 +21,33 @@ struct CommandLineOption {
   std::string help;
 };
 
-template <typename Type, typename Member>
+/// A default that is no value but is found out later, as the help says it. Empty: off, or nothing.
+struct FoundOut {
+  std::string_view how{};
+};
+
+template <typename Type, typename Member, typename Default = FoundOut>
 struct Setting {
   std::string_view name;      ///< in the code
   std::string_view key;       ///< in the config file
   std::string_view variable;  ///< in the environment
   CommandLineOption option;
-  Type type;      ///< which values it may have (setting_types.hpp)
-  Member member;  ///< where it stands in a struct of all settings
+  Type type;            ///< which values it may have (setting_types.hpp)
+  Default otherwise{};  ///< its value where nobody gives one
+  Member member;        ///< where it stands in a struct of all settings
   /// A variable of OpenMP's, which may hold a number per level of nesting, "5,2": the first is ours.
   bool first_of_list = false;
+
+  static constexpr bool has_default = !std::is_same_v<Default, FoundOut>;
+
+  /// As the help says it.
+  [[nodiscard]] std::string default_text() const {
+    if constexpr (has_default) {
+      return type.text(typename Type::Value(otherwise));
+    } else {
+      return std::string(otherwise.how);
+    }
+  }
 
   /// This setting in GivenSettings, Settings or AcceleratorOptions.
   [[nodiscard]] auto& of(auto& all) const { return *member(all); }
@@ -37,20 +56,21 @@ struct Setting {
 /// each(row) for every setting, in the order of Settings.
 template <typename Each>
 void for_each_setting(Each&& each) {
-  each(Setting{
-      .name = "gradient_accumulation_steps",
-      .key = "gradient_accumulation_steps",
-      .variable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-      .option = {"gradient_accumulation_steps", "N", "Micro-batches per optimizer step; else what the program says."},
-      .type = Integer{.lowest = 1},
-      .member = [](auto& all) { return &all.gradient_accumulation_steps; }});
-  each(
-      Setting{.name = "mixed_precision",
-              .key = "mixed_precision",
-              .variable = "ACCELERATE_MIXED_PRECISION",
-              .option = {"mixed_precision", "NAME", "no, bf16 or fp16: what forward and backward compute in; else no."},
-              .type = Choice<Precision, kPrecisions.size()>{kPrecisions},
-              .member = [](auto& all) { return &all.mixed_precision; }});
+  each(Setting{.name = "gradient_accumulation_steps",
+               .key = "gradient_accumulation_steps",
+               .variable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+               .option = {"gradient_accumulation_steps", "N",
+                          "Micro-batches per optimizer step where the program does not say."},
+               .type = Integer{.lowest = 1},
+               .otherwise = Settings{}.gradient_accumulation_steps,
+               .member = [](auto& all) { return &all.gradient_accumulation_steps; }});
+  each(Setting{.name = "mixed_precision",
+               .key = "mixed_precision",
+               .variable = "ACCELERATE_MIXED_PRECISION",
+               .option = {"mixed_precision", "NAME", "no, bf16 or fp16: what forward and backward compute in."},
+               .type = Choice<Precision, kPrecisions.size()>{kPrecisions},
+               .otherwise = Settings{}.mixed_precision,
+               .member = [](auto& all) { return &all.mixed_precision; }});
   each(Setting{.name = "cpu",
                .key = "cpu",
                .variable = "ACCELERATE_USE_CPU",
@@ -61,17 +81,17 @@ void for_each_setting(Each&& each) {
       .name = "backend",
       .key = "backend",
       .variable = "ACCELERATE_BACKEND",
-      .option = {"backend", "NAME",
-                 backend_choice("cpu") + " on the CPU, " + backend_choice("cuda") +
-                     " on GPUs; else auto, what is there."},
+      .option = {"backend", "NAME", backend_choice("cpu") + " on the CPU, " + backend_choice("cuda") + " on GPUs."},
       .type = Word{[](std::string_view text) { return text == any_backend || is_backend(text); }, backend_choice()},
+      .otherwise = FoundOut{"auto, what is there"},
       .member = [](auto& all) { return &all.backend; }});
   // Beyond the bounds of seconds and threads overflows what LibTorch and the clock can hold.
   each(Setting{.name = "timeout",
                .key = "timeout",
                .variable = "ACCELERATE_TIMEOUT",
-               .option = {"timeout", "SECONDS", "Longest wait for another rank; else 600."},
+               .option = {"timeout", "SECONDS", "Longest wait for another rank."},
                .type = Seconds{{.lowest = 1, .highest = 1'000'000'000}},
+               .otherwise = Settings{}.timeout,
                .member = [](auto& all) { return &all.timeout; }});
   each(Setting{.name = "debug",
                .key = "debug",
@@ -82,16 +102,17 @@ void for_each_setting(Each&& each) {
   each(Setting{.name = "device",
                .key = "torch_device",
                .variable = "ACCELERATE_TORCH_DEVICE",
-               .option = {"device", "NAME", "cpu, cuda, cuda:N or another of LibTorch's; else by local rank."},
+               .option = {"device", "NAME", "cpu, cuda, cuda:N or another of LibTorch's."},
                .type = Word{[](std::string_view text) { return parse_device(text).has_value(); },
                             "cpu, cuda, cuda:N or another device of LibTorch's"},
+               .otherwise = FoundOut{"by local rank"},
                .member = [](auto& all) { return &all.device; }});
   each(Setting{.name = "threads_per_rank",
                .key = "threads_per_rank",
                .variable = "OMP_NUM_THREADS",
-               .option = {"num_cpu_threads_per_process", "N",
-                          "OMP_NUM_THREADS of a rank; else the library shares out the cores."},
+               .option = {"num_cpu_threads_per_process", "N", "OMP_NUM_THREADS of a rank."},
                .type = Integer{.lowest = 1, .highest = 65536},
+               .otherwise = FoundOut{"the library's share of the cores"},
                .member = [](auto& all) { return &all.threads_per_rank; },
                .first_of_list = true});
   each(Setting{.name = "allow_shared_gpus",

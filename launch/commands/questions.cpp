@@ -12,6 +12,7 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/hosts.hpp"
+#include "launch/plan/options.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -30,7 +31,7 @@ void ask_for_machines(Questions& questions, ClusterConfig& config) {
   if (config.num_machines == 1) return;
   config.machine_rank = questions.number("Which of them is this one?", 0, config.num_machines - 1, 0);
   config.main_process_ip = questions.text("Name or address of machine 0?");
-  config.main_process_port = questions.number("Port on which it listens?", 1, 65535, 29500);
+  config.main_process_port = questions.number("Port on which it listens?", 1, 65535, default_port);
 }
 
 void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& config) {
@@ -38,7 +39,7 @@ void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& 
   const int64_t here = gpus ? std::max<int64_t>(machine.gpus, 1) : 2;
   config.num_processes = questions.number("How many processes, on all machines together?", config.num_machines,
                                           most_ranks, std::min(most_ranks, here * config.num_machines));
-  if (gpus) config.gpu_ids = questions.text("Which GPUs of each machine, as 0,1 or all?", "all");
+  if (gpus) config.gpu_ids = questions.text("Which GPUs of each machine, as 0,1 or all?", std::string(all_gpus));
   if (!gpus && config.num_machines > 1 &&
       questions.yes("Shall mpirun start them, on the hosts of a hostfile?", false)) {
     // Who reads the file later, Accelerate's launcher too, opens the name as it stands there.

@@ -41,7 +41,7 @@ std::optional<int64_t> nodes_of_allocation(const Variables& variables) {
 /// On one node no srun is needed; how many ranks there are is said by the allocation.
 LaunchOptions with_tasks_of_one_node(const LaunchOptions& options, const Variables& variables) {
   const int64_t tasks = number(variables, {"SLURM_NTASKS", "SLURM_NPROCS"}).value_or(1);
-  const bool said = options.num_processes || options.num_machines.value_or(1) > 1 || options.runner;
+  const bool said = options.num_processes || value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;
   if (said || tasks < 2 || nodes_of_allocation(variables) != 1) return options;
   LaunchOptions with_tasks = options;
   with_tasks.num_processes = tasks;
@@ -83,7 +83,8 @@ Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
     runner = Runner::mpirun;
   } else if (options.hosts || options.hostfile) {
     runner = Runner::ssh;
-  } else if (options.machine_rank.value_or(0) == 0 && options.num_machines.value_or(1) == 1) {
+  } else if (value_of(options, &LaunchOptions::machine_rank) == 0 &&
+             value_of(options, &LaunchOptions::num_machines) == 1) {
     const auto step = step_of(variables);
     if (step && step->tasks > step->nodes) return Runner::task;
     if (nodes_of_allocation(variables).value_or(1) > 1) return Runner::srun;
@@ -95,7 +96,7 @@ Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
 LaunchOptions with_slurm_place(const LaunchOptions& options, const Variables& variables) {
   const auto step = step_of(variables);
   if (!step) return with_tasks_of_one_node(options, variables);
-  const bool said = options.num_machines.value_or(1) > 1 || options.runner;
+  const bool said = value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;
   if (step->nodes < 2 || step->tasks != step->nodes || said) return options;
   const auto nodes = env::first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto first = nodes.text ? env::slurm::first_host(*nodes.text) : std::nullopt;

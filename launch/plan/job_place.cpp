@@ -13,7 +13,7 @@ int64_t ranks_of_this_machine(const LaunchOptions& options, const Machine& machi
 }
 
 void check_machines(const LaunchOptions& options, int64_t machines) {
-  const int64_t rank = options.machine_rank.value_or(0);
+  const int64_t rank = value_of(options, &LaunchOptions::machine_rank);
   if (rank >= machines) {
     fail(ErrorKind::usage, "machine_rank is {}, must be below num_machines, which is {}", rank, machines);
   }
@@ -32,7 +32,7 @@ void check_machines(const LaunchOptions& options, int64_t machines) {
 /// As ranks_per_machine says.
 JobPlace place_as_listed(const LaunchOptions& options, int64_t machines) {
   JobPlace place{.ranks_of_machine = *parse_ranks(*options.ranks_per_machine),
-                 .machine_rank = options.machine_rank.value_or(0)};
+                 .machine_rank = value_of(options, &LaunchOptions::machine_rank)};
   if (place.machines() != machines) {
     fail(ErrorKind::usage, "ranks_per_machine is {}, which are {} machines; num_machines is {}",
          *options.ranks_per_machine, place.machines(), machines);
@@ -55,7 +55,7 @@ int64_t JobPlace::first_rank() const {
 }
 
 JobPlace place_of(const LaunchOptions& options, const Machine& machine) {
-  const int64_t machines = options.num_machines.value_or(1);
+  const int64_t machines = value_of(options, &LaunchOptions::num_machines);
   check_machines(options, machines);
   if (options.ranks_per_machine) return place_as_listed(options, machines);
   const int64_t here = options.num_processes.value_or(machines * ranks_of_this_machine(options, machine)) / machines;
@@ -64,7 +64,7 @@ JobPlace place_of(const LaunchOptions& options, const Machine& machine) {
          *options.num_processes, machines, machines);
   }
   return {.ranks_of_machine = std::vector<int64_t>(static_cast<size_t>(machines), here),
-          .machine_rank = options.machine_rank.value_or(0)};
+          .machine_rank = value_of(options, &LaunchOptions::machine_rank)};
 }
 
 }  // namespace accelerate::launch

@@ -51,16 +51,22 @@ std::string expected(const Type& type) {
   return type.expected();
 }
 
+/// "Machines (default 1)."
+std::string help_of(const std::string& help, const std::string& otherwise) {
+  if (otherwise.empty()) return help;
+  return fmt::format("{} (default {}).", help.substr(0, help.size() - 1), otherwise);
+}
+
 /// Declares an option; a text that its type does not take is refused with what it takes.
 template <typename Type>
-CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type& type,
+CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type& type, const std::string& otherwise,
                  std::optional<typename Type::Value>& target) {
   const auto take = [name = option.name, type, &target](const CLI::results_t& texts) {
     target = type.parse(texts.back());
     if (!target) fail(ErrorKind::usage, "--{} is '{}', must be {}", name, texts.back(), expected(type));
     return true;
   };
-  auto* declared = app.add_option(fmt::format("--{}", option.name), take, option.help);
+  auto* declared = app.add_option(fmt::format("--{}", option.name), take, help_of(option.help, otherwise));
   declared->type_name(std::string(option.value_name));
   if (option.value_name.empty()) declared->expected(0);             // a flag: --cpu, or --cpu=no
   declared->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // as torchrun's and `accelerate launch`'s
@@ -69,13 +75,14 @@ CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type
 
 void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
   for_each_option([&](std::string_view group, const auto& row) {
-    add(app, row.option, row.type, row.of(o))->group(std::string(group));
+    add(app, row.option, row.type, row.default_text(), row.of(o))->group(std::string(group));
   });
-  env::for_each_setting(
-      [&](const auto& row) { add(app, row.option, row.type, row.of(o.settings))->group("What the ranks are told"); });
+  env::for_each_setting([&](const auto& row) {
+    add(app, row.option, row.type, row.default_text(), row.of(o.settings))->group("What the ranks are told");
+  });
   const std::string rest = "Other";
-  add(app, {"config_file", "FILE", "YAML, as `accelerate config` writes it; else ACCELERATE_CONFIG_FILE."},
-      Text{"a file's name"}, o.config_file)
+  add(app, {"config_file", "FILE", "YAML, as `accelerate config` writes it."}, Text{"a file's name"},
+      "ACCELERATE_CONFIG_FILE", o.config_file)
       ->group(rest);
   app.add_flag("--dry_run", o.dry_run, "Print what would be started, in a form that a shell can run.")->group(rest);
   app.add_flag("-h,--help", help, "Print this page and exit.")->group(rest);
@@ -123,6 +130,17 @@ void check_device_of_backend(const LaunchOptions& o) {
 }
 
 }  // namespace
+
+const LaunchOptions& default_options() {
+  static const LaunchOptions defaults = [] {
+    LaunchOptions all;
+    for_each_option([&](std::string_view /*group*/, const auto& row) {
+      if constexpr (row.has_default) row.of(all) = row.otherwise;
+    });
+    return all;
+  }();
+  return defaults;
+}
 
 bool on_cpu(const LaunchOptions& options) { return options.settings.cpu.value_or(false); }
 

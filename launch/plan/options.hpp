@@ -14,6 +14,12 @@
 
 namespace accelerate::launch {
 
+/// Defaults that other rooms of the launcher take too; all others stand in the table alone.
+inline constexpr std::string_view default_address = "127.0.0.1";
+inline constexpr std::string_view all_gpus = "all";
+inline constexpr int64_t default_port = 29500;
+inline constexpr std::chrono::milliseconds default_grace = std::chrono::seconds(5);
+
 /// What the user asked for; unset means "not given". What is not a setting of the library's is told in
 /// options_table.hpp.
 struct LaunchOptions {
@@ -44,14 +50,23 @@ struct LaunchOptions {
   std::optional<std::string> local_ranks_filter{};  ///< "0,2"; unset: what all print is shown
   std::optional<bool> label{};                      ///< "[rank 3] " before each line
   std::optional<bool> quiet{};                      ///< errors and reports only
-  std::optional<int64_t> max_restarts{};            ///< unset: none
+  std::optional<int64_t> max_restarts{};            ///< after failures
   std::optional<int64_t> resume_code{};             ///< unset: ranks ask for another start by no code
-  std::optional<std::chrono::milliseconds> hang_timeout{};  ///< unset or 0: ranks may stand still for ever
-  std::optional<std::chrono::milliseconds> grace_time{};    ///< between SIGTERM and SIGKILL; unset: 5 s
+  std::optional<std::chrono::milliseconds> hang_timeout{};  ///< 0: ranks may stand still for ever
+  std::optional<std::chrono::milliseconds> grace_time{};    ///< between SIGTERM and SIGKILL
   std::vector<std::string> command{};                       ///< program and its arguments
 
   bool operator==(const LaunchOptions&) const = default;
 };
+
+/// The table's defaults; unset: there is none, or it is found out later.
+const LaunchOptions& default_options();
+
+/// What was given, else the table's default, for an option that has one.
+template <typename Value>
+Value value_of(const LaunchOptions& options, std::optional<Value> LaunchOptions::*option) {
+  return options.*option ? *(options.*option) : (default_options().*option).value();
+}
 
 /// The ranks train on the CPU although GPUs are there.
 bool on_cpu(const LaunchOptions& options);

@@ -30,6 +30,7 @@ inline bool is_static(std::string_view name) { return name == "static"; }
 template <typename Each>
 void for_each_option(Each&& each) {
   using env::Flag;
+  using env::FoundOut;
   using env::Integer;
   using env::Setting;
   using env::Word;
@@ -40,39 +41,44 @@ void for_each_option(Each&& each) {
   each(ranks, Setting{.name = "num_processes",
                       .key = "num_processes",
                       .variable = "ACCELERATE_NUM_PROCESSES",
-                      .option = {"num_processes", "N",
-                                 "Ranks of the whole job, at most 4096; else one per visible NVIDIA GPU, or one."},
+                      .option = {"num_processes", "N", "Ranks of the job, at most 4096."},
                       .type = Integer{1, most_processes},
+                      .otherwise = FoundOut{"one per visible NVIDIA GPU, else one"},
                       .member = [](auto& all) { return &all.num_processes; }});
   each(ranks, Setting{.name = "num_machines",
                       .key = "num_machines",
                       .variable = "ACCELERATE_NUM_MACHINES",
-                      .option = {"num_machines", "N", "Machines, each with as many ranks; else 1."},
+                      .option = {"num_machines", "N", "Machines, each with as many ranks."},
                       .type = Integer{1, most_machines},
+                      .otherwise = 1,
                       .member = [](auto& all) { return &all.num_machines; }});
   each(ranks, Setting{.name = "machine_rank",
                       .key = "machine_rank",
                       .variable = "ACCELERATE_MACHINE_RANK",
-                      .option = {"machine_rank", "K", "Which of them this is, from 0; else 0."},
+                      .option = {"machine_rank", "K", "Which of them this is, from 0."},
                       .type = Integer{0, most_machines - 1},
+                      .otherwise = 0,
                       .member = [](auto& all) { return &all.machine_rank; }});
   each(ranks, Setting{.name = "main_process_ip",
                       .key = "main_process_ip",
                       .variable = "ACCELERATE_MAIN_PROCESS_IP",
-                      .option = {"main_process_ip", "HOST", "Name or address of machine 0; else 127.0.0.1."},
+                      .option = {"main_process_ip", "HOST", "Name or address of machine 0."},
                       .type = Text{"a host's name or address"},
+                      .otherwise = std::string(default_address),
                       .member = [](auto& all) { return &all.main_process_ip; }});
   each(ranks, Setting{.name = "main_process_port",
                       .key = "main_process_port",
                       .variable = "ACCELERATE_MAIN_PROCESS_PORT",
-                      .option = {"main_process_port", "PORT", "Where the ranks meet; else 29500. 0: a free one."},
+                      .option = {"main_process_port", "PORT", "Where the ranks meet; 0: a free one."},
                       .type = Integer{0, 65535},
+                      .otherwise = default_port,
                       .member = [](auto& all) { return &all.main_process_port; }});
   each(ranks, Setting{.name = "gpu_ids",
                       .key = "gpu_ids",
                       .variable = "ACCELERATE_GPU_IDS",
-                      .option = {"gpu_ids", "LIST", "GPUs that the ranks see, 0,1; else all that are visible."},
+                      .option = {"gpu_ids", "LIST", "GPUs that the ranks see, like 0,1."},
                       .type = Text{"all, or GPUs like 0,1"},
+                      .otherwise = std::string(all_gpus),
                       .member = [](auto& all) { return &all.gpu_ids; }});
   each(ranks, Setting{.name = "multi_gpu",
                       .key = "multi_gpu",
@@ -96,8 +102,9 @@ void for_each_option(Each&& each) {
   each(hosts, Setting{.name = "runner",
                       .key = "runner",
                       .variable = "ACCELERATE_RUNNER",
-                      .option = {"runner", "NAME", "local, ssh, srun or mpirun; else what the other options ask for."},
+                      .option = {"runner", "NAME", "local, ssh, srun or mpirun."},
                       .type = Word{is_runner, "local, ssh, srun or mpirun"},
+                      .otherwise = FoundOut{"what the other options ask for"},
                       .member = [](auto& all) { return &all.runner; }});
   each(hosts, Setting{.name = "hostfile",
                       .key = "hostfile",
@@ -128,12 +135,14 @@ void for_each_option(Each&& each) {
                       .variable = "ACCELERATE_RDZV_BACKEND",
                       .option = {"rdzv_backend", "static", "Taken and without effect: others are not here."},
                       .type = Word{is_static, "static"},
+                      .otherwise = std::string("static"),
                       .member = [](auto& all) { return &all.rdzv_backend; }});
   each(hosts, Setting{.name = "role",
                       .key = "role",
                       .variable = "ACCELERATE_ROLE",
-                      .option = {"role", "NAME", "ROLE_NAME of the ranks, as torchrun has it; else none."},
+                      .option = {"role", "NAME", "ROLE_NAME of the ranks, as torchrun has it."},
                       .type = Text{"a name"},
+                      .otherwise = FoundOut{"none"},
                       .member = [](auto& all) { return &all.role; }});
   each(ends, Setting{.name = "monitor_interval",
                      .key = "monitor_interval",
@@ -151,20 +160,23 @@ void for_each_option(Each&& each) {
   each(print, Setting{.name = "tee",
                       .key = "tee",
                       .variable = "ACCELERATE_TEE",
-                      .option = {"tee", "STREAMS", "Streams for file and terminal: 0, 1, 2, 3 or 0:3,1:0; else 3."},
+                      .option = {"tee", "STREAMS", "Streams for file and terminal: 0, 1, 2, 3 or 0:3,1:0."},
                       .type = streams,
+                      .otherwise = std::string("3"),
                       .member = [](auto& all) { return &all.tee; }});
   each(print, Setting{.name = "redirects",
                       .key = "redirects",
                       .variable = "ACCELERATE_REDIRECTS",
-                      .option = {"redirects", "STREAMS", "Streams for the file alone; else 0."},
+                      .option = {"redirects", "STREAMS", "Streams for the file alone."},
                       .type = streams,
+                      .otherwise = std::string("0"),
                       .member = [](auto& all) { return &all.redirects; }});
   each(print, Setting{.name = "local_ranks_filter",
                       .key = "local_ranks_filter",
                       .variable = "ACCELERATE_LOCAL_RANKS_FILTER",
-                      .option = {"local_ranks_filter", "LIST", "Show what these ranks print, 0,2; else all."},
+                      .option = {"local_ranks_filter", "LIST", "Show what these ranks print, like 0,2."},
                       .type = Word{is_rank_filter, "ranks like 0,2"},
+                      .otherwise = FoundOut{"all"},
                       .member = [](auto& all) { return &all.local_ranks_filter; }});
   each(print, Setting{.name = "label",
                       .key = "label",
@@ -181,8 +193,9 @@ void for_each_option(Each&& each) {
   each(ends, Setting{.name = "max_restarts",
                      .key = "max_restarts",
                      .variable = "ACCELERATE_MAX_RESTARTS",
-                     .option = {"max_restarts", "N", "How often all ranks start again after one failed; else 0."},
+                     .option = {"max_restarts", "N", "How often all ranks start again after one failed."},
                      .type = Integer{0, 1'000'000},
+                     .otherwise = 0,
                      .member = [](auto& all) { return &all.max_restarts; }});
   each(ends, Setting{.name = "resume_code",
                      .key = "resume_code",
@@ -194,16 +207,17 @@ void for_each_option(Each&& each) {
   each(ends, Setting{.name = "hang_timeout",
                      .key = "hang_timeout",
                      .variable = "ACCELERATE_HANG_TIMEOUT",
-                     .option = {"hang_timeout", "SECONDS", "The job ends when no rank moves so long; else never."},
+                     .option = {"hang_timeout", "SECONDS", "The job ends when no rank moves so long; 0: never."},
                      .type = Duration{},
+                     .otherwise = std::chrono::milliseconds(0),
                      .member = [](auto& all) { return &all.hang_timeout; }});
-  each(ends,
-       Setting{.name = "grace_time",
-               .key = "grace_time",
-               .variable = "ACCELERATE_GRACE_TIME",
-               .option = {"grace_time", "SECONDS", "For ranks that are told to end, before they are killed; else 5."},
-               .type = Duration{},
-               .member = [](auto& all) { return &all.grace_time; }});
+  each(ends, Setting{.name = "grace_time",
+                     .key = "grace_time",
+                     .variable = "ACCELERATE_GRACE_TIME",
+                     .option = {"grace_time", "SECONDS", "For ranks that are told to end, before they are killed."},
+                     .type = Duration{},
+                     .otherwise = default_grace,
+                     .member = [](auto& all) { return &all.grace_time; }});
 }
 
 }  // namespace accelerate::launch

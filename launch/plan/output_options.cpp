@@ -34,9 +34,9 @@ OutputOptions output_options(const LaunchOptions& given) {
     fail(ErrorKind::usage, "--{} is {}, but there is no --log_dir for the files; give one",
          given.tee ? "tee" : "redirects", given.tee ? *given.tee : *given.redirects);
   }
-  if (given.redirects) options.tee = StreamChoice::none();
-  if (given.tee) options.tee = StreamChoice::parse(*given.tee).value();
-  if (given.redirects) options.redirects = StreamChoice::parse(*given.redirects).value();
+  options.tee = StreamChoice::parse(value_of(given, &LaunchOptions::tee)).value();
+  if (given.redirects && !given.tee) options.tee = StreamChoice::none();
+  options.redirects = StreamChoice::parse(value_of(given, &LaunchOptions::redirects)).value();
   if (given.local_ranks_filter) options.local_ranks = parse_rank_filter(*given.local_ranks_filter);
   return options;
 }

@@ -155,7 +155,7 @@ void set_for_ranks(env::Variables& variables, const LaunchOptions& options) {
   add_settings(variables, options);
   drop_losers(variables, options);
   if (options.role) variables["ROLE_NAME"] = *options.role;
-  if (options.gpu_ids && *options.gpu_ids != "all") variables["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
+  if (options.gpu_ids && options.gpu_ids != all_gpus) variables["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
 }
 
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
@@ -165,7 +165,7 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   std::erase_if(common,
                 [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
   set_for_ranks(common, options);
-  common["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options.max_restarts.value_or(0));
+  common["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(value_of(options, &LaunchOptions::max_restarts));
   if (wiring.serve_mpi) add_mpi_defaults(common, job.ranks_here(), machine);
   if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
 

@@ -37,10 +37,10 @@ struct LaunchPlan {
 
 /// What only a doer can find out.
 struct Wiring {
-  std::string address = "127.0.0.1";  ///< of rank 0
-  int64_t port = 0;                   ///< where it will listen
-  bool serve_mpi = false;             ///< wants_mpi(), and a server can be had
-  std::string job_id{};               ///< drawn at random: strangers who share a port never meet
+  std::string address{default_address};  ///< of rank 0
+  int64_t port = 0;                      ///< where it will listen
+  bool serve_mpi = false;                ///< wants_mpi(), and a server can be had
+  std::string job_id{};                  ///< drawn at random: strangers who share a port never meet
   int64_t restart_count = 0;
 };
 

@@ -21,6 +21,18 @@ void resolve_own(const env::Variables& inherited, const env::Config& config, Res
   });
 }
 
+/// What was given, and the defaults.
+LaunchOptions with_defaults(LaunchOptions options, const env::Settings& settings) {
+  const LaunchOptions& defaults = default_options();
+  for_each_option([&](std::string_view /*group*/, const auto& row) {
+    if (!row.of(options)) row.of(options) = row.of(defaults);
+  });
+  env::for_each_setting([&](const auto& row) {
+    if constexpr (row.has_default) row.of(options.settings) = row.of(settings);
+  });
+  return options;
+}
+
 /// The settings of the file that hold become the ranks' variables, because on another machine there may be no such
 /// file.
 void take_settings_of_file(const env::Variables& inherited, const env::Config& config, const env::Settings& settings,
@@ -55,6 +67,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   if (settings.device && settings.device->index && !result.options.num_processes) result.options.num_processes = 1;
   // A GPU's backend from there is for ranks on GPUs, which use it anyway; those on the CPU refuse it themselves.
   if (settings.backend && env::is_backend(*settings.backend, "cpu")) given.backend = settings.backend;
+  result.values = with_defaults(result.options, settings);
   return result;
 }
 

@@ -14,6 +14,8 @@ struct Resolved {
   /// With what the environment and the config file say of the launcher's own options, with the file's settings, and
   /// with --cpu and --backend where another setting or the environment asks for the same.
   LaunchOptions options{};
+  /// The options, and the table's default where nothing is said; unset: there is none, or it is found out later.
+  LaunchOptions values{};
   /// Longest wait for a peer, as far as the code does not say otherwise.
   std::chrono::seconds timeout{};
   /// One sentence for every value that lost to a different one, and one for keys of the file that mean nothing here.

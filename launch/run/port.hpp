@@ -7,11 +7,9 @@
 #include <string>
 
 #include "accelerate/base/file_descriptor.hpp"
+#include "launch/plan/options.hpp"
 
 namespace accelerate::launch {
-
-/// Where rank 0 listens, as long as nobody else does.
-inline constexpr int64_t default_port = 29500;
 
 /// Where rank 0 listens on a host that this launcher does not see: two jobs there, and two starts of one, rarely get
 /// the same. Above the well-known ports, below those that Linux hands out by itself. Pure.

@@ -16,9 +16,8 @@ void Call::note(const std::optional<std::string>& line) const {
 }
 
 SuperviseOptions supervise_options(const LaunchOptions& options) {
-  const SuperviseOptions unset;
-  return {.grace = options.grace_time.value_or(unset.grace),
-          .hang = options.hang_timeout.value_or(unset.hang),
+  return {.grace = value_of(options, &LaunchOptions::grace_time),
+          .hang = value_of(options, &LaunchOptions::hang_timeout),
           .resume_code = static_cast<int>(options.resume_code.value_or(0)),
           .output = output_options(options)};
 }

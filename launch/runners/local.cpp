@@ -32,7 +32,7 @@ Here look_around(const Call& call) {
                           *here.options.num_processes));
   }
   const auto& gpus = here.options.gpu_ids;
-  here.machine = this_machine(call.variables, gpus == "all" ? std::nullopt : gpus);
+  here.machine = this_machine(call.variables, gpus == all_gpus ? std::nullopt : gpus);
   check_gpus(here.options, here.machine);
   const auto place = place_of(here.options, here.machine);
   check_local_ranks(here.options, *std::max_element(place.ranks_of_machine.begin(), place.ranks_of_machine.end()));
@@ -59,10 +59,10 @@ bool decide_mpi(const Call& call, const Here& here) {
 std::string script_of_local(const Call& call) {
   const auto here = look_around(call);
   (void)supervise_options(here.options);  // what it refuses
-  check_backend(here.options, here.options.num_machines.value_or(1));
-  const auto& wanted = here.options.main_process_port;
-  const Wiring wiring{.address = here.options.main_process_ip.value_or(Wiring{}.address),
-                      .port = wanted == 0 ? ReservedPort(0).number() : wanted.value_or(default_port),
+  check_backend(here.options, value_of(here.options, &LaunchOptions::num_machines));
+  const auto port = value_of(here.options, &LaunchOptions::main_process_port);
+  const Wiring wiring{.address = value_of(here.options, &LaunchOptions::main_process_ip),
+                      .port = port == 0 ? ReservedPort(0).number() : port,
                       .serve_mpi = decide_mpi(call, here)};
   return as_script(plan(here.options, here.machine, call.variables, wiring), call.variables, current_folder());
 }
@@ -72,7 +72,7 @@ int run_local(const Call& call) {
   const auto& [options, machine] = here;
   SuperviseOptions supervised = supervise_options(options);
   call.note(too_many_for_the_processors(options, machine));
-  if (options.num_machines.value_or(1) > 1) {
+  if (value_of(options, &LaunchOptions::num_machines) > 1) {
     return run_one_machine(options, machine, call.variables, call.timeout, supervised);
   }
   const bool serve_mpi = decide_mpi(call, here);
@@ -86,7 +86,7 @@ int run_local(const Call& call) {
   };
   // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
   supervised.mpi_start = call.timeout + std::chrono::seconds(2);
-  supervised.restarts = {.max_restarts = options.max_restarts.value_or(0), .when_asked = true};
+  supervised.restarts = {.max_restarts = value_of(options, &LaunchOptions::max_restarts), .when_asked = true};
   return supervise(plan_of, supervised);
 }
 

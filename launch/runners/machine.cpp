@@ -82,9 +82,9 @@ int run_one_machine(const LaunchOptions& options, const Machine& machine, const 
   using Clock = std::chrono::steady_clock;
   const JobPlace place = place_of(options, machine);
   check_backend(options, place.machines());
-  const int64_t max_restarts = options.max_restarts.value_or(0);
+  const int64_t max_restarts = value_of(options, &LaunchOptions::max_restarts);
   const Invitation invitation{.address = *options.main_process_ip,
-                              .port = options.main_process_port.value_or(default_port),
+                              .port = value_of(options, &LaunchOptions::main_process_port),
                               .own = hello_of(place, max_restarts, supervise_options.hang, variables),
                               .timeout = timeout};
   // Whoever started all machines may have started them before.

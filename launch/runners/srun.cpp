@@ -67,7 +67,7 @@ LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherit
          *options.num_processes, tasks);
   }
   check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
-  if (options.max_restarts.value_or(0) != 0) {
+  if (value_of(options, &LaunchOptions::max_restarts) != 0) {
     fail(ErrorKind::usage,
          "--max_restarts {}, but srun started {} tasks, each of which is a rank; in the batch script, without srun, "
          "accelerate_launch starts all of them again",

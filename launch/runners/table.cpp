@@ -92,7 +92,7 @@ void check_this_machine(const Call& call) {
   here.num_machines = 1;
   here.ranks_per_machine.reset();
   const auto& gpus = here.gpu_ids;
-  const Machine machine = this_machine(call.variables, gpus == "all" ? std::nullopt : gpus);
+  const Machine machine = this_machine(call.variables, gpus == all_gpus ? std::nullopt : gpus);
   check_gpus(here, machine);
   call.note(too_many_for_the_processors(here, machine));
 }
@@ -107,7 +107,7 @@ template <LaunchPlan (*plan_call)(const Call&)>
 int run_others(const Call& call) {
   SuperviseOptions patient = supervise_options(call.options);
   patient.grace += std::chrono::seconds(10);  // what runs there has the grace itself
-  patient.restarts = {.max_restarts = call.options.max_restarts.value_or(0), .when_asked = true};
+  patient.restarts = {.max_restarts = value_of(call.options, &LaunchOptions::max_restarts), .when_asked = true};
   patient.hang = {};  // who is around the ranks looks after these
   patient.output = {};
   const auto plan_again = [&](int64_t restart) {

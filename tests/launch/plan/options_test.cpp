@@ -5,8 +5,12 @@
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
+
+#include "launch/plan/options_table.hpp"
+#include "launch/plan/resolve.hpp"
 
 using accelerate::launch::LaunchError;
 using accelerate::launch::LaunchOptions;
@@ -300,6 +304,48 @@ TEST_CASE("backend auto is asked for, and is no backend") {
   CHECK_FALSE(named_backend(options));
   CHECK_FALSE(needs_gpus(options));
   CHECK_NOTHROW(parse({"--backend", "auto", "--cpu", "x"}));
+}
+
+TEST_CASE("a default stands in the table alone: the help says it, and it holds where nothing is given") {
+  const std::string page = parse({"--help"}).print.value();
+  const auto values = accelerate::launch::resolve({}, {}, {}).values;
+  std::map<std::string, std::string> defaults;
+  const auto look_at = [&](const auto& row, const auto& value) {
+    const std::string name(row.option.name);
+    CAPTURE(name);
+    const auto at = page.find("  --" + name + " ");
+    REQUIRE(at != std::string::npos);
+    const std::string line = page.substr(at, page.find('\n', at) - at);
+    const std::string text = row.default_text();
+    CHECK((line.find("(default ") == std::string::npos) == text.empty());
+    if (!text.empty()) CHECK(line.ends_with(" (default " + text + ")."));
+    CHECK(value.has_value() == row.has_default);
+    if (value) CHECK(row.type.text(*value) == text);
+    if (row.has_default) defaults[name] = text;
+  };
+  accelerate::launch::for_each_option([&](std::string_view, const auto& row) { look_at(row, row.of(values)); });
+  accelerate::env::for_each_setting([&](const auto& row) { look_at(row, row.of(values.settings)); });
+  CHECK(defaults == std::map<std::string, std::string>{{"num_machines", "1"},
+                                                       {"machine_rank", "0"},
+                                                       {"main_process_ip", "127.0.0.1"},
+                                                       {"main_process_port", "29500"},
+                                                       {"gpu_ids", "all"},
+                                                       {"rdzv_backend", "static"},
+                                                       {"tee", "3"},
+                                                       {"redirects", "0"},
+                                                       {"max_restarts", "0"},
+                                                       {"hang_timeout", "0"},
+                                                       {"grace_time", "5"},
+                                                       {"gradient_accumulation_steps", "1"},
+                                                       {"mixed_precision", "no"},
+                                                       {"timeout", "600"}});
+}
+
+TEST_CASE("what is given beats the table's default, and only there") {
+  const LaunchOptions given{.num_machines = 3};
+  CHECK(value_of(given, &LaunchOptions::num_machines) == 3);
+  CHECK(value_of(given, &LaunchOptions::machine_rank) == 0);
+  CHECK(value_of(given, &LaunchOptions::grace_time) == accelerate::launch::default_grace);
 }
 
 TEST_CASE("help is one page that names every option once") {

@@ -112,6 +112,20 @@ TEST_CASE("backend auto beats a name in a weaker place, on the command line, in 
   CHECK_FALSE(wants_mpi(resolved(any, gloo), two_gpus));
 }
 
+TEST_CASE("the values that hold are what was given, and defaults beside it; what found its place later stays unset") {
+  const auto result = resolve({.num_machines = 2}, {{"ACCELERATE_GRACE_TIME", "7"}, {"ACCELERATE_TIMEOUT", "9"}},
+                              file("max_restarts", "3"));
+  CHECK(result.values.num_machines == 2);
+  CHECK(result.values.grace_time == std::chrono::seconds(7));
+  CHECK(result.values.settings.timeout == std::chrono::seconds(9));
+  CHECK(result.values.max_restarts == 3);
+  CHECK(result.values.machine_rank == 0);
+  CHECK_FALSE(result.values.num_processes);
+  CHECK_FALSE(result.values.settings.backend);
+  CHECK_FALSE(result.options.machine_rank);  // what was not given is not handed on as given
+  CHECK_FALSE(result.options.settings.timeout);
+}
+
 TEST_CASE("a timeout of the command line is the launcher's too") {
   CHECK(resolve({.settings = {.timeout = std::chrono::seconds(7)}}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout ==
         std::chrono::seconds(7));
