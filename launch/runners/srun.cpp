@@ -20,6 +20,11 @@ std::string tasks_of_allocation(const env::Variables& variables) {
   return first_of(variables, {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}).value_or("1");
 }
 
+/// Of a count that is no number the ranks know more.
+void check_multi_gpu_of(const LaunchOptions& options, const std::string& tasks) {
+  check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
+}
+
 /// The environment of a rank whose place is in Slurm's variables.
 env::Variables environment_under_slurm(const LaunchOptions& options, const env::Variables& inherited) {
   env::Variables variables = inherited;
@@ -42,7 +47,7 @@ LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherit
                      const std::string& self) {
   const std::string tasks =
       options.num_processes ? fmt::to_string(*options.num_processes) : tasks_of_allocation(inherited);
-  check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
+  check_multi_gpu_of(options, tasks);
   // Ranks that ask for another start end with a code, too, and each in its own time.
   const auto* at_first_code = options.resume_code ? "--kill-on-bad-exit=0" : "--kill-on-bad-exit=1";
   WorkerPlan srun{.command = {"srun", at_first_code, "--ntasks=" + tasks},
@@ -66,7 +71,7 @@ LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherit
          "per node, or say --runner local for a job of this task's own",
          *options.num_processes, tasks);
   }
-  check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
+  check_multi_gpu_of(options, tasks);
   if (value_of(options, &LaunchOptions::max_restarts) != 0) {
     fail(ErrorKind::usage,
          "--max_restarts {}, but srun started {} tasks, each of which is a rank; in the batch script, without srun, "

@@ -30,26 +30,25 @@ std::vector<HostSlots> hosts_of(const LaunchOptions& options) {
   return options.mpirun_hostfile ? read_hostfile(*options.mpirun_hostfile) : std::vector<HostSlots>{};
 }
 
-std::string this_program() {
+/// This launcher. Another program may start ranks (launch.hpp): an error where the launcher is needed, else "".
+std::string this_launcher(bool needed) {
   const fs::path self = fs::read_symlink("/proc/self/exe");
   if (self.filename() == "accelerate_launch") return self;
+  if (!needed) return "";
   fail(ErrorKind::usage, "other machines would start accelerate_launch, but this program is {}", self.string());
 }
 
-/// What stands around each rank: this launcher. Another program that starts ranks (launch.hpp) cannot, and they do
-/// without where nothing asks for it.
-std::string around_ranks(const Call& call) {
-  const bool is_launcher = fs::read_symlink("/proc/self/exe").filename() == "accelerate_launch";
-  return is_launcher || wants_watched_ranks(call.options) ? this_program() : "";
-}
+/// What stands around each rank; ranks do without it where nothing asks for it.
+std::string around_ranks(const Call& call) { return this_launcher(wants_watched_ranks(call.options)); }
 
 LaunchPlan ssh_plan(const Call& call) {
   const auto to_connect = std::min(call.timeout, std::chrono::seconds(30));
-  return plan_ssh(call.options, hosts_of(call.options), call.variables, random_job_id(), this_program(), to_connect);
+  return plan_ssh(call.options, hosts_of(call.options), call.variables, random_job_id(), this_launcher(true),
+                  to_connect);
 }
 
 LaunchPlan ssh_by_hand(const Call& call) {
-  return plan_ssh_by_hand(call.options, hosts_of(call.options), call.variables, random_job_id(), this_program(),
+  return plan_ssh_by_hand(call.options, hosts_of(call.options), call.variables, random_job_id(), this_launcher(true),
                           current_folder());
 }
 
