@@ -98,7 +98,7 @@ class Generation {
 
   [[nodiscard]] OutputWay way_of(const WorkerPlan& planned) const {
     const auto& output = options_.output;
-    OutputWay way{.rank = planned.rank};
+    OutputWay way{.rank = planned.rank, .may_tell_of_failures = plan_.runner == Runner::srun};
     if (!output.log_dir.empty()) {
       const auto restart = env::find(planned.environment, "TORCHELASTIC_RESTART_COUNT").value_or("0");
       way.log = open_log(output.log_dir, planned.rank, fmt::format("restart {}, {}", restart, clock_time()));
@@ -110,8 +110,17 @@ class Generation {
     return way;
   }
 
+  /// srun ends with the highest code of all ranks, not with the first one that failed.
+  [[nodiscard]] std::optional<ToldFailure> told_by_a_rank() const {
+    const bool failed = watch_.failure() || watch_.asks_for_another();
+    return failed && plan_.runner == Runner::srun ? output_.told_failure(0) : std::nullopt;
+  }
+
   [[nodiscard]] Outcome outcome() const {
     if (interrupted_ != 0) return {.exit_code = 128 + interrupted_};
+    if (const auto told = told_by_a_rank()) {
+      return {.exit_code = told->exit_code, .cause = told_ == 0 ? told->cause : ""};
+    }
     if (watch_.asks_for_another()) {
       return {.exit_code = options_.resume_code,
               .cause = told_ == 0 ? fmt::format("exit code {}", options_.resume_code) : "",

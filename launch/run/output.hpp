@@ -16,6 +16,7 @@
 #include "launch/run/labels.hpp"
 #include "launch/run/lines.hpp"
 #include "launch/run/sink.hpp"
+#include "launch/run/told_failure.hpp"
 
 namespace accelerate::launch {
 
@@ -25,6 +26,7 @@ struct OutputWay {
   base::FileDescriptor log{};                  ///< its log file, if it has one
   std::array<bool, 2> to_log{true, true};      ///< stdout, stderr
   std::array<bool, 2> to_console{true, true};  ///< our stdout, our stderr
+  bool may_tell_of_failures = false;           ///< it starts ranks with launchers of ours around them
 };
 
 /// Reads the workers and writes our outputs, without waiting for either. A worker waits when our reader is slow and a
@@ -54,6 +56,10 @@ class Output {
 
   /// The last lines of a worker, in the order of add().
   [[nodiscard]] std::string last_lines(size_t worker) const { return workers_.at(worker).tail.text(); }
+  /// What a launcher around one of the worker's own ranks said to stderr of a failure; the first.
+  [[nodiscard]] const std::optional<ToldFailure>& told_failure(size_t worker) const {
+    return workers_.at(worker).told.found();
+  }
   /// A message of our own, to stderr.
   void say(std::string_view text) { sinks_[1].add(text); }
 
@@ -68,6 +74,7 @@ class Output {
     std::array<Stream, 2> streams{};
     OutputWay way{};
     std::optional<Sink> log{};
+    FirstToldFailure told{};
   };
 
   [[nodiscard]] bool may_read(size_t which) const { return hurries_ || !sinks_[which].full(); }

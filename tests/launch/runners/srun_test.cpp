@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job that srun starts at our word, with a program in srun's place that does what it does: places in variables, all
+// tasks stopped when one fails, the highest code of all.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/launch/run.hpp"
+#include "tests/launch/scratch.hpp"
+
+using testing::Child;
+using testing::Ran;
+using testing::Scratch;
+using Words = std::vector<std::string>;
+
+namespace {
+
+constexpr const char* fake_srun = R"(#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+shift
+export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=localhost SLURM_NODEID=0
+SLURM_PROCID=0 SLURM_LOCALID=0 "$@" &
+zero=$!
+until [ -e "$UP" ]; do sleep 0.01; done
+SLURM_PROCID=1 SLURM_LOCALID=1 "$@"
+one=$?
+kill $zero
+wait $zero
+highest=$?
+[ $one -gt $highest ] && highest=$one
+exit $highest
+)";
+
+/// Ranks under our launcher in an allocation.
+Ran in_allocation(const Words& options, const std::string& of_rank_1) {
+  const Scratch scratch;
+  const std::string srun = scratch.path + "/srun";
+  std::ofstream(srun) << fake_srun;
+  std::filesystem::permissions(srun, std::filesystem::perms::owner_all);
+  Words words{"--runner", "srun", "--cpu"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"sh", "-c", "[ $SLURM_PROCID = 1 ] || { touch \"$UP\"; exec sleep 1000; }; " + of_rank_1});
+  return Child(testing::launcher(words),
+               {{"PATH", scratch.path + ":" + accelerate::env::current_variables().at("PATH")},
+                {"UP", scratch.path + "/up"},
+                {"SLURM_JOB_ID", "7"},
+                {"SLURM_JOB_NUM_NODES", "2"},
+                {"SLURM_NTASKS", "2"}})
+      .wait();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the first rank that fails under srun decides our exit code, though those that srun stopped have higher ones") {
+  const auto failed = in_allocation({}, "echo loss nan; exit 7");
+  CAPTURE(failed.err);
+  CHECK(failed.code == 7);
+  CHECK(failed.err.find(") ended with exit code 7. Its last lines follow.\nloss nan\n") != std::string::npos);
+  CHECK(failed.err.find(") ended with exit code 143.\n") != std::string::npos);  // srun
+  CHECK(in_allocation({}, "kill -USR1 $$").code == 138);
+  CHECK(in_allocation({"--label", "--quiet"}, "exit 9").code == 9);
+}
+
+TEST_CASE("where no rank's launcher tells of a failure, srun's exit code is ours") {
+  const auto killed = in_allocation(
+      {}, "parent() { awk '/^PPid/ {print $2}' /proc/$1/status; }; kill -9 $(parent $(parent $$)); sleep 1000");
+  CAPTURE(killed.err);
+  CHECK(killed.code == 143);
+}
+
+TEST_CASE("a rank that fails under srun beside one that asks for another start is a failure") {
+  const auto ran = in_allocation({"--resume_code", "75"}, "exit 3");
+  CAPTURE(ran.err);
+  CHECK(ran.code == 3);
+}
