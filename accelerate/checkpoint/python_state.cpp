@@ -3,6 +3,7 @@
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -166,33 +167,75 @@ state::OptimizerState optimizer_from(const TorchFile& file) {
 
 // Schedulers --------------------------------------------------------------------------------------------------------
 
-PickleValue to_python(const state::SchedulerState& saved) {
-  PickleEntries ours{
-      {text("name"), saved.name}, {text("steps"), saved.steps}, {text("momenta"), numbers(saved.momenta)}};
-  PickleEntries whole{{text("base_lrs"), numbers(saved.base_lrs)},
-                      {text("last_epoch"), saved.steps},
-                      {text("_step_count"), saved.steps + 1},
-                      {text("_last_lr"), numbers(saved.last_lrs)},
-                      {text("lr_lambdas"), py_list(PickleItems(saved.base_lrs.size()))}};  // LambdaLR asks for them
+namespace {
+
+PickleValue value_to_python(const state::PythonSchedule::Value& value) {
+  struct Convert {
+    PickleValue operator()(bool flag) const { return flag; }
+    PickleValue operator()(int64_t number) const { return number; }
+    PickleValue operator()(double number) const { return number; }
+    PickleValue operator()(const std::string& words) const { return words; }
+    PickleValue operator()(const std::vector<int64_t>& list) const { return integers(list); }
+  };
+  return std::visit(Convert{}, value);
+}
+
+PickleEntries entries_to_python(const state::PythonSchedule::Dict& dict) {
+  PickleEntries entries;
+  for (const auto& [name, value] : dict) entries.emplace_back(name, value_to_python(value));
+  return entries;
+}
+
+// One that is made of others has no rates of its own, and of them only SequentialLR counts: what Python would not move,
+// it would hand on as it was.
+PickleEntries schedule_to_python(const state::SchedulerState& saved) {
+  const state::PythonSchedule& python = saved.python;
+  PickleEntries whole = entries_to_python(python.members);
+  whole.emplace_back(text("_last_lr"), numbers(saved.last_lrs));
+  if (python.counts) whole.emplace_back(text("last_epoch"), saved.steps);
+  if (!python.parts.empty()) {
+    PickleItems parts;
+    for (const auto& part : python.parts) parts.push_back(py_dict(schedule_to_python(part)));
+    whole.emplace_back(text("_schedulers"), py_list(std::move(parts)));
+    return whole;
+  }
+  whole.emplace_back(text("base_lrs"), numbers(saved.base_lrs));
+  whole.emplace_back(text("_step_count"), std::max<int64_t>(saved.steps, 0) + 1);
+  whole.emplace_back(text("lr_lambdas"), py_list(PickleItems(saved.base_lrs.size())));  // LambdaLR asks for them
+  if (!python.phases.empty()) {
+    PickleItems phases;
+    for (const auto& phase : python.phases) phases.push_back(py_dict(entries_to_python(phase)));
+    whole.emplace_back(text("_schedule_phases"), py_list(std::move(phases)));
+  }
   if (saved.plateau) {
     whole.emplace_back(text("best"), saved.plateau->best);
     whole.emplace_back(text("num_bad_epochs"), saved.plateau->num_bad);
     whole.emplace_back(text("cooldown_counter"), saved.plateau->cooldown);
   }
   if (saved.name == "CyclicLR") whole.emplace_back(text("_scale_fn_custom"), archive::PickleNone{});  // asked for, too
+  return whole;
+}
+
+}  // namespace
+
+PickleValue to_python(const state::SchedulerState& saved) {
+  PickleEntries ours{
+      {text("name"), saved.name}, {text("steps"), saved.steps}, {text("momenta"), numbers(saved.momenta)}};
+  PickleEntries whole = schedule_to_python(saved);
   whole.emplace_back(text("accelerate"), py_dict(std::move(ours)));
   return py_dict(std::move(whole));
 }
 
 namespace {
 
-// PyTorch's ChainedScheduler does not count: its schedules do, all alike.
-int64_t steps_of(const Members& members, const TorchFile& file) {
+// PyTorch's ChainedScheduler does not count: its schedules do, all alike. The first may be one itself.
+int64_t steps_of(const PickleValue& schedule, std::string where, const TorchFile& file) {
+  const Members members(schedule, std::move(where), file.origin());
   if (members.has("last_epoch") || !members.has("_schedulers")) return members.integer("last_epoch");
   const PickleValue& list = members.value("_schedulers");
   const PickleItems* chained = archive::items_in(list);
   if (chained == nullptr || chained->empty()) members.wrong("_schedulers", list, "a list of schedules");
-  return Members((*chained)[0], "the first schedule's state", file.origin()).integer("last_epoch");
+  return steps_of((*chained)[0], "the first schedule's state", file);
 }
 
 std::vector<double> rates(const Members& members, const std::string& key, const TorchFile& file) {
@@ -208,8 +251,10 @@ std::vector<double> rates(const Members& members, const std::string& key, const 
 }  // namespace
 
 state::SchedulerState scheduler_from(const TorchFile& file) {
-  const Members members(file.root(), "the schedule's state", file.origin());
-  state::SchedulerState saved{.steps = steps_of(members, file), .last_lrs = rates(members, "_last_lr", file)};
+  constexpr const char* where = "the schedule's state";
+  const Members members(file.root(), where, file.origin());
+  state::SchedulerState saved{.steps = steps_of(file.root(), where, file),
+                              .last_lrs = rates(members, "_last_lr", file)};
   if (members.has("base_lrs")) saved.base_lrs = rates(members, "base_lrs", file);
   if (members.has("num_bad_epochs")) {
     saved.plateau = {.best = members.number("best"),

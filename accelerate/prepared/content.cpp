@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/content.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "accelerate/base/log.hpp"
@@ -57,6 +58,23 @@ std::optional<checkpoint::OpenWindow> open_window(Shared& shared) {
   return window;
 }
 
+// PyTorch's schedules keep numbers in their optimizer's groups (initial_lr); LibTorch's have no place for them.
+void add_to_groups(Shared& shared, const SchedulerCore& scheduler, const state::SchedulerState& state,
+                   std::vector<state::OptimizerState>& optimizers) {
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    if (&optimizer.optimizer() != scheduler.of) continue;
+    auto& groups = optimizers[static_cast<size_t>(optimizer.index())].groups;
+    for (const auto& [name, numbers] : state.python.of_groups) {
+      for (size_t g = 0; g < std::min(groups.size(), numbers.size()); ++g) {
+        auto& options = groups[g].options;
+        const bool has =
+            std::any_of(options.begin(), options.end(), [&](const auto& own) { return own.first == name; });
+        if (!has) options.emplace_back(name, numbers[g]);  // where schedules share an optimizer the first one's stay
+      }
+    }
+  }
+}
+
 // Of hooks that keep something from step to step (PowerSGD).
 NamedTensors comm_hooks_of(Shared& shared) {
   NamedTensors all;
@@ -85,7 +103,9 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   }
   for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     content.schedulers.push_back(scheduler.access.get());
-    if (!content.schedulers.back()) {
+    if (content.schedulers.back()) {
+      add_to_groups(shared, scheduler, *content.schedulers.back(), content.optimizers);
+    } else {
       base::log_once(base::LogLevel::warning, shared.place,
                      "save_state: {} is a schedule of LibTorch's, which cannot say where it stands: it is not saved; "
                      "take accelerate::optim's of the same name",

@@ -58,6 +58,8 @@ class SchedulerCore : public Entry {
   [[nodiscard]] const std::shared_ptr<ScheduleEnd>& end() const { return end_; }
   /// Empty for LibTorch's own schedules, which cannot say where they stand.
   StateAccess<state::SchedulerState> access{};
+  /// Whose rates it moves; null: not known. To be compared with, not to be used.
+  const torch::optim::Optimizer* of = nullptr;
 
  private:
   const Shared* shared_;

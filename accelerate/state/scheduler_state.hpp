@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace accelerate::state {
@@ -17,6 +20,25 @@ struct PlateauState {
   bool operator==(const PlateauState&) const = default;
 };
 
+struct SchedulerState;
+
+/// What PyTorch's schedule of a kind remembers and ours computes from the step, by PyTorch's names: written for its
+/// load_state_dict(), never loaded here.
+struct PythonSchedule {
+  using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+  using Dict = std::vector<std::pair<std::string, Value>>;
+
+  Dict members{};
+  std::vector<Dict> phases{};  ///< of OneCycleLR
+  /// What it keeps in the optimizer's parameter groups, a number for each.
+  std::map<std::string, std::vector<double>> of_groups{};
+  std::vector<SchedulerState> parts{};  ///< schedules that it is made of; one whose turn is to come has -1 steps
+  bool counts = true;                   ///< false: only its parts know how many steps were made
+
+  /// It follows from the rest.
+  bool operator==(const PythonSchedule&) const { return true; }
+};
+
 /// Where a learning-rate schedule stands, the same on all ranks. Its arguments are not part of it.
 struct SchedulerState {
   std::string name{};  ///< kind of schedule, with those it is made of
@@ -25,6 +47,7 @@ struct SchedulerState {
   std::vector<double> last_lrs{};  ///< of each parameter group, in force
   std::vector<double> momenta{};   ///< of each parameter group, in force; empty where the schedule leaves them alone
   std::optional<PlateauState> plateau{};
+  PythonSchedule python{};
 
   bool operator==(const SchedulerState&) const = default;
 };

@@ -137,7 +137,7 @@ def both_ways(probe, folder, name):
     optimizer = torch.load(folder / "ours" / "optimizer.bin", weights_only=True)
     OPTIMIZERS[name](list(Net().parameters())).state_dict()
     pythons = torch.load(folder / "python" / "optimizer.bin", weights_only=True)
-    assert [set(group) - {"initial_lr"} for group in pythons["param_groups"]] == [
+    assert [set(group) for group in pythons["param_groups"]] == [
         set(group) for group in optimizer["param_groups"]], (pythons["param_groups"], optimizer["param_groups"])
     assert {k: {n: (t.dtype, t.shape) for n, t in v.items()} for k, v in pythons["state"].items()} == {
         k: {n: (t.dtype, t.shape) for n, t in v.items()} for k, v in optimizer["state"].items()}
@@ -204,29 +204,90 @@ SCHEDULES = {
     "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2),
     "CosineAnnealingWarmRestarts": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4, 2, 0.01),
     "CyclicLR": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.2, step_size_up=3),
+    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, 20),
+    "OneCycleLR_of_three": lambda optimizer: lr_scheduler.OneCycleLR(
+        optimizer, 0.5, 20, anneal_strategy="linear", cycle_momentum=False, three_phase=True),
+    "SequentialLR": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 3), lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3),
+                    lr_scheduler.ExponentialLR(optimizer, 0.9)], [3, 10]),
+    "SequentialLR_to_come": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5), lr_scheduler.OneCycleLR(optimizer, 0.5, 20)], [8]),
+    "ChainedScheduler": lambda optimizer: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimizer, 0.1, 9), lr_scheduler.ExponentialLR(optimizer, 0.9)]),
+    "ChainedScheduler_of_sequences": lambda optimizer: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.SequentialLR(optimizer, [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 3),
+                                               lr_scheduler.ExponentialLR(optimizer, 0.9)], [3]),
+         lr_scheduler.StepLR(optimizer, 2, 0.5)]),
 }
 
 
-def schedules(probe, folder):
-    """Each kind that the README names goes on in Python where it stood here."""
-    printed = subprocess.run([probe, "schedules", str(folder)], check=True, timeout=100, stdout=subprocess.PIPE, text=True).stdout
-    here = {line.split()[0]: [float(word) for word in line.split()[1:]] for line in printed.splitlines()}
-    assert set(here) == set(SCHEDULES), here
-    for kind, make in SCHEDULES.items():
+class Scheduled:
+    """A schedule in Python, of an optimizer whose rates and momenta are looked at."""
+
+    def __init__(self, kind):
         net = torch.nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        schedule = make(optimizer)
-        optimizer.load_state_dict(torch.load(folder / kind / "optimizer.bin", weights_only=True))
-        schedule.load_state_dict(torch.load(folder / kind / "scheduler.bin", weights_only=True))
-        if kind == "CosineAnnealingWarmRestarts":
-            schedule.step(schedule.last_epoch)
-        rates = []
-        for _ in range(5):
-            optimizer.step()
-            schedule.step(*([1.0] if kind == "ReduceLROnPlateau" else []))
-            rates.append(optimizer.param_groups[0]["lr"])
-        for rate, other in zip(rates, here[kind], strict=True):
-            assert abs(rate - other) <= 1e-7 * abs(rate), f"{kind}: {rates} in Python, {here[kind]} here"
+        self.of = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        self.metric = [1.0] if kind == "ReduceLROnPlateau" else []
+        self.accelerator = Accelerator(cpu=True)
+        _, self.optimizer, self.scheduler = self.accelerator.prepare(net, self.of, SCHEDULES[kind](self.of))
+
+    def step(self, times):
+        seen = []
+        for _ in range(times):
+            self.optimizer.step()
+            self.scheduler.step(*self.metric)
+            seen += [self.of.param_groups[0][name] for name in ("lr", "momentum")]
+        return seen
+
+
+# What only warnings look at, rates that a part had in its turn, and arguments that the constructor is given again.
+NOT_COMPARED = {"_is_initial", "_get_lr_called_within_step", "_step_count", "_last_lr", "start_factor", "end_factor", "factor",
+                "total_iters", "gamma", "step_size"}
+
+
+def differs(ours, python):
+    """What a schedule remembers in Python, and ours has not got or otherwise."""
+    if isinstance(python, list):
+        return [name for pair in zip(ours, python, strict=True) for name in differs(*pair)]
+    if isinstance(python, dict):
+        names = set(python) - NOT_COMPARED
+        return [name for name in names if name not in ours] + [one for name in names & set(ours) for one in differs(ours[name], python[name])]
+    same = abs(ours - python) <= 1e-12 if isinstance(python, float) else ours == python
+    return [] if same else [f"{ours} for {python}"]
+
+
+def schedules(probe, folder):
+    """Each kind that the README names goes on in Python where it stood here, and here where it stood in Python."""
+    expected, pythons = {}, {}
+    for kind in SCHEDULES:
+        whole = Scheduled(kind)
+        whole.step(7)
+        whole.accelerator.save_state(folder / "python" / kind)
+        pythons[kind] = {name: torch.load(folder / "python" / kind / name, weights_only=True) for name in ("scheduler.bin", "optimizer.bin")}
+        expected[kind] = whole.step(5)
+    printed = subprocess.run([probe, "schedules", str(folder / "ours"), str(folder / "python")], check=True, timeout=200,
+                             stdout=subprocess.PIPE, text=True).stdout
+    here = {tuple(line.split()[:2]): [float(word) for word in line.split()[2:]] for line in printed.splitlines()}
+    assert set(here) == {(how, kind) for how in ("saved", "loaded") for kind in SCHEDULES}, here
+
+    def same(found, kind, what):
+        for a, b in zip(expected[kind], found, strict=True):
+            assert abs(a - b) <= 1e-7 * abs(a), f"{kind}, {what}: {expected[kind]} in Python, {found} there"
+
+    for kind in SCHEDULES:
+        same(here["saved", kind], kind, "here")
+        same(here["loaded", kind], kind, "here, from Python's")
+        again = Scheduled(kind)
+        again.accelerator.load_state(folder / "ours" / kind)
+        same(again.step(5), kind, "Python, from ours")
+        state = torch.load(folder / "ours" / kind / "scheduler.bin", weights_only=True)
+        groups = torch.load(folder / "ours" / kind / "optimizer.bin", weights_only=True)["param_groups"]
+        kept = {name: value for group in groups for name, value in group.items() if name.endswith(("_lr", "_momentum"))}
+        in_python = pythons[kind]["optimizer.bin"]["param_groups"][0]
+        assert all(abs(value - in_python[name]) <= 1e-12 for name, value in kept.items()), (kept, in_python)
+        assert kind == "ReduceLROnPlateau" or "initial_lr" in kept
+        if kind.startswith(("CosineAnnealingWarm", "OneCycle", "Sequential", "Chained")):
+            assert differs(state, pythons[kind]["scheduler.bin"]) == [], (kind, state, pythons[kind]["scheduler.bin"])
 
 
 def counted(net):

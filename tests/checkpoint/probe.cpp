@@ -2,7 +2,9 @@
 // A small training for parity.py and the tests that kill it: two layers on batches that are a formula.
 //
 //   checkpoint_probe train OPTIMIZER LOAD|- STEPS SAVE|-   prints each loss, then draws of LibTorch's generator
-//   checkpoint_probe schedules FOLDER      saves each kind after seven steps, prints the rates of the five that follow
+//   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads what Python saved, unless IN is
+//   "-".
+//                                          Prints rate and momentum of the five steps that follow
 //   checkpoint_probe pieces OUT IN         writes what Python is to read, prints the sums of what Python wrote
 #include <accelerate/accelerate.hpp>
 #include <cstdio>
@@ -66,9 +68,9 @@ void train(const std::vector<std::string>& arguments) {
   std::printf("draws %.9g %.9g %.9g\n", draws[0].item<double>(), draws[1].item<double>(), draws[2].item<double>());
 }
 
-/// Rates of the next steps, after it was saved.
+/// Rates and momenta of the next steps, after it was saved in a folder or loaded from there.
 template <typename Make>
-void schedule(const std::string& folder, const char* kind, const Make& make) {
+void schedule(const std::string& folder, bool load, const char* kind, const Make& make) {
   accelerate::Accelerator accelerator({.cpu = true});
   torch::nn::Linear net(1, 1);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -82,32 +84,56 @@ void schedule(const std::string& folder, const char* kind, const Make& make) {
       moved.step();
     }
   };
-  for (int i = 0; i < 7; ++i) step();
-  accelerator.save_state(folder + "/" + kind);
-  std::printf("%s", kind);
+  if (load) {
+    accelerator.load_state(folder + "/" + kind);
+  } else {
+    for (int i = 0; i < 7; ++i) step();
+    accelerator.save_state(folder + "/" + kind);
+  }
+  std::printf("%s %s", load ? "loaded" : "saved", kind);
   for (int i = 0; i < 5; ++i) {
     step();
-    std::printf(" %.9g", made.get_last_lr()[0]);
+    const auto& options = static_cast<const torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
+    std::printf(" %.17g %.17g", options.lr(), options.momentum());
   }
   std::printf("\n");
 }
 
-void schedules(const std::string& folder) {
+void schedules(const std::string& folder, bool load) {
   namespace optim = accelerate::optim;
   using SGD = torch::optim::SGD;
-  schedule(folder, "StepLR", [](SGD& sgd) { return optim::StepLR(sgd, 3, 0.5); });
-  schedule(folder, "MultiStepLR", [](SGD& sgd) { return optim::MultiStepLR(sgd, {2, 9, 11}, 0.5); });
-  schedule(folder, "ExponentialLR", [](SGD& sgd) { return optim::ExponentialLR(sgd, 0.9); });
-  schedule(folder, "CosineAnnealingLR", [](SGD& sgd) { return optim::CosineAnnealingLR(sgd, 20, 0.01); });
-  schedule(folder, "PolynomialLR", [](SGD& sgd) { return optim::PolynomialLR(sgd, 10, 2.0); });
-  schedule(folder, "LambdaLR", [](SGD& sgd) {
-    return optim::LambdaLR(sgd, [](int64_t step) { return 1.0 / static_cast<double>(1 + step); });
+  const auto each = [&](const char* kind, const auto& make) { schedule(folder, load, kind, make); };
+  each("StepLR", [](SGD& sgd) { return optim::StepLR(sgd, 3, 0.5); });
+  each("MultiStepLR", [](SGD& sgd) { return optim::MultiStepLR(sgd, {2, 9, 11}, 0.5); });
+  each("ExponentialLR", [](SGD& sgd) { return optim::ExponentialLR(sgd, 0.9); });
+  each("CosineAnnealingLR", [](SGD& sgd) { return optim::CosineAnnealingLR(sgd, 20, 0.01); });
+  each("PolynomialLR", [](SGD& sgd) { return optim::PolynomialLR(sgd, 10, 2.0); });
+  each("LambdaLR",
+       [](SGD& sgd) { return optim::LambdaLR(sgd, [](int64_t step) { return 1.0 / static_cast<double>(1 + step); }); });
+  each("ReduceLROnPlateau", [](SGD& sgd) { return optim::ReduceLROnPlateau(sgd, {.factor = 0.5, .patience = 2}); });
+  each("CosineAnnealingWarmRestarts", [](SGD& sgd) { return optim::CosineAnnealingWarmRestarts(sgd, 4, 2, 0.01); });
+  each("CyclicLR", [](SGD& sgd) { return optim::CyclicLR(sgd, 0.01, 0.2, {.step_size_up = 3}); });
+  each("OneCycleLR", [](SGD& sgd) { return optim::OneCycleLR(sgd, 0.5, 20); });
+  each("OneCycleLR_of_three", [](SGD& sgd) {
+    return optim::OneCycleLR(
+        sgd, 0.5, 20, {.anneal_strategy = optim::AnnealStrategy::linear, .cycle_momentum = false, .three_phase = true});
   });
-  schedule(folder, "ReduceLROnPlateau",
-           [](SGD& sgd) { return optim::ReduceLROnPlateau(sgd, {.factor = 0.5, .patience = 2}); });
-  schedule(folder, "CosineAnnealingWarmRestarts",
-           [](SGD& sgd) { return optim::CosineAnnealingWarmRestarts(sgd, 4, 2, 0.01); });
-  schedule(folder, "CyclicLR", [](SGD& sgd) { return optim::CyclicLR(sgd, 0.01, 0.2, {.step_size_up = 3}); });
+  each("SequentialLR", [](SGD& sgd) {
+    return optim::SequentialLR(
+        sgd,
+        {optim::LinearLR(sgd, 0.1, 1.0, 3), optim::CosineAnnealingWarmRestarts(sgd, 3), optim::ExponentialLR(sgd, 0.9)},
+        {3, 10});
+  });
+  each("SequentialLR_to_come", [](SGD& sgd) {
+    return optim::SequentialLR(sgd, {optim::LinearLR(sgd, 0.1, 1.0, 5), optim::OneCycleLR(sgd, 0.5, 20)}, {8});
+  });
+  each("ChainedScheduler", [](SGD& sgd) {
+    return optim::ChainedScheduler({optim::ConstantLR(sgd, 0.1, 9), optim::ExponentialLR(sgd, 0.9)});
+  });
+  each("ChainedScheduler_of_sequences", [](SGD& sgd) {
+    const optim::SequentialLR sequence(sgd, {optim::LinearLR(sgd, 0.1, 1.0, 3), optim::ExponentialLR(sgd, 0.9)}, {3});
+    return optim::ChainedScheduler({sequence, optim::StepLR(sgd, 2, 0.5)});
+  });
 }
 
 /// A user's object of tensors, and one of bytes.
@@ -167,12 +193,13 @@ int main(int argc, char** argv) {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     if (arguments.size() == 5 && arguments[0] == "train") {
       train(arguments);
-    } else if (arguments.size() == 2 && arguments[0] == "schedules") {
-      schedules(arguments[1]);
+    } else if (arguments.size() == 3 && arguments[0] == "schedules") {
+      schedules(arguments[1], /*load=*/false);
+      if (arguments[2] != "-") schedules(arguments[2], /*load=*/true);
     } else if (arguments.size() == 3 && arguments[0] == "pieces") {
       pieces(arguments[1], arguments[2]);
     } else {
-      throw std::runtime_error("train OPTIMIZER LOAD STEPS SAVE, schedules FOLDER, or pieces OUT IN");
+      throw std::runtime_error("train OPTIMIZER LOAD STEPS SAVE, schedules OUT IN, or pieces OUT IN");
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -46,11 +46,18 @@ std::optional<int64_t> last_step_of(const Combined& parts) {
   return last;
 }
 
+state::PythonSchedule python_of(const Combined& parts, const state::SchedulerState& whole) {
+  state::PythonSchedule python = parts.python(whole, [&](size_t) { return whole.steps; });
+  python.counts = false;
+  return python;
+}
+
 Rule chained_rule(torch::optim::Optimizer& optimizer, const std::vector<Scheduler>& schedules) {
   const auto parts = std::make_shared<const Combined>(optimizer, schedules, chained);
   Rule rule{.name = parts->name(),
             .rate = [parts](const Position& at) { return rate_of(*parts, at); },
-            .last_step = last_step_of(*parts)};
+            .last_step = last_step_of(*parts),
+            .python = [parts](const state::SchedulerState& whole) { return python_of(*parts, whole); }};
   if (parts->moves_momentum()) rule.momentum = [parts](const Position& at) { return momentum_of(*parts, at); };
   return rule;
 }

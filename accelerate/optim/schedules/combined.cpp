@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/optim/schedules/groups.hpp"
@@ -42,6 +43,25 @@ Position Combined::seen_by(size_t part, Position at) const {
   const auto& base = parts_[part].base;
   if (!base.empty()) at.base = base[at.group];
   return at;
+}
+
+state::PythonSchedule Combined::python(const state::SchedulerState& whole,
+                                       const std::function<int64_t(size_t part)>& steps) const {
+  state::PythonSchedule python;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const auto& [rule, base] = parts_[i];
+    state::SchedulerState part{.name = rule.name,
+                               .steps = steps(i),
+                               .base_lrs = base.empty() ? whole.base_lrs : base,
+                               .last_lrs = whole.last_lrs};
+    if (rule.python) part.python = rule.python(part);
+    python.parts.push_back(std::move(part));
+  }
+  for (const size_t i : made_) {  // what one writes into the optimizer's groups, a later one overwrites
+    for (const auto& [name, numbers] : python.parts[i].python.of_groups) python.of_groups[name] = numbers;
+  }
+  if (!initial_.empty()) python.of_groups["initial_lr"] = initial_;
+  return python;
 }
 
 double Combined::initial(const Position& at) const { return initial_.empty() ? at.base : initial_[at.group]; }

@@ -2,6 +2,8 @@
 // Private: rules made of the rules of several schedules of one optimizer.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +35,9 @@ class Combined {
 
   /// The position, as that part sees it: with its own base.
   [[nodiscard]] Position seen_by(size_t part, Position at) const;
+  /// As PyTorch's has it; steps   of a part, -1 before its turn
+  [[nodiscard]] state::PythonSchedule python(const state::SchedulerState& whole,
+                                             const std::function<int64_t(size_t part)>& steps) const;
   /// What the optimizer's rate is before the first step: where the last part begins that begins for all.
   [[nodiscard]] double initial(const Position& at) const;
 

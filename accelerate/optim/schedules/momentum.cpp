@@ -38,6 +38,15 @@ void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_vi
              "cycle_momentum is true, and the optimizer has neither momentum nor betas; set cycle_momentum = false");
 }
 
+bool momentum_is_beta1(const torch::optim::Optimizer& optimizer) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+    const auto& options = group.options();
+    return dynamic_cast<const torch::optim::AdamOptions*>(&options) != nullptr ||
+           dynamic_cast<const torch::optim::AdamWOptions*>(&options) != nullptr;
+  });
+}
+
 std::vector<double> momenta_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> momenta;
   for (const auto& group : optimizer.param_groups()) momenta.push_back(*momentum_in(group));

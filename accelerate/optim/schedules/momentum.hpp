@@ -16,6 +16,9 @@ namespace accelerate::optim {
 /// schedule   who asks
 void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule);
 
+/// Adam's and AdamW's is; PyTorch's schedules remember that.
+bool momentum_is_beta1(const torch::optim::Optimizer& optimizer);
+
 /// The momentum of each group, of Adam and AdamW beta1. They all have one.
 std::vector<double> momenta_of(const torch::optim::Optimizer& optimizer);
 /// momenta   one of each group; none is left alone, an empty list leaves all

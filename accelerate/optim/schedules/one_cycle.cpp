@@ -83,6 +83,34 @@ struct Heights {
   }
 };
 
+// By the names under which PyTorch's keeps them in the optimizer's groups.
+constexpr const char* rate_name(Height height) {
+  return height == Height::first ? "initial_lr" : height == Height::top ? "max_lr" : "min_lr";
+}
+constexpr const char* momentum_name(Height height) { return height == Height::top ? "base_momentum" : "max_momentum"; }
+
+state::PythonSchedule for_python(const std::vector<Heights>& rates, const std::vector<Heights>& momenta,
+                                 bool moves_beta1, int64_t total_steps, const OneCycleOptions& options) {
+  state::PythonSchedule python{.members = {{"total_steps", total_steps}, {"cycle_momentum", options.cycle_momentum}}};
+  const bool linear = options.anneal_strategy == AnnealStrategy::linear;
+  python.members.emplace_back("_anneal_func_type", std::string(linear ? "linear" : "cos"));
+  if (options.cycle_momentum) python.members.emplace_back("use_beta1", moves_beta1);
+  for (const Phase& phase : phases_of(total_steps, options)) {
+    python.phases.push_back({{"end_step", phase.end},
+                             {"start_lr", std::string(rate_name(phase.from))},
+                             {"end_lr", std::string(rate_name(phase.to))},
+                             {"start_momentum", std::string(momentum_name(phase.from))},
+                             {"end_momentum", std::string(momentum_name(phase.to))}});
+  }
+  for (const Height height : {Height::first, Height::top, Height::last}) {
+    for (const Heights& its : rates) python.of_groups[rate_name(height)].push_back(its[height]);
+  }
+  for (const Height height : {Height::first, Height::top}) {
+    for (const Heights& its : momenta) python.of_groups[momentum_name(height)].push_back(its[height]);
+  }
+  return python;
+}
+
 /// Values of every group along the cycle.
 auto along(std::vector<Heights> heights, int64_t total_steps, const OneCycleOptions& options) {
   return [=, heights = std::move(heights), phases = phases_of(total_steps, options),
@@ -110,16 +138,19 @@ Rule one_cycle_rule(const torch::optim::Optimizer& optimizer, const PerGroup& ma
     rates.push_back({first.back(), top, first.back() / options.final_div_factor});
   }
   Rule rule{.name = one_cycle,
-            .rate = along(std::move(rates), total_steps, options),
+            .rate = along(rates, total_steps, options),
             .last_step = total_steps - 1,
             .begins_at = std::move(first),
             .begins_for_all = true};
-  if (!options.cycle_momentum) return rule;
-  check_has_momentum(optimizer, one_cycle);
-  const auto least = options.base_momentum.of(groups, one_cycle, "base_momentum");
-  const auto most = options.max_momentum.of(groups, one_cycle, "max_momentum");
-  for (size_t i = 0; i < groups; ++i) momenta.push_back({most[i], least[i], most[i]});
-  rule.momentum = along(std::move(momenta), total_steps, options);
+  if (options.cycle_momentum) {
+    check_has_momentum(optimizer, one_cycle);
+    const auto least = options.base_momentum.of(groups, one_cycle, "base_momentum");
+    const auto most = options.max_momentum.of(groups, one_cycle, "max_momentum");
+    for (size_t i = 0; i < groups; ++i) momenta.push_back({most[i], least[i], most[i]});
+    rule.momentum = along(momenta, total_steps, options);
+  }
+  rule.python = [python = for_python(rates, momenta, momentum_is_beta1(optimizer), total_steps, options)](
+                    const state::SchedulerState&) { return python; };
   return rule;
 }
 

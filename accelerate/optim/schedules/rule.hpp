@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/state/scheduler_state.hpp"
+
 namespace accelerate::optim {
 
 /// Where a schedule stands when it is asked about one parameter group.
@@ -33,6 +35,8 @@ struct Rule {
   std::vector<double> begins_at{};
   /// begins_at takes that place for the rules that are combined with it too, not only where it is the first.
   bool begins_for_all = false;
+  /// What PyTorch's schedule of that name remembers beside the step and the rates, which are given. Empty: nothing.
+  std::function<state::PythonSchedule(const state::SchedulerState&)> python{};
 };
 
 }  // namespace accelerate::optim

@@ -60,11 +60,14 @@ void Scheduler::set(int64_t step) {
 }
 
 state::SchedulerState Scheduler::state() const {
-  return {.name = rule_.name,
-          .steps = steps_,
-          .base_lrs = base_,
-          .last_lrs = get_last_lr(),
-          .momenta = rule_.momentum ? momenta_of(*optimizer_) : std::vector<double>{}};
+  state::SchedulerState state{.name = rule_.name,
+                              .steps = steps_,
+                              .base_lrs = base_,
+                              .last_lrs = get_last_lr(),
+                              .momenta = rule_.momentum ? momenta_of(*optimizer_) : std::vector<double>{}};
+  if (rule_.python) state.python = rule_.python(state);
+  state.python.of_groups.try_emplace("initial_lr", base_);
+  return state;
 }
 
 void Scheduler::load_state(const state::SchedulerState& state) {

@@ -54,6 +54,16 @@ struct Turns {
     const auto& momentum = parts.rule(part).momentum;
     return momentum ? momentum(seen(part, at)) : std::nullopt;
   }
+  [[nodiscard]] state::PythonSchedule python(const state::SchedulerState& whole) const {
+    const auto steps_of = [&](size_t part) -> int64_t {
+      const int64_t begin = part == 0 ? 0 : milestones[part - 1];
+      const int64_t end = part == milestones.size() ? whole.steps + 1 : milestones[part];
+      return whole.steps < begin ? -1 : std::min(whole.steps, end - 1) - begin;
+    };
+    state::PythonSchedule python = parts.python(whole, steps_of);
+    python.members = {{"_milestones", milestones}};
+    return python;
+  }
   [[nodiscard]] std::optional<int64_t> last_step() const {
     const auto& of_last = parts.rule(parts.size() - 1).last_step;
     if (!of_last || milestones.empty()) return of_last;
@@ -67,7 +77,8 @@ Rule sequential_rule(torch::optim::Optimizer& optimizer, const std::vector<Sched
   const auto turns = std::make_shared<Turns>(Combined(optimizer, schedules, sequential), std::move(milestones));
   Rule rule{.name = turns->parts.name(),
             .rate = [turns](const Position& at) { return turns->rate(at); },
-            .last_step = turns->last_step()};
+            .last_step = turns->last_step(),
+            .python = [turns](const state::SchedulerState& whole) { return turns->python(whole); }};
   if (turns->parts.moves_momentum()) rule.momentum = [turns](const Position& at) { return turns->momentum(at); };
   return rule;
 }

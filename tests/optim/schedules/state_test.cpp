@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/optim/schedules/chained.hpp"
+#include "accelerate/optim/schedules/cosine_warm_restarts.hpp"
 #include "accelerate/optim/schedules/linear.hpp"
 #include "accelerate/optim/schedules/one_cycle.hpp"
 #include "accelerate/optim/schedules/reduce_on_plateau.hpp"
@@ -81,6 +83,50 @@ TEST_CASE("the state of another kind of schedule, or of other groups, is refused
       "load_state: the saved state of ReduceLROnPlateau has no best metric; it was not written by this library");
   CHECK(scheduler.steps() == 1);
   CHECK(scheduler.get_last_lr() == Rates{0.5});
+}
+
+// tests/checkpoint/parity.py lets PyTorch go on from it.
+TEST_CASE("a state says what PyTorch's remembers beside it: of a part's turn, and in the optimizer's groups") {
+  auto optimizer = sgd({1.0});
+  SequentialLR sequence(optimizer,
+                        {LinearLR(optimizer, 0.1, 1.0, 3), CosineAnnealingWarmRestarts(optimizer, 2, 2, 0.25)}, {3});
+  const auto steps = [&] {
+    std::vector<int64_t> list;
+    for (const auto& part : sequence.state().python.parts) list.push_back(part.steps);
+    return list;
+  };
+  const auto restarts = [&] { return sequence.state().python.parts.at(1).python.members; };
+  using Members = accelerate::state::PythonSchedule::Dict;
+  const auto members = [](int64_t T_i, int64_t T_cur) {
+    return Members{{"T_0", int64_t{2}}, {"T_i", T_i}, {"T_mult", int64_t{2}}, {"eta_min", 0.25}, {"T_cur", T_cur}};
+  };
+  CHECK(sequence.state().python.members == Members{{"_milestones", std::vector<int64_t>{3}}});
+  CHECK(steps() == std::vector<int64_t>{0, -1});
+  CHECK((restarts() == members(2, 0)));
+  for (int i = 0; i < 6; ++i) sequence.step();
+  CHECK(steps() == std::vector<int64_t>{2, 3});
+  CHECK((restarts() == members(4, 1)));
+  CHECK(sequence.state().python.counts);
+  CHECK(sequence.state().python.of_groups == std::map<std::string, Rates>{{"initial_lr", {1.0}}});
+
+  torch::optim::AdamW adamw(std::vector{torch::zeros({1})}, torch::optim::AdamWOptions(0.1));
+  const OneCycleLR cycle(adamw, 0.5, 20, {.three_phase = true});
+  const auto python = ChainedScheduler({cycle}).state().python;
+  CHECK_FALSE(python.counts);
+  CHECK(python.of_groups == std::map<std::string, Rates>{{"base_momentum", {0.85}},
+                                                         {"initial_lr", {0.5 / 25}},
+                                                         {"max_lr", {0.5}},
+                                                         {"max_momentum", {0.95}},
+                                                         {"min_lr", {0.5 / 25 / 1e4}}});
+  CHECK((python.parts.at(0).python.members == Members{{"total_steps", int64_t{20}},
+                                                      {"cycle_momentum", true},
+                                                      {"_anneal_func_type", std::string("cos")},
+                                                      {"use_beta1", true}}));
+  CHECK((python.parts.at(0).python.phases.at(1) == Members{{"end_step", 10.0},
+                                                           {"start_lr", std::string("max_lr")},
+                                                           {"end_lr", std::string("initial_lr")},
+                                                           {"start_momentum", std::string("base_momentum")},
+                                                           {"end_momentum", std::string("max_momentum")}}));
 }
 
 TEST_CASE("what JSON cannot say as a number is saved all the same") {
