@@ -188,6 +188,16 @@ void finish_interrupted(const fs::path& parent, const std::string& name) {
 
 }  // namespace
 
+std::vector<fs::path> make_folders(const fs::path& folder) {
+  std::vector<fs::path> made_in;
+  std::error_code error;
+  for (fs::path path = folder; !path.empty() && !fs::exists(path, error); path = path.parent_path()) {
+    made_in.push_back(parent_of(path));
+  }
+  fs::create_directories(folder, error);
+  return error ? std::vector<fs::path>{} : made_in;
+}
+
 void bring_to_disk(const fs::path& path, std::string_view operation) {
   const auto open = open_to_read(path);
   if (!open || ::fsync(open.get()) != 0) fail(operation, path, "cannot be brought to the disk");
@@ -230,11 +240,11 @@ void check_replaceable(const fs::path& place, std::string_view operation) {
 NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::move(place)), operation_(operation) {
   const fs::path parent = parent_of(place_);
   check_replaceable(place_, operation_);
-  std::error_code error;
-  fs::create_directories(parent, error);
+  made_in_ = make_folders(parent);
   const auto turn = turn_in(parent);
   finish_interrupted(parent, place_.filename().string());
   const std::string mine = place_.filename().string() + std::string(mark_of_making);
+  std::error_code error;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     if (!entry.path().filename().string().starts_with(mine) || !is_folder(entry.path())) continue;
     if (is_leftover(entry.path())) {
@@ -267,7 +277,10 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
   FileSink sink(path_ / manifest_name, operation_);
   sink.write(write_manifest(manifest));
   sink.finish(durable);
-  if (durable) bring_to_disk(path_, operation_);
+  if (durable) {
+    bring_to_disk(path_, operation_);
+    for (const fs::path& folder : made_in_) bring_to_disk(folder, operation_);
+  }
   // The old one is removed under its new name.
   const bool replaces = fs::exists(place_);
   if (replaces) {

@@ -39,6 +39,7 @@ class NewFolder {
  private:
   std::filesystem::path place_, path_;
   std::string operation_;
+  std::vector<std::filesystem::path> made_in_;  // see make_folders()
   base::FileDescriptor lock_;
 };
 
@@ -70,6 +71,11 @@ std::vector<std::filesystem::path> remove_checkpoint(const std::filesystem::path
 /// Takes away what processes that were killed left of numbered checkpoints in parent: folders in the making, or on
 /// their way out, that nobody holds. What recover() would put back stays.
 void remove_leftovers(const std::filesystem::path& parent);
+
+/// Makes a folder, and those above it that are not there. What is wrong is said by whoever writes to it.
+/// returns   folders that have a new one in them now, which stays so after a loss of power once they were brought to
+///           the disk
+[[nodiscard]] std::vector<std::filesystem::path> make_folders(const std::filesystem::path& folder);
 
 /// What a file holds, or what was renamed within a folder, stays so after a loss of power. Throws Error (io).
 void bring_to_disk(const std::filesystem::path& path, std::string_view operation);

@@ -32,10 +32,9 @@ constexpr std::array<std::string_view, 2> whole_names{"model.safetensors", "pyto
 
 bool is_safetensors(const fs::path& path) { return path.extension() == ".safetensors"; }
 
-// What is wrong is said by whoever writes there.
-void make_parent_of(const fs::path& path) {
-  std::error_code error;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+void make_parent_of(const fs::path& path, std::string_view operation) {
+  if (!path.has_parent_path()) return;
+  for (const fs::path& folder : archive::make_folders(path.parent_path())) archive::bring_to_disk(folder, operation);
 }
 
 void write_weights_file(archive::Sink& sink, const NamedTensors& tensors, bool safetensors,
@@ -231,7 +230,7 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
     names.insert(shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size()));
   }
   check_no_checkpoint(folder, names, operation);
-  make_parent_of(folder / whole);
+  make_parent_of(folder / whole, operation);
   // All of them are written before one takes its place; the index comes last.
   std::vector<std::unique_ptr<archive::NewFile>> files;
   for (size_t i = 0; const std::string& name : names) {  // in the order of the shards: their numbers have five digits
@@ -251,7 +250,7 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
 
 void save_file(const fs::path& path, const NamedTensors& tensors, std::string_view operation) {
   check_no_checkpoint(path.parent_path(), {path.filename().string()}, operation);
-  make_parent_of(path);
+  make_parent_of(path, operation);
   archive::NewFile file(path, operation);
   write_weights_file(file.sink(), tensors, is_safetensors(path), operation);
   file.commit(archive::Existing::replace);

@@ -24,6 +24,7 @@
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/new_file.hpp"
+#include "accelerate/checkpoint/weights.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/checkpoint/small_content.hpp"
 
@@ -280,6 +281,29 @@ void try_the_order(const fs::path& folder, bool replaces, bool beside) {
   accelerate::base::remove_tree(folder / "ordered");
 }
 
+bool is_brought(const fs::path& path) { return brought.contains(inode_of(path)); }
+
+/// A folder whose parents are new is lost with them where they are not on the disk.
+void new_folders_too(const fs::path& folder) {
+  const fs::path made = folder / "new", deeper = made / "deeper";
+  const auto check = [&](const char* what) {
+    expect(is_brought(folder) && is_brought(made) && is_brought(deeper), what, Fault::kill, 0);
+    accelerate::base::remove_tree(made);
+    brought.clear();
+  };
+  brought.clear();
+  checkpoint::Saver({}).save(testing::small_content(1), {.place = deeper / "checkpoint_0"});
+  check("a folder above a checkpoint is not on the disk");
+  checkpoint::save_file(deeper / "weights.safetensors", testing::small_content(1).masters, "save");
+  check("a folder above a file is not on the disk");
+  checkpoint::save_weights(deeper / "model", testing::small_content(1).masters, {}, "save_model");
+  check("a folder above weights is not on the disk");
+  testing::save(deeper / "checkpoint_0", testing::small_content(1));
+  expect(brought.empty(), "what need not be durable is brought to the disk", Fault::kill, 0);
+  accelerate::base::remove_tree(made);
+  brought.clear();
+}
+
 /// File systems that cannot promise to replace nothing.
 void keep_what_is_there(const fs::path& folder) {
   using accelerate::archive::Existing, accelerate::archive::NewFile;
@@ -408,6 +432,7 @@ int main(int argc, char** argv) {
     }
     is_network = true;
     keep_what_is_there(folder);
+    new_folders_too(folder);
     try_every_call(Fault::kill, folder, /*beside=*/false, /*first=*/100);  // names change at the end
     for (const bool beside : {false, true}) try_every_call(Fault::io_error, folder, beside);
     is_network = false;
