@@ -114,12 +114,15 @@ void load_models(Shared& shared, const Fit& fit) {
   for (const auto& [name, buffer] : fit.read.content.buffers) own.emplace(name, &buffer);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& pair : fit.models[static_cast<size_t>(model.index())].pairs) {
+      const auto fitting = [&](const std::unordered_map<std::string_view, const at::Tensor*>& tensors) {
+        const auto found = tensors.find(name_in(model, pair.name));
+        const bool fits = found != tensors.end() && found->second->sizes() == pair.here.sizes();
+        return fits ? found->second : nullptr;
+      };
+      at::Tensor saved = pair.saved;
+      if (const auto* buffer = fitting(own)) saved = *buffer;
       // The one with the most bits: a job with masters may go on as one without, and the other way.
-      const auto master = masters.find(name_in(model, pair.name));
-      const bool has_more = master != masters.end() && master->second->sizes() == pair.here.sizes();
-      const auto buffer = own.find(name_in(model, pair.name));
-      const bool has_own = buffer != own.end() && buffer->second->sizes() == pair.here.sizes();
-      const at::Tensor& saved = has_more ? *master->second : has_own ? *buffer->second : pair.saved;
+      if (const auto* master = fitting(masters)) saved = *master;
       if (shared.masters.has(pair.here)) {
         shared.masters.set(pair.here, saved);
       } else {
