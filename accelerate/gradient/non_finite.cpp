@@ -2,13 +2,9 @@
 #include "accelerate/gradient/non_finite.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <limits>
 
 #include "accelerate/gradient/clip.hpp"
 
@@ -21,24 +17,6 @@ int64_t elements_not_finite(state::Piece& piece) {
 }
 
 }  // namespace
-
-at::Tensor non_finite_in(const std::vector<at::Tensor>& gradients, const comm::Group* over) {
-  const at::NoGradGuard no_grad;
-  at::Tensor found = at::zeros({});
-  if (!gradients.empty()) {
-    const at::Device device = gradients.front().device();
-    std::vector<at::Tensor> bad;
-    for (const auto& kind : by_kind(gradients)) {
-      const auto largest = at::stack(at::_foreach_norm(kind, std::numeric_limits<double>::infinity()));
-      bad.push_back(largest.isfinite().logical_not().any().to(device, at::kFloat, !device.is_cpu()));
-    }
-    found = bad.size() == 1 ? bad.front() : at::stack(bad).amax();
-  }
-  if (over == nullptr) return found;
-  const at::Tensor anywhere = found.to(over->device().value_or(at::kCPU));
-  over->all_reduce(anywhere, comm::ReduceOp::max);
-  return anywhere.to(found.device());
-}
 
 void require_finite(const at::Tensor& norm, std::span<state::Piece> pieces, const Place& place) {
   const auto value = norm.item<double>();

@@ -53,6 +53,13 @@ void check(const GradScalerOptions& options, const Place& place) {
   }
 }
 
+at::Tensor summed_over(const comm::Group& group, const at::Tensor& flags) {
+  const at::Device carried = group.device().value_or(at::kCPU);
+  const at::Tensor sum = flags.to(carried, /*non_blocking=*/false, /*copy=*/true);
+  group.all_reduce(sum);
+  return sum.to(flags.device());
+}
+
 GradScaler::GradScaler(const GradScalerOptions& options, at::Device device, const Place& place)
     : options_(options), place_(place) {
   check(options, place);
@@ -79,10 +86,7 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients, const a
     at::_amp_foreach_non_finite_check_and_unscale_(group, found, inverse.to(first.device(), true));
     if (!here) found_inf.add_(found.to(found_inf.device(), true));
   }
-  if (over == nullptr) return found_inf;
-  const at::Tensor anywhere = found_inf.to(over->device().value_or(at::kCPU));
-  over->all_reduce(anywhere);
-  return anywhere.to(found_inf.device());
+  return over == nullptr ? found_inf : summed_over(*over, found_inf);
 }
 
 void GradScaler::update(const at::Tensor& found_inf) {

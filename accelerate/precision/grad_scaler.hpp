@@ -35,6 +35,12 @@ struct GradScalerOptions {
 /// Throws Error (usage) with the option, its value and what it must be.
 void check(const GradScalerOptions& options, const Place& place);
 
+/// Flags of this rank, summed over the ranks of a group by one all-reduce. All ranks of it call.
+///
+/// flags     0-dim, or [n], of any device
+/// returns   the same on every rank; of the flags' shape, dtype and device
+[[nodiscard]] at::Tensor summed_over(const comm::Group& group, const at::Tensor& flags);
+
 /// All tensors here are 0-dim on the scaler's device; nothing but state() makes the host wait.
 class GradScaler {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that hold a part of the gradients each: one norm and one flag for all of them.
+// Ranks that hold a part of the gradients each: one norm for all of them.
 #include <cmath>
 #include <limits>
 
@@ -47,31 +47,24 @@ TEST_CASE("parts are clipped by the norm of all, on ranks without a part too") {
   }
 }
 
-TEST_CASE("where one rank's part is not finite, every rank knows") {
+TEST_CASE("where one rank's part is not finite, the norm is not on any") {
   for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
     on_three_ranks([&](const Group& group) {
       auto mine = part_of(group.rank());
-      CHECK(non_finite_in(mine, &group).item<float>() == 0);
       if (group.rank() == 1) mine[1][2] = bad;
-      const at::Tensor found = non_finite_in(mine, &group);
-      CHECK(found.item<float>() == 1);
-      CHECK(found.dim() == 0);
-      CHECK(non_finite_in(mine).item<float>() == (group.rank() == 1 ? 1 : 0));
       CHECK_FALSE(std::isfinite(norm_of(mine, 2.0, &group).item<double>()));
       CHECK_FALSE(std::isfinite(norm_of(mine, kInfinity, &group).item<double>()));
     });
   }
 }
 
-TEST_CASE("norm and flag are one all-reduce of one number each: a rank that makes just these stays in step") {
+TEST_CASE("the norm is one all-reduce of one number: a rank that makes just that stays in step") {
   on_three_ranks([](const Group& group) {
     const auto mine = part_of(group.rank());
     if (group.rank() == 2) {
       group.all_reduce(torch::zeros({}, at::kDouble));
-      group.all_reduce(torch::zeros({}), accelerate::comm::ReduceOp::max);
     } else {
-      (void)clip_norm_of(mine, 1.0, 2.0, &group);
-      CHECK(non_finite_in(mine, &group).item<float>() == 0);
+      CHECK(clip_norm_of(mine, 1.0, 2.0, &group).item<double>() > 0);
     }
     group.barrier();
   });

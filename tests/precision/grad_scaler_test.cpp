@@ -78,6 +78,14 @@ TEST_CASE("over a group inf or NaN of one rank is every rank's, by one all-reduc
   });
 }
 
+TEST_CASE("flags are summed over a group, what was given stays as it was") {
+  accelerate::comm::run_threads(3, [](const accelerate::comm::Group& group) {
+    const auto flags = torch::tensor({group.rank() == 1 ? 1.0F : 0.0F, 1.0F});
+    CHECK(at::equal(precision::summed_over(group, flags), torch::tensor({1.0F, 3.0F})));
+    CHECK(flags[1].item<float>() == 1);
+  });
+}
+
 TEST_CASE("inf and NaN are found in any of them, a gradient that is only large is not") {
   CHECK(found_in({torch::ones({3}), torch::tensor({1.0F, kInf})}) == 1);
   CHECK(found_in({torch::tensor({kNan}), torch::ones({3})}) == 1);
