@@ -11,6 +11,7 @@ namespace accelerate::prepared {
 
 /// While it lives the model's gradients stay on their rank; every `steps`-th step() after an optimizer step averages
 /// the parameters over the ranks, and so does the end (Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2018).
+/// With fp16 a step is skipped on all ranks or on none: every rank calls optimizer.step() then, gradients or not.
 /// On one rank it does nothing.
 class [[nodiscard]] LocalSgd {
  public:

@@ -23,7 +23,10 @@ at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
 
 void LossScaling::backward_done() {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
-    if (optimizer.has_gradient()) optimizer.scaled().made_with(scaler_.scale());
+    const bool reached = optimizer.has_gradient();
+    if (!reached && !ranks_differ()) continue;
+    if (!reached) optimizer.scaled().drop();  // no gradient, no scale of an earlier backward
+    optimizer.scaled().made_with(scaler_.scale());
   }
 }
 
@@ -45,11 +48,8 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
 }
 
 void LossScaling::unscale(OptimizerCore& optimizer) {
-  if (!optimizer.scaled().waiting() || optimizer.scaled().unscaled()) return;
-  // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
-  comm::in_user_call("optimizer.step", "whether gradients overflowed on any rank is not known", shared_.place, [&] {
-    optimizer.scaled().unscale(scaler_, optimizer.flat_gradients(), shared_.local_steps > 0 ? &shared_.group : nullptr);
-  });
+  if (!optimizer.scaled().waiting() || !optimizer.has_gradient()) return;
+  optimizer.scaled().unscale(scaler_, optimizer.flat_gradients());
 }
 
 at::Tensor LossScaling::without_scale(const at::Tensor& norm) const {
@@ -63,13 +63,19 @@ void LossScaling::settle_owed() {
 
 at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
   ScaledGradients& scaled = optimizer.scaled();
+  if (!scaled.waiting() && ranks_differ() && !optimizer.has_gradient()) backward_done();  // on other ranks
   if (!scaled.waiting()) {
     base::fail(
         ErrorKind::usage, shared_.place, "optimizer.step",
         "accelerator.backward() made none of this optimizer's gradients since its last step or zero_grad(); with "
         "mixed_precision fp16 the loss is scaled there: call it instead of loss.backward()");
   }
-  unscale(optimizer);
+  scaled.unscale(scaler_, optimizer.flat_gradients());
+  // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
+  if (ranks_differ()) {
+    comm::in_user_call("optimizer.step", "whether gradients overflowed on any rank is not known", shared_.place,
+                       [&] { scaled.agree(shared_.group); });
+  }
   return scaled.skip();
 }
 
@@ -92,8 +98,9 @@ void LossScaling::zeroed(OptimizerCore& optimizer) {
 void LossScaling::update_when_done() {
   if (!found_inf_.defined()) return;
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
-    // Somebody else may have zeroed its gradients: the module.
-    if (!due_ && optimizer.scaled().waiting() && optimizer.has_gradient()) return;
+    // Somebody else may have zeroed its gradients: the module. In local SGD that would be one rank's affair.
+    const bool has_some = ranks_differ() || optimizer.has_gradient();
+    if (!due_ && optimizer.scaled().waiting() && has_some) return;
   }
   update();
 }

@@ -29,6 +29,9 @@ class OptimizerCore;
 /// gradients that carry it wait. An optimizer that leaves its gradients for a second round of another one does not hold
 /// the update up; if it then adds a backward of another scale to them, its step is skipped.
 ///
+/// In local SGD each rank has gradients of its own, or none: there every step() of an optimizer is collective, and all
+/// optimizers count as having got gradients, so that the ranks decide alike as long as they step and zero alike.
+///
 /// On an accelerator nothing here waits for the device in a steady step: flags are copied to the host and read when
 /// they are there. What depends on them (schedules) is owed until the next step, which waits for the flag of the one
 /// before if it must.
@@ -45,8 +48,7 @@ class LossScaling {
   void backward_done();
 
   /// Before gradients of these parameters are clipped: unscales those of the optimizers they belong to.
-  /// Throws Error (usage) where they belong to no prepared optimizer. Collective in local SGD, as unscale() and
-  /// skip_flag() are: whether inf or NaN is found on any rank.
+  /// Throws Error (usage) where they belong to no prepared optimizer.
   void unscale_owners(const std::vector<at::Tensor>& parameters);
   void unscale(OptimizerCore& optimizer);
   /// A norm of gradients that still carry the present scale, without it.
@@ -54,7 +56,10 @@ class LossScaling {
 
   /// Before a step: what is owed to the steps before it.
   void settle_owed();
-  /// returns   0-dim float32 flag, 1: inf or NaN, the step must not be made; the gradients are unscaled
+  /// A step on this rank is one on all of them, whatever gradients each has: in local SGD.
+  [[nodiscard]] bool ranks_differ() const { return shared_.local_steps > 0; }
+  /// returns   0-dim float32 flag, 1: inf or NaN, the step must not be made; the gradients are unscaled. Collective
+  ///           where ranks_differ().
   /// Throws Error (usage) for gradients that accelerator.backward() did not make.
   at::Tensor skip_flag(OptimizerCore& optimizer);
   void step_done(OptimizerCore& optimizer, const at::Tensor& skip);

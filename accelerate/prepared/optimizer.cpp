@@ -144,7 +144,7 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
   }
   check_reduced();
   shared_->scaling->settle_owed();  // a schedule may set the rate of this step
-  if (!has_gradient()) return loss;
+  if (!has_gradient() && !shared_->scaling->ranks_differ()) return loss;
   const at::Tensor skip = shared_->scaling->skip_flag(*this);
   update_unless(skip);
   spent_ = true;

@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <utility>
 
@@ -34,10 +35,15 @@ void ScaledGradients::keep_scale() {
   if (scale_.defined()) scale_ = scale_.clone();
 }
 
-void ScaledGradients::unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients,
-                              const comm::Group* over) {
-  if (unscaled()) return;
-  found_inf_ = scaler.unscale(gradients, scale_, over);
+void ScaledGradients::unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients) {
+  if (!unscaled()) found_inf_ = scaler.unscale(gradients, scale_);
+}
+
+void ScaledGradients::agree(const comm::Group& group) {
+  const at::Tensor mixed = mixed_.defined() ? mixed_ : at::zeros_like(found_inf_);
+  const at::Tensor anywhere = precision::summed_over(group, at::stack({found_inf_, mixed}));
+  found_inf_ = anywhere.select(0, 0);
+  mixed_ = anywhere.select(0, 1);
 }
 
 at::Tensor ScaledGradients::skip() const {

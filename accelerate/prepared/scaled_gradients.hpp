@@ -26,11 +26,14 @@ class ScaledGradients {
   /// The scaler is about to change its scale in place; gradients that wait keep theirs.
   void keep_scale();
 
-  /// Divides the gradients by the scale they carry, once until drop(). over: as the scaler takes it.
-  void unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients, const comm::Group* over);
+  /// Divides the gradients by the scale they carry, once until drop().
+  void unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients);
   [[nodiscard]] bool unscaled() const { return found_inf_.defined(); }
   /// Of the unscaled gradients.
   [[nodiscard]] const at::Tensor& found_inf() const { return found_inf_; }
+  /// The ranks have gradients of their own: what is so on one is so on all from now on, by one all-reduce of two
+  /// numbers. Collective.
+  void agree(const comm::Group& group);
   /// 1: the step must not be made, for inf or NaN or because backwards of different scales have been added up.
   [[nodiscard]] at::Tensor skip() const;
 

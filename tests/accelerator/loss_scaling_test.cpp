@@ -2,6 +2,9 @@
 // fp16 on the CPU, where flags are known at once. What an accelerator knows late: tests/stand_in/loss_scaling_test.cpp.
 #include "tests/testing.hpp"
 //
+#include <array>
+#include <optional>
+
 #include "tests/accelerator/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -248,6 +251,92 @@ TEST_CASE("all ranks decide alike: inf on one of them skips the step of all") {
         },
         fp16());
   }
+}
+
+TEST_CASE("local SGD: a rank without a gradient, or without a backward, decides with the others") {
+  for (const bool calls_backward : {true, false}) {
+    CAPTURE(calls_backward);
+    on_ranks(
+        2,
+        [calls_backward](Accelerator& accelerator) {
+          OneFloat net;
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+          const std::array<std::optional<double>, 4> of_first{1.0, 2.0, kInf, 1.0}, of_second{1.0, {}, {}, 1.0};
+          std::vector<bool> skipped;
+          {
+            const auto steps_alone = accelerator.local_sgd(model, 8);
+            for (const auto& x : accelerator.is_main_process() ? of_first : of_second) {
+              if (x) accelerator.backward(model(*x).sum());
+              if (!x && calls_backward) accelerator.backward(torch::ones({1}, torch::requires_grad()).sum());
+              accelerator.clip_grad_norm_(model, 100.0);
+              optimizer.step();
+              skipped.push_back(optimizer.step_was_skipped());
+              optimizer.zero_grad();
+            }
+            CHECK(value(net->w) == (accelerator.is_main_process() ? -4.0 : -2.0));
+          }
+          CHECK(value(net->w) == -3.0);
+          CHECK(skipped == std::vector<bool>{false, false, true, false});
+          CHECK(accelerator.loss_scale() == 512.0);
+          CHECK(accelerator.scaler_state().growth_tracker == 1);
+        },
+        fp16());
+  }
+}
+
+TEST_CASE("local SGD with two optimizers: one update of the scale a round, whatever a loss reaches") {
+  on_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        OneFloat first, second;
+        auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                      torch::optim::SGD(second->parameters(), 1.0));
+        const auto a_alone = accelerator.local_sgd(a, 8), b_alone = accelerator.local_sgd(b, 8);
+        for (int iteration = 0; iteration < 4; ++iteration) {
+          const bool reaches_b = accelerator.is_main_process() || iteration == 0;
+          const bool reaches_a = accelerator.is_main_process() || iteration < 3;
+          if (reaches_b) {
+            accelerator.backward((a(1.0) + b(iteration == 2 ? kInf : 1.0)).sum());
+          } else if (reaches_a) {
+            accelerator.backward(a(1.0).sum());
+          }
+          of_a.step();
+          of_b.step();
+          CHECK_FALSE(of_a.step_was_skipped());
+          CHECK(of_b.step_was_skipped() == (iteration == 2));
+          CHECK(accelerator.loss_scale() == (iteration < 2 ? 1024.0 : 512.0));
+          CHECK(accelerator.scaler_state().growth_tracker == (iteration < 2 ? iteration + 1 : iteration - 2));
+          of_a.zero_grad();
+          of_b.zero_grad();
+        }
+        CHECK(value(first->w) == (accelerator.is_main_process() ? -4.0 : -3.0));
+        CHECK(value(second->w) == (accelerator.is_main_process() ? -3.0 : -1.0));
+      },
+      fp16());
+}
+
+TEST_CASE("local SGD with two players: an optimizer that has no gradients yet is unscaled when it has") {
+  on_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        OneFloat first, second;
+        auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                      torch::optim::SGD(second->parameters(), 1.0));
+        const auto a_alone = accelerator.local_sgd(a, 8), b_alone = accelerator.local_sgd(b, 8);
+        for (int round = 0; round < 2; ++round) {
+          of_a.zero_grad();
+          accelerator.backward(a(1.0).sum());
+          accelerator.unscale_gradients();
+          of_a.step();
+          accelerator.backward(b(2.0).sum());
+          accelerator.unscale_gradients();
+          of_b.step();
+          of_b.zero_grad();
+        }
+        CHECK(value(first->w) == -2.0);
+        CHECK(value(second->w) == -4.0);
+      },
+      fp16());
 }
 
 TEST_CASE("a rank that runs out of batches early ends with the others' scale") {
