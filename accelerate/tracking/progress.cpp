@@ -112,7 +112,9 @@ std::string ProgressBar::line(bool last) {
 }
 
 void ProgressBar::draw() {
-  write_line(line(false), false);
+  // Where lines are not drawn over one another, the last step's is finish()'s.
+  const bool left_to_finish = !terminal_ && meter_.total && meter_.done == *meter_.total;
+  if (!left_to_finish) write_line(line(false), false);
   next_ = Clock::now() + (terminal_ ? options_.interval : options_.line_interval);
 }
 

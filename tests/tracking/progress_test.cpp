@@ -150,6 +150,23 @@ TEST_CASE("where nobody watches a line comes now and then, and inner bars that a
   CHECK(timeless(all_of(pipe.reader)).find("1it [") == 0);
 }
 
+TEST_CASE("where nobody watches the last step has one line, that of the end, however often lines come") {
+  const Pipe pipe;
+  auto options = quiet_on(pipe.writer.get());
+  options.line_interval = milliseconds(0);
+  options.total = 2;
+  ProgressBar bar(options);
+  bar.update();
+  CHECK(timeless(all_of(pipe.reader)).ends_with("| 1/2 [T<T, R]\n"));
+  bar.update();
+  CHECK(all_of(pipe.reader).empty());
+  bar.finish();
+  const std::string end = timeless(all_of(pipe.reader));
+  CHECK(end.starts_with("100%|"));
+  CHECK(end.ends_with("| 2/2 [T<T, R]\n"));
+  CHECK(std::count(end.begin(), end.end(), '\n') == 1);
+}
+
 TEST_CASE("a bar that is disabled says nothing") {
   const Pipe pipe;
   auto options = quiet_on(pipe.writer.get());
