@@ -15,6 +15,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/user_call.hpp"
+#include "accelerate/profile/memory.hpp"
 #include "accelerate/profile/merge_traces.hpp"
 #include "accelerate/profile/nvtx.hpp"
 #include "accelerate/profile/summary_json.hpp"
@@ -198,6 +199,9 @@ void Profiler::finish_recording(bool keep) {
   recording_.reset();
   summary_ = summarize(spans_of(*result, counts_flops(options_)));
   summary_.peak_flops_per_s = options_.peak_flops_per_s;
+  const MemoryFigures memory = memory_of(device_);
+  summary_.peak_allocated_bytes = memory.peak_allocated_bytes;
+  summary_.peak_resident_bytes = memory.peak_resident_bytes;
   ++recordings_;
   if (!options_.output_trace_dir.empty()) result->save(trace_file(group_.rank()));
   if (options_.on_trace_ready) options_.on_trace_ready(*this);

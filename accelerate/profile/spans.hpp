@@ -40,6 +40,8 @@ struct TraceSummary {
   std::vector<OperatorTime> operators{};  ///< longest self time first
   uint64_t flops = 0;                     ///< of all of them; 0: not counted
   double peak_flops_per_s = 0.0;          ///< of the device; 0: not given
+  int64_t peak_allocated_bytes = 0;       ///< of the device, when the recording ended; 0 on the CPU
+  int64_t peak_resident_bytes = 0;        ///< of the process
 
   [[nodiscard]] double flops_per_s() const;
   /// Model FLOPs utilisation, 0 to 1: what was computed over what the device could have; none where either is not

@@ -25,6 +25,8 @@ std::string summary_json(const TraceSummary& summary, const Place& place) {
                {"overlapped_ms", in_ms(summary.overlapped_ns)},
                {"gflop", in_gflop(summary.flops)},
                {"peak_gflop_per_s", summary.peak_flops_per_s * 1e-9},
+               {"peak_allocated_bytes", summary.peak_allocated_bytes},
+               {"peak_resident_bytes", summary.peak_resident_bytes},
                {"operators", Summary::array()}};
   for (const int64_t ns : summary.step_ns) rank["step_ms"].push_back(in_ms(ns));
   for (size_t i = 0; i < std::min(summary.operators.size(), kListed); ++i) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "accelerate/base/bytes_text.hpp"
 #include "accelerate/tracking/chart.hpp"
 #include "accelerate/tracking/run_profile.hpp"
 
@@ -15,6 +16,8 @@ double percent(double part, double whole) { return whole > 0 ? 100 * part / whol
 
 std::string cell(const std::string& text) { return "<td class=\"number\">" + text + "</td>"; }
 std::string cell(double number, std::string_view unit) { return cell(fmt::format("{:.1f}{}", number, unit)); }
+
+std::string bytes_cell(int64_t bytes) { return cell(bytes > 0 ? base::bytes_text(bytes) : "-"); }
 
 std::string heads(std::initializer_list<std::string_view> names) {
   std::string row = "<tr>";
@@ -46,13 +49,14 @@ std::string rank_row(const RankProfile& rank) {
   row +=
       cell(rank.gflop > 0 && rank.peak_gflop_per_s > 0 ? fmt::format("{:.1f} %", percent(rate, rank.peak_gflop_per_s))
                                                        : "-");
+  row += bytes_cell(rank.peak_resident_bytes) + bytes_cell(rank.peak_allocated_bytes);
   return row + "<td>" + shares_bar(rank) + "</td></tr>\n";
 }
 
 std::string ranks_table(const std::vector<RankProfile>& ranks) {
-  std::string table =
-      "<div class=\"wide\"><table>\n" + heads({"rank", "steps", "mean ms", "slowest ms", "waiting for data",
-                                               "communication", "of it hidden", "GFLOP/s", "MFU", "share of a step"});
+  std::string table = "<div class=\"wide\"><table>\n" +
+                      heads({"rank", "steps", "mean ms", "slowest ms", "waiting for data", "communication",
+                             "of it hidden", "GFLOP/s", "MFU", "peak memory", "on its device", "share of a step"});
   for (const auto& rank : ranks) table += rank_row(rank);
   return table +
          "</table></div>\n<p class=\"note\">Bars: <span class=\"data key\"></span> waiting for data, <span "

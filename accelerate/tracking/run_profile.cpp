@@ -53,7 +53,9 @@ RankProfile rank_of(const Json& json) {
                    .communication_ms = number_at(json, "communication_ms"),
                    .overlapped_ms = number_at(json, "overlapped_ms"),
                    .gflop = number_at(json, "gflop"),
-                   .peak_gflop_per_s = number_at(json, "peak_gflop_per_s")};
+                   .peak_gflop_per_s = number_at(json, "peak_gflop_per_s"),
+                   .peak_allocated_bytes = count_at(json, "peak_allocated_bytes"),
+                   .peak_resident_bytes = count_at(json, "peak_resident_bytes")};
   if (const auto steps = json.find("step_ms"); steps != json.end() && steps->is_array()) {
     for (const auto& step : *steps) {
       if (step.is_number() && step.get<double>() >= 0 && step.get<double>() < kLargest) {

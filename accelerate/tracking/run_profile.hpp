@@ -22,12 +22,14 @@ struct OperatorCost {
 struct RankProfile {
   int64_t rank = 0;
   std::string host{};
-  std::vector<double> step_ms{};  ///< one for each step
-  double data_wait_ms = 0.0;      ///< the loop stood still until its next batch was there
-  double communication_ms = 0.0;  ///< at least one collective ran
-  double overlapped_ms = 0.0;     ///< ... while operators computed
-  double gflop = 0.0;             ///< 0: not counted
-  double peak_gflop_per_s = 0.0;  ///< of its device; 0: not given
+  std::vector<double> step_ms{};     ///< one for each step
+  double data_wait_ms = 0.0;         ///< the loop stood still until its next batch was there
+  double communication_ms = 0.0;     ///< at least one collective ran
+  double overlapped_ms = 0.0;        ///< ... while operators computed
+  double gflop = 0.0;                ///< 0: not counted
+  double peak_gflop_per_s = 0.0;     ///< of its device; 0: not given
+  int64_t peak_allocated_bytes = 0;  ///< of its device; 0: it has none
+  int64_t peak_resident_bytes = 0;   ///< of the process; 0: not known
   std::vector<OperatorCost> operators{};
 
   [[nodiscard]] double length_ms() const;

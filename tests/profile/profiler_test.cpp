@@ -224,6 +224,29 @@ TEST_CASE("a rank's trace and the whole are files, of this run alone") {
   const auto summary = nlohmann::json::parse(testing::text_of(traces / "profile_summary.json"));
   REQUIRE(summary.at("ranks").size() == 1);
   CHECK(summary.at("ranks")[0].at("step_ms").size() == 2);
+  CHECK(summary.at("ranks")[0].at("peak_resident_bytes").get<int64_t>() > int64_t{1} << 20);
+  CHECK(summary.at("ranks")[0].at("peak_allocated_bytes") == 0);
+}
+
+TEST_CASE("record_shapes and profile_memory put shapes and allocations into the trace, where they are asked for") {
+  const testing::TemporaryFolder folder;
+  for (const bool asked : {false, true}) {
+    CAPTURE(asked);
+    Profiler profiler({.record_shapes = asked, .profile_memory = asked, .output_trace_dir = folder.path},
+                      accelerate::comm::Group(), at::kCPU);
+    (void)torch::ones({4, 6}).mm(torch::ones({6, 2}));
+    profiler.stop();
+    const auto trace = nlohmann::json::parse(testing::text_of(std::filesystem::path(folder.path) / "profile_0.json"));
+    bool shapes = false, allocations = false;
+    for (const auto& event : trace.at("traceEvents")) {
+      const auto name = event.value("name", "");
+      if (name == "[memory]") allocations = true;
+      if (name != "aten::mm" || !event.contains("args") || !event["args"].contains("Input Dims")) continue;
+      shapes = event["args"]["Input Dims"] == nlohmann::json{{4, 6}, {6, 2}};
+    }
+    CHECK(shapes == asked);
+    CHECK(allocations == asked);
+  }
 }
 
 TEST_CASE("schedules and peaks that cannot be, and a folder that cannot be made, are refused") {

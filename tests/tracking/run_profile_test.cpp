@@ -9,7 +9,7 @@ namespace {
 
 const char* const two_ranks = R"({"ranks":[
   {"rank":0,"host":"gpu-a","step_ms":[10.0,30.0],"data_wait_ms":1.0,"communication_ms":8.0,"overlapped_ms":6.0,
-   "gflop":2.0,"peak_gflop_per_s":100.0,"operators":[
+   "gflop":2.0,"peak_gflop_per_s":100.0,"peak_allocated_bytes":3145728,"peak_resident_bytes":2147483648,"operators":[
      {"name":"aten::mm","calls":4,"self_ms":6.0,"total_ms":6.0,"gflop":2.0},
      {"name":"<b>","calls":1,"self_ms":1.0,"total_ms":9.0,"gflop":0.0}]},
   {"rank":1,"host":"gpu-b","step_ms":[20.0,20.0],"data_wait_ms":10.0,"communication_ms":0.0,"overlapped_ms":0.0,
@@ -24,6 +24,9 @@ TEST_CASE("a profile is read back, operators of all ranks added up by name") {
   CHECK(ranks->at(0).host == "gpu-a");
   CHECK(ranks->at(0).length_ms() == 40.0);
   CHECK(ranks->at(1).gflop == 0.0);
+  CHECK(ranks->at(0).peak_allocated_bytes == 3145728);
+  CHECK(ranks->at(0).peak_resident_bytes == 2147483648);
+  CHECK(ranks->at(1).peak_resident_bytes == 0);
   const auto operators = operators_of(*ranks);
   REQUIRE(operators.size() == 2);
   CHECK(operators[0].name == "aten::mm");
@@ -51,10 +54,12 @@ TEST_CASE("a page has a row and a curve for each rank, rates where they are know
   CHECK(
       has("<tr><th>rank 0, gpu-a</th><td class=\"number\">2</td><td class=\"number\">20.00</td>"
           "<td class=\"number\">30.00</td><td class=\"number\">2.5 %</td><td class=\"number\">20.0 %</td>"
-          "<td class=\"number\">75.0 %</td><td class=\"number\">50.0</td><td class=\"number\">50.0 %</td>"));
+          "<td class=\"number\">75.0 %</td><td class=\"number\">50.0</td><td class=\"number\">50.0 %</td>"
+          "<td class=\"number\">2.0 GiB</td><td class=\"number\">3.0 MiB</td><td><div class=\"bar\">"));
   CHECK(has("<tr><th>rank 1, gpu-b</th>"));
   CHECK(
-      has("<td class=\"number\">-</td><td class=\"number\">-</td><td><div class=\"bar\">"
+      has("<td class=\"number\">-</td><td class=\"number\">-</td><td class=\"number\">-</td><td class=\"number\">-</td>"
+          "<td><div class=\"bar\">"
           "<span class=\"data\" style=\"width:25.0%\">"));
   CHECK(has("<g class=\"line0\"><polyline"));
   CHECK(has("<g class=\"line1\"><polyline"));
