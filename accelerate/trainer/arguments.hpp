@@ -113,6 +113,9 @@ struct TrainingArguments {
   std::optional<std::string> run_name{};
   /// Shows no progress bar.
   bool disable_tqdm = false;
+  /// false: train() and evaluations outside of it also measure this rank's memory, in bytes: train_mem_cpu_alloc_delta,
+  /// train_mem_cpu_peaked_delta, and "gpu" of an accelerator; Accelerator::memory()'s peaks then begin anew with them.
+  bool skip_memory_metrics = true;
 };
 
 /// What else an argument may contradict.

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "accelerate/trainer/best_metric.hpp"
+#include "accelerate/trainer/memory_delta.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate::trainer {
@@ -112,6 +114,9 @@ std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t
 }
 
 TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const std::string& prefix, Keep keep) {
+  // Within a train() the peaks are that one's.
+  std::optional<MemoryDelta> memory;
+  if (!arguments_.skip_memory_metrics && !training_) memory.emplace(accelerator_);
   prepare_model();
   const auto loader = accelerator_.prepare(get_eval_dataloader(dataset));
   const at::NoGradGuard no_grad;
@@ -148,6 +153,7 @@ TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const
   if (!losses.isnan().all().item<bool>()) result.metrics[prefix + "_loss"] = losses.mean().item<double>();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
   result.metrics.merge(speed_metrics(prefix, seconds.count(), losses.size(0), steps));
+  if (memory) result.metrics.merge(memory->metrics(prefix));
   return result;
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "accelerate/trainer/loss_sum.hpp"
+#include "accelerate/trainer/memory_delta.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate::trainer {
@@ -46,6 +48,7 @@ class TrainerBase::Run {
 
   TrainOutput go() {
     const NowTraining training(trainer_.training_);
+    if (!trainer_.arguments_.skip_memory_metrics) memory_.emplace(accelerator_);
     begin();
     while (state().global_step < plan().max_steps && !control().should_training_stop) one_epoch();
     return end();
@@ -176,6 +179,7 @@ class TrainerBase::Run {
     const std::chrono::duration<double> seconds = Clock::now() - began_;
     output.metrics = speed_metrics("train", seconds.count(), samples_, state().global_step - steps_before_);
     output.metrics["train_loss"] = output.training_loss;
+    if (memory_) output.metrics.merge(memory_->metrics("train"));
     trainer_.bring_best_back();
     trainer_.log(output.metrics);
     trainer_.fire(&TrainerCallback::on_train_end);
@@ -196,6 +200,7 @@ class TrainerBase::Run {
   LossSum since_log_, total_;
   at::Tensor gradient_norm_;
   Clock::time_point began_{};
+  std::optional<MemoryDelta> memory_;
   int64_t epochs_ = 0;
   int64_t samples_ = 0;
   int64_t logged_at_ = 0;

@@ -13,6 +13,7 @@
 #include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/remove_tree.hpp"
+#include "accelerate/trainer/memory_delta.hpp"
 #include "tests/build_folder.hpp"
 #include "tests/trainer/support.hpp"
 
@@ -330,4 +331,49 @@ TEST_CASE("an optimizer or schedule that is null is refused") {
         here() + "create_optimizer: it gave a null pointer, must make an object");
   NoSchedule no_schedule(OneWeight(), {}, {.train_dataset = triples(2)});
   CHECK(said([&] { no_schedule.train(); }) == here() + "create_scheduler: it gave a null pointer, must make an object");
+}
+
+TEST_CASE("memory is what is held more than before, and what was held beyond that meanwhile") {
+  const accelerate::MemoryFigures before{.allocated_bytes = 10, .resident_bytes = 100};
+  const accelerate::MemoryFigures after{.allocated_bytes = 30,
+                                        .peak_allocated_bytes = 75,
+                                        .peak_reserved_bytes = 90,
+                                        .resident_bytes = 80,
+                                        .peak_resident_bytes = 250};
+  using accelerate::trainer::memory_metrics;
+  CHECK(memory_metrics("train", before, after, /*on_accelerator=*/true) == Metrics{{"train_mem_cpu_alloc_delta", -20},
+                                                                                   {"train_mem_cpu_peaked_delta", 170},
+                                                                                   {"train_mem_gpu_alloc_delta", 20},
+                                                                                   {"train_mem_gpu_peaked_delta", 45}});
+  CHECK(memory_metrics("eval", after, {.resident_bytes = 90}, /*on_accelerator=*/false) ==
+        Metrics{{"eval_mem_cpu_alloc_delta", 10}, {"eval_mem_cpu_peaked_delta", 0}});
+}
+
+TEST_CASE("skip_memory_metrics = false: a training and an evaluation of one's own say what memory they took") {
+  constexpr int64_t bytes = int64_t{128} << 20;
+  struct Holding : TrainerCallback {
+    void on_step_end(const TrainerContext& now, TrainerControl&) override {
+      if (now.state.global_step == 1) kept = torch::ones({bytes}, torch::kChar);
+      if (now.state.global_step == 2) CHECK(torch::ones({2 * bytes}, torch::kChar)[0].item<int>() == 1);
+    }
+    at::Tensor kept;
+  };
+  const auto holding = std::make_shared<Holding>();
+  TrainingArguments arguments{.per_device_train_batch_size = 1,
+                              .num_train_epochs = 1,
+                              .eval_strategy = IntervalStrategy::epoch,
+                              .skip_memory_metrics = false};
+  QuietTrainer trainer(OneWeight(), arguments,
+                       {.train_dataset = triples(2), .eval_dataset = triples(2), .callbacks = {holding}});
+  const auto trained = trainer.train().metrics;
+  CHECK(trained.at("train_mem_cpu_alloc_delta") > static_cast<double>(bytes) / 2);
+  CHECK(trained.at("train_mem_cpu_peaked_delta") > static_cast<double>(bytes));
+  CHECK_FALSE(trained.contains("train_mem_gpu_alloc_delta"));
+  CHECK(trainer.state().log_history.back().contains("train_mem_cpu_peaked_delta"));
+  for (const auto& entry : trainer.state().log_history) CHECK_FALSE(entry.contains("eval_mem_cpu_alloc_delta"));
+  CHECK(trainer.evaluate().contains("eval_mem_cpu_peaked_delta"));
+  CHECK(trainer.predict(triples(2)).metrics.contains("test_mem_cpu_alloc_delta"));
+  arguments.skip_memory_metrics = true;
+  QuietTrainer quiet(OneWeight(), arguments, {.train_dataset = triples(2), .eval_dataset = triples(2)});
+  CHECK_FALSE(quiet.train().metrics.contains("train_mem_cpu_alloc_delta"));
 }
