@@ -13,7 +13,8 @@ struct ProjectConfiguration {
   std::filesystem::path project_dir{};
   /// Of those so many are kept, the newest, at least 1; unset: all.
   std::optional<int64_t> total_limit{};
-  /// One process of each machine saves, not one of the job: for disks that machines do not share.
+  /// One process of each machine saves, not one of the job, checkpoints and weights: for disks that machines do not
+  /// share.
   bool save_on_each_node = false;
 };
 

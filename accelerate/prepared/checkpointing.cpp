@@ -97,8 +97,10 @@ void check_alike(const comm::Group& group, const checkpoint::SaveOptions& option
 // Of all that is wrong what the first rank says.
 std::string what_is_wrong_anywhere(const comm::Group& group, const std::string& here) {
   if (group.size() == 1) return here;
-  for (std::string& one : telling(group, "load_state", [&] { return group.all_gather_bytes(here); })) {
-    if (!one.empty()) return std::move(one);
+  const auto all = telling(group, "load_state", [&] { return group.all_gather_bytes(here); });
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    return rank == 0 ? all[rank] : fmt::format("{}, on rank {}'s machine", all[rank], rank);
   }
   return {};
 }
@@ -174,12 +176,11 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   return place;
 }
 
-// Of those who read the same disk one looks: rank 0, or the first rank of each machine.
-bool Checkpointing::looks() const {
+bool Checkpointing::looks(std::string_view operation) const {
   const comm::Group& group = shared_->group;
   if (group.size() == 1) return true;
   if (!project_.save_on_each_node) return group.rank() == 0;
-  const auto hosts = telling(group, "load_state", [&] { return group.all_gather_bytes(base::host_name()); });
+  const auto hosts = telling(group, operation, [&] { return group.all_gather_bytes(base::host_name()); });
   return std::find(hosts.begin(), hosts.end(), base::host_name()) - hosts.begin() == group.rank();
 }
 
@@ -227,7 +228,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
 }
 
 LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& options) const {
-  const bool looks = this->looks();
+  const bool looks = this->looks("load_state");
   fs::path parent = folder;
   bool by_name = false;
   together(shared_->group, "load_state", [&] {
@@ -248,10 +249,24 @@ LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& opt
   return newest(parent, options, looks);
 }
 
+void Checkpointing::check_seen_by_all(const fs::path& folder) const {
+  const comm::Group& group = shared_->group;
+  const std::string host = of_rank_0(group, "load_state", base::host_name());
+  together(group, "load_state", [&] {
+    std::error_code error;
+    if (fs::is_directory(folder, error)) return;
+    base::fail(ErrorKind::io, shared_->place, "load_state",
+               "rank 0 ({}) has {}, this rank ({}) has no such folder in {}; keep checkpoints where all machines see "
+               "them, or copy it to each machine and save with save_on_each_node",
+               host, folder.string(), base::host_name(), fs::current_path(error).string());
+  });
+}
+
 LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions& options) {
   saver_.wait();
   LoadedState loaded = choose(folder, options);
   if (loaded.path.empty()) return loaded;
+  check_seen_by_all(loaded.path);
   Fit fit;
   together(shared_->group, "load_state", [&] {
     auto read = checkpoint::read(loaded.path, shared_->group.rank(), shared_->device.type(), "load_state");
@@ -278,15 +293,16 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   return loaded;
 }
 
-void Checkpointing::on_main(const std::function<void()>& write, std::string_view operation) const {
+void Checkpointing::write(const std::function<void()>& write, std::string_view operation) const {
+  const bool writes = looks(operation);
   together(shared_->group, operation, [&] {
-    if (shared_->group.rank() == 0) write();
+    if (writes) write();
   });
 }
 
 void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
                                const checkpoint::WeightsOptions& options) {
-  on_main([&] { checkpoint::save_weights(folder, weights_of(model), options, "save_model"); }, "save_model");
+  write([&] { checkpoint::save_weights(folder, weights_of(model), options, "save_model"); }, "save_model");
 }
 
 LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {
@@ -297,7 +313,7 @@ LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& pa
 }
 
 void Checkpointing::save(const checkpoint::NamedTensors& tensors, const fs::path& path) {
-  on_main([&] { checkpoint::save_file(path, tensors, "save"); }, "save");
+  write([&] { checkpoint::save_file(path, tensors, "save"); }, "save");
 }
 
 }  // namespace accelerate::prepared

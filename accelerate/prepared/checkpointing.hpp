@@ -100,7 +100,10 @@ class Checkpointing {
   static void call(const Hooks& hooks, const std::filesystem::path& folder);
   [[nodiscard]] std::filesystem::path numbered_folder() const;
   [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
-  [[nodiscard]] bool looks() const;
+  /// Of those who have the same disk one reads and writes: rank 0, or the first rank of each machine.
+  [[nodiscard]] bool looks(std::string_view operation) const;
+  /// Throws Error (io) on every rank where one of them has no such folder. Collective.
+  void check_seen_by_all(const std::filesystem::path& folder) const;
   /// Empty: nothing. A folder without a manifest, Hugging Face Accelerate's, is whole where all is there that a load
   /// needs.
   [[nodiscard]] std::string what_is_wrong(const std::filesystem::path& folder, bool verify) const;
@@ -108,7 +111,8 @@ class Checkpointing {
   [[nodiscard]] LoadedState newest(const std::filesystem::path& parent, const LoadOptions& options, bool looks) const;
   /// The folder to load, the same on all ranks.
   [[nodiscard]] LoadedState choose(const std::filesystem::path& folder, const LoadOptions& options) const;
-  void on_main(const std::function<void()>& write, std::string_view operation) const;
+  /// On those who look.
+  void write(const std::function<void()>& write, std::string_view operation) const;
 
   std::shared_ptr<Shared> shared_;
   ProjectConfiguration project_;

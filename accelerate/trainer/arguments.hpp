@@ -77,6 +77,8 @@ struct TrainingArguments {
   int64_t save_steps = 500;
   /// So many checkpoints are kept, the newest. Unset: all.
   std::optional<int64_t> save_total_limit{};
+  /// One process of each machine saves, not one of the job: for machines that do not share the disk of output_dir.
+  bool save_on_each_node = false;
   /// A checkpoint's folder, or an output_dir, of which the newest is taken: train() goes on there, with the same data,
   /// exactly where it stood.
   std::optional<std::filesystem::path> resume_from_checkpoint{};

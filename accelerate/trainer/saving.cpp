@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of a training, and the weights of its best evaluation.
+#include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <system_error>
 #include <typeinfo>
 
@@ -56,6 +61,48 @@ std::map<std::string, fs::path> files_in(const fs::path& folder, std::string_vie
     if (name.starts_with(begin) && entry.is_regular_file()) files.emplace(name, entry.path());
   }
   return files;
+}
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) {
+    base::fail(ErrorKind::io, {}, "load_best_model_at_end", "{} cannot be read: {}", path.string(),
+               std::generic_category().message(errno));
+  }
+  return bytes;
+}
+
+/// Names, sizes and hashes of a model's files: two folders with the same say the same. "" where there are none.
+std::string imprint_of(const fs::path& folder) {
+  std::string imprint;
+  for (const auto& [name, path] : files_in(folder, "model")) {
+    const std::string bytes = bytes_of(path);
+    imprint += fmt::format("{} {} {:x}\n", name, bytes.size(), std::hash<std::string>{}(bytes));
+  }
+  return imprint;
+}
+
+/// The folder's model files become these; who reads one of the old ones goes on with it.
+void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files) {
+  fs::create_directories(folder);
+  for (const auto& [name, path] : files_in(folder, "model")) {
+    if (!files.contains(name)) fs::remove(path);
+  }
+  for (const auto& [name, bytes] : files) {
+    const fs::path making = folder / ("." + name);
+    std::ofstream file(making, std::ios::binary | std::ios::trunc);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    file.close();
+    if (!file) {
+      const std::string why = std::generic_category().message(errno);
+      base::fail(ErrorKind::io, {}, "load_best_model_at_end",
+                 "{} cannot be written: {}; the main process's {} is to "
+                 "lie there",
+                 making.string(), why, name);
+    }
+    fs::rename(making, folder / name);
+  }
 }
 
 /// The same bytes under another name; a file that is there goes. Weights are never changed in their place, so where the
@@ -145,7 +192,10 @@ void TrainerBase::resume() {
   saved_callbacks_->loaded.clear();  // of a load_state() that was the program's own
   if (!arguments_.resume_from_checkpoint) return;
   fs::path folder = *arguments_.resume_from_checkpoint;
-  if (fs::is_directory(folder / "checkpoints")) folder /= "checkpoints";
+  std::error_code none;
+  const bool holds_some = fs::is_directory(folder / "checkpoints", none);
+  // The main process's disk decides, for it may be the only one that has the folder.
+  if (accelerator_.broadcast_object(holds_some ? "1" : "0") == "1") folder /= "checkpoints";
   take_best_from(accelerator_.load_state(folder).path);
 }
 
@@ -165,7 +215,9 @@ void TrainerBase::keep_best() {
 
 /// The best weights so far go with a checkpoint: whatever becomes of output_dir, it has those that best_metric is of.
 void TrainerBase::put_best_into(const fs::path& checkpoint) const {
-  if (!arguments_.load_best_model_at_end || !state_.best_metric || !accelerator_.is_main_process()) return;
+  const bool saves =
+      arguments_.save_on_each_node ? accelerator_.is_local_main_process() : accelerator_.is_main_process();
+  if (!arguments_.load_best_model_at_end || !state_.best_metric || !saves) return;
   for (const auto& [name, path] : files_in(arguments_.output_dir / "best_model", "model")) {
     link_or_copy(path, checkpoint / (std::string(best_mark) + name));
   }
@@ -188,6 +240,7 @@ void TrainerBase::take_best_from(const fs::path& checkpoint) {
   if (accelerator_.use_distributed()) found = accelerator_.broadcast_object(found);
   if (!found.empty()) {
     has_saved_ = true;
+    if (arguments_.save_on_each_node) share_best();  // the next checkpoints have it on each machine
     return;
   }
   if (accelerator_.is_main_process()) {
@@ -200,8 +253,46 @@ void TrainerBase::take_best_from(const fs::path& checkpoint) {
   state_.best_global_step = 0;
 }
 
+/// The main process's output_dir/best_model is everybody's: a machine with a disk of its own has none, or an older one.
+/// Collective.
+void TrainerBase::share_best() const {
+  if (!accelerator_.use_distributed()) return;
+  const fs::path folder = arguments_.output_dir / "best_model";
+  std::error_code none;
+  const std::string disk = base::host_name() + ":" + fs::weakly_canonical(fs::absolute(folder, none), none).string();
+  const auto disks = accelerator_.gather_object(disk);
+  if (std::ranges::count(disks, disks.front()) == std::ssize(disks)) return;
+  const bool looks = std::ranges::find(disks, disk) - disks.begin() == accelerator_.process_index();
+  std::string here;
+  together(accelerator_, ErrorKind::io, "load_best_model_at_end", [&] {
+    if (looks) here = imprint_of(folder);
+  });
+  const std::string wanted = accelerator_.broadcast_object(here);
+  const bool lacks = looks && here != wanted;
+  const auto all = accelerator_.gather_object(lacks ? "lacks" : "");
+  if (std::ranges::count(all, "lacks") == 0) return;
+  std::map<std::string, std::string> files;  // bytes by name
+  together(accelerator_, ErrorKind::io, "load_best_model_at_end", [&] {
+    if (!accelerator_.is_main_process()) return;
+    for (const auto& [name, path] : files_in(folder, "model")) files.emplace(name, bytes_of(path));
+  });
+  std::string names;
+  for (const auto& [name, bytes] : files) names += name + "\n";
+  std::istringstream each(accelerator_.broadcast_object(names));
+  for (std::string name; std::getline(each, name);) {
+    const std::string bytes = accelerator_.broadcast_object(files[name]);
+    files[name].clear();
+    if (lacks) files[name] = bytes;
+  }
+  together(accelerator_, ErrorKind::io, "load_best_model_at_end", [&] {
+    if (lacks) replace_files(folder, files);
+  });
+}
+
 void TrainerBase::bring_best_back() {
-  if (arguments_.load_best_model_at_end && state_.best_metric) load_weights(arguments_.output_dir / "best_model");
+  if (!arguments_.load_best_model_at_end || !state_.best_metric) return;
+  share_best();
+  load_weights(arguments_.output_dir / "best_model");
 }
 
 void TrainerBase::save_model(const fs::path& folder) { save_weights(folder.empty() ? arguments_.output_dir : folder); }

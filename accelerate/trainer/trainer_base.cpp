@@ -44,6 +44,7 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
     }
     options.project.project_dir = arguments.output_dir;
     if (arguments.save_total_limit) options.project.total_limit = arguments.save_total_limit;
+    if (arguments.save_on_each_node) options.project.save_on_each_node = true;
   }
   for (const auto& tracker : trackers_of(arguments)) options.log_with.emplace_back(tracker);
   if (arguments.logging_dir) {
@@ -72,6 +73,7 @@ TrainerBase::TrainerBase(TrainingArguments arguments, TrainerParts parts)
     : arguments_(std::move(arguments)),
       parts_(std::move(parts)),
       accelerator_(merged(arguments_, parts_.accelerator, parts_.eval_dataset != nullptr)) {
+  arguments_.save_on_each_node |= parts_.accelerator.project.save_on_each_node;
   accelerator_.set_seed(arguments_.seed, {.device_specific = true});
   state_.is_local_process_zero = accelerator_.is_local_main_process();
   state_.is_world_process_zero = accelerator_.is_main_process();

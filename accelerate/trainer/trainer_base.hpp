@@ -137,6 +137,7 @@ class TrainerBase {
   void keep_best();
   void put_best_into(const std::filesystem::path& checkpoint) const;
   void take_best_from(const std::filesystem::path& checkpoint);
+  void share_best() const;
   void bring_best_back();
   void fire(Event event, const Metrics& metrics = {}, bool for_best = false);
   /// Every rank's wishes become all ranks', where callbacks may wish for different things.

@@ -357,3 +357,29 @@ TEST_CASE("what fails on one rank fails the save on all, and the checkpoint befo
   CHECK(training.accelerator.load_state(folder.path / "c").step == 1);
   if (world.rank() == 0) CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 }
+
+TEST_CASE("a checkpoint that a rank does not see is an error on all, with both machines and what to do") {
+  const auto& world = testing::world();
+  if (world.size() == 1) return;
+  const SharedFolder folder(world);
+  Training training(world, {.cpu = true});
+  training.accelerator.save_state(folder.path / "c");
+  const bool away = training.accelerator.is_last_process();
+  const fs::path before = fs::current_path();
+  fs::create_directories(folder.path / "elsewhere");
+  fs::current_path(away ? folder.path / "elsewhere" : folder.path);
+  const std::string host = accelerate::base::host_name();
+  const std::string why = fmt::format(
+      "[rank {} of {}, {}] load_state: rank 0 ({}) has c, this rank ({}) has no such folder in {}; keep checkpoints "
+      "where all machines see them, or copy it to each machine and save with save_on_each_node",
+      world.size() - 1, world.size(), host, host, host, (folder.path / "elsewhere").string());
+  std::string told;
+  try {
+    training.load("c");
+  } catch (const accelerate::Error& error) {
+    CHECK((error.kind() == accelerate::ErrorKind::io));
+    told = error.what();
+  }
+  fs::current_path(before);
+  CHECK((away ? told == why : told.ends_with(why)));
+}

@@ -3,6 +3,8 @@
 // on one machine alone the other one is loaded everywhere.
 //
 //   own_disks FOLDER   on a disk of each machine's own; gone at the end. Ends with 0 where all is right.
+#include <fmt/ranges.h>
+
 #include <accelerate/accelerate.hpp>
 #include <fstream>
 #include <set>
@@ -52,6 +54,8 @@ void run(const fs::path& project) {
   expect(accelerator, names.contains(fmt::format("random_states_{}.pkl", rank)), "its random states are missing");
   expect(accelerator, names.size() == 3 + static_cast<size_t>(accelerator.num_processes()) / 2,
          fmt::format("there are {} files", names.size()));
+  accelerator.save_model(model, project / "weights");
+  expect(accelerator, fs::exists(project / "weights" / "model.safetensors"), "the weights are missing");
   accelerator.wait_for_everyone();
   if (accelerator.is_last_process()) {
     std::ofstream(project / "checkpoints" / "checkpoint_1" / "model.safetensors", std::ios::app) << "x";
@@ -60,8 +64,9 @@ void run(const fs::path& project) {
   const auto loaded = accelerator.load_state();
   expect(accelerator, loaded.path == project / "checkpoints" / "checkpoint_0", "loaded " + loaded.path.string());
   expect(accelerator,
-         loaded.passed_over.size() == 1 && loaded.passed_over[0].starts_with("checkpoint_1: model.safetensors has "),
-         fmt::format("passed over {}", loaded.passed_over.size()));
+         loaded.passed_over.size() == 1 && loaded.passed_over[0].starts_with("checkpoint_1: model.safetensors has ") &&
+             loaded.passed_over[0].ends_with(fmt::format(", on rank {}'s machine", accelerator.num_processes() / 2)),
+         fmt::format("passed over {}", fmt::join(loaded.passed_over, "; ")));
   expect(accelerator, net->weight.equal(weights), "the weights are others");
   std::string told;
   try {

@@ -3,6 +3,9 @@
 //
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/remove_tree.hpp"
 #include "accelerate/trainer/saved_state.hpp"
@@ -311,4 +314,48 @@ TEST_CASE("a folder of another run on one machine's own disk is refused on every
                             "another output_dir";
     CHECK(said([&] { trainer.train(); }) == (rank == 1 ? why : here(0, 2) + "train: " + why));
   });
+}
+
+TEST_CASE("on disks that ranks do not share the best weights are the main process's, whatever lies on the others") {
+  struct Reading : TrainerCallback {
+    explicit Reading(fs::path path) : file(std::move(path)) {}
+    void on_train_begin(const TrainerContext&, TrainerControl&) override { at_begin = bytes(); }
+    [[nodiscard]] std::string bytes() const {
+      std::ifstream in(file, std::ios::binary);
+      return {std::istreambuf_iterator<char>(in), {}};
+    }
+    fs::path file;
+    std::string at_begin;
+  };
+  for (const bool each_node : {false, true}) {
+    CAPTURE(each_node);
+    const OutputDir folder;
+    simulate(2, [&] {
+      accelerate::Accelerator accelerator;
+      const fs::path own = folder.path / std::to_string(accelerator.process_index());
+      const auto reading = std::make_shared<Reading>(own / "best_model" / "model.safetensors");
+      auto arguments = scored_in(own);
+      arguments.num_train_epochs = 4;  // on two ranks a step each
+      arguments.load_best_model_at_end = true;
+      arguments.save_on_each_node = each_node;
+      QuietTrainer whole(OneWeight(), arguments, scored({2, 5, 1, 1}));
+      whole.train();
+      CHECK(whole.state().best_global_step == 2);
+      const std::string of_whole = reading->bytes();
+      CHECK_FALSE(of_whole.empty());
+      CHECK(accelerator.gather_object(of_whole) == Strings(2, of_whole));
+      arguments.resume_from_checkpoint = own / "checkpoints" / "checkpoint_0";  // the second rank has none
+      QuietTrainer rest(OneWeight(), arguments, scored({1, 1, 1}, {reading}));
+      rest.train();
+      CHECK(rest.state().best_global_step == 1);
+      const std::string of_rest = reading->bytes();
+      CHECK(of_rest != of_whole);
+      CHECK(accelerator.gather_object(of_rest) == Strings(2, of_rest));
+      const std::string weight = fmt::format("{}", rest.weight());
+      CHECK(accelerator.gather_object(weight) == Strings(2, weight));
+      CHECK(rest.weight() != whole.weight());
+      // With a checkpoint for each machine the next one needs it on each.
+      CHECK((reading->at_begin == of_rest) == (accelerator.is_main_process() || each_node));
+    });
+  }
 }
