@@ -27,6 +27,7 @@
 #include "accelerate/data/memory.hpp"
 #include "accelerate/data/sources/cifar.hpp"
 #include "accelerate/data/sources/csv.hpp"
+#include "accelerate/data/sources/csv_columns.hpp"
 #include "accelerate/data/sources/image_folder.hpp"
 #include "accelerate/data/sources/mnist.hpp"
 #include "accelerate/data/sources/npy.hpp"

@@ -97,6 +97,8 @@ TEST_CASE("data: loaders of every kind of source") {
   CHECK(samples == digits.sample_count());
   CHECK(images.begin()->data.sizes() == at::IntArrayRef({1, 3, 64, 64}));
   CHECK(table.begin()->data.sizes() == at::IntArrayRef({2, 2}));
+  CHECK(named.begin()->numbers.at("length").equal(torch::tensor({5.1, 6.2}, torch::kDouble)));
+  CHECK(named.begin()->numbers.at("species").equal(torch::tensor({0, 1})));
   CHECK(text.begin()->target.size(1) == 1024);
   CHECK(photos.begin()->data.size(0) == 64);
   CHECK(mine.size() == 2);

@@ -13,11 +13,9 @@ CsvClasses::CsvClasses(const std::vector<std::string>& names) : given_(!names.em
 }
 
 bool CsvClasses::take(std::string_view name) {
+  if (!accepts(name)) return false;
   auto known = keys_.find(name);
-  if (known == keys_.end()) {
-    if (given_) return false;
-    known = keys_.emplace(name, static_cast<int64_t>(keys_.size())).first;
-  }
+  if (known == keys_.end()) known = keys_.emplace(name, static_cast<int64_t>(keys_.size())).first;
   taken_.push_back(known->second);
   return true;
 }

@@ -17,7 +17,9 @@ class CsvClasses {
   /// names   in the order of their numbers; empty: those that are taken, sorted by their bytes
   explicit CsvClasses(const std::vector<std::string>& names);
 
-  /// returns   false: it is none of the given names
+  /// false: it is none of the given names
+  [[nodiscard]] bool accepts(std::string_view name) const { return !given_ || keys_.contains(name); }
+  /// returns   accepts(name)
   bool take(std::string_view name);
   [[nodiscard]] std::vector<std::string> names() const;
   /// [N] int64, each a place in names().

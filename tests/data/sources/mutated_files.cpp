@@ -14,6 +14,7 @@
 #include "accelerate/data/memory.hpp"
 #include "accelerate/data/sources/cifar.hpp"
 #include "accelerate/data/sources/csv.hpp"
+#include "accelerate/data/sources/csv_columns.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/idx.hpp"
 #include "accelerate/data/sources/image.hpp"
@@ -99,7 +100,14 @@ Format csv_files() {
         if (way / 64 % 2 == 0 && options.header) options.target = "label";
         if (!options.target.empty()) options.classes = 3;
         options.text_classes = !options.target.empty() && way / 128 % 2 == 0;
-        (void)data::read_csv(folder / "x", options).data.sum();
+        if (way / 256 % 4 != 0) return (void)data::read_csv(folder / "x", options).data.sum();
+        const auto type = static_cast<data::CsvType>(way / 1024 % 5);
+        data::CsvColumnOptions typed{.columns = {{.name = options.header ? "a" : "0", .type = type}},
+                                     .delimiter = options.delimiter,
+                                     .header = options.header,
+                                     .on_error = options.on_error};
+        if (way / 64 % 2 == 0) typed.columns.push_back({options.header ? "label" : "1", data::CsvType::category});
+        (void)data::read_csv_columns(folder / "x", typed);
       }};
 }
 
