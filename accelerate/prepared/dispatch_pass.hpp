@@ -91,7 +91,9 @@ class DispatchPass {
         options_(options) {
     if constexpr (!tree::packable<Batch>) refuse_to_dispatch(place_);
     if (group_.rank() == 0) next_round_ = read_round();
-    for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
+    ahead_ = exchange_round();
+    options_.skipped = ahead_->skipped;
+    for (int64_t i = 0; i < options_.skipped && next(); ++i) continue;
     info_.index = -1;
   }
 
@@ -138,16 +140,17 @@ class DispatchPass {
     std::optional<Batch> batch{};  // none: the pass has ended
     bool last = false;
     int64_t samples = -1;
-    int64_t read = 0;   // batches of rank 0's
-    OfReader reader{};  // its size in the pass's first message alone
+    int64_t read = 0;     // batches of rank 0's
+    int64_t skipped = 0;  // rounds that rank 0 leaves out: it knows where its loader goes on
+    OfReader reader{};    // its size in the pass's first message alone
     std::string failure{};
 
-    auto tree_members() { return std::tie(batch, last, samples, read, reader, failure); }
+    auto tree_members() { return std::tie(batch, last, samples, read, skipped, reader, failure); }
   };
 
   void hear(const OfReader& reader) {
     if (reader.size) size_ = reader.size;
-    if constexpr (data::Resumable<Loader>) {
+    if constexpr (data::Resumable<Loader> && data::TakesShare<Loader>) {
       if (reader.state) loader_.load_state(*reader.state);  // so that its epoch is rank 0's
     }
   }
@@ -193,7 +196,7 @@ class DispatchPass {
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
     std::vector<Message> messages(static_cast<size_t>(group_.size()));
-    Message common{.read = batches_};
+    Message common{.read = batches_, .skipped = options_.skipped};
     if (round) {
       common.last = !next_round_ && !failure_;
       common.samples = round->samples;

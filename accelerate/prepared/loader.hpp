@@ -275,8 +275,7 @@ class PreparedLoader {
   }
   /// The next pass goes on from there. Every rank loads the same state.
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
-    standing_->moved();
-    loader_->load_state(state);
+    setter()(state);
     tell_access();
   }
   /// The registry asks and tells it where it stands. It is not kept alive. Collective where rank 0 reads for all.
@@ -371,9 +370,12 @@ class PreparedLoader {
     return 1;
   }
 
+  /// Rank 0 reads for this one, whose loader does not know that, and may have no data in which to go anywhere.
+  [[nodiscard]] bool is_told() const { return dispatches() && shared_->group.rank() != 0 && !data::TakesShare<Loader>; }
   /// The registry tells it where to go on. The loader is not kept alive.
   [[nodiscard]] auto setter() const requires data::Resumable<Loader> {
-    return [loader = loader_.get(), standing = standing_](const state::LoaderState& state) {
+    return [loader = loader_.get(), standing = standing_, told = is_told()](const state::LoaderState& state) {
+      if (told) return standing->told(state, loader->state());
       standing->moved();
       loader->load_state(state);
     };

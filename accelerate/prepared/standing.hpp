@@ -32,6 +32,9 @@ class Standing {
     own_.reset();
   }
 
+  /// The same of a loader that another rank reads for this one; its own word never changes.
+  void told(state::LoaderState state, state::LoaderState own) { came_to(std::move(state), std::move(own)); }
+
   /// Batches of the loader that another rank reads for this one, as it says; unset: nothing new.
   void hear(std::optional<int64_t> size) {
     if (size) size_of_reader_ = size;

@@ -81,6 +81,22 @@ struct StreamStatesItself : StatesItself {
   static constexpr bool is_stream = true;
 };
 
+/// The same; the other ranks' have no data, and cannot be asked to go anywhere.
+struct OnRankZero : StreamStatesItself {
+  explicit OnRankZero(const Accelerator& accelerator)
+      : StreamStatesItself(accelerator.is_main_process() ? 24 : 0), reads(accelerator.is_main_process()) {}
+  bool reads;
+
+  Position begin() {
+    if (!reads) throw std::runtime_error("there are no data here");
+    return StreamStatesItself::begin();
+  }
+  void load_state(const accelerate::state::LoaderState& from) {
+    if (!reads) throw std::runtime_error("there are no data here");
+    StreamStatesItself::load_state(from);
+  }
+};
+
 /// This rank's batches of a pass, at most so many.
 template <typename Loader>
 Batches walked_pass(Loader& loader, size_t most = 1000) {
@@ -267,6 +283,55 @@ TEST_CASE_TEMPLATE("what a resumed foreign loader has seen is not skipped again"
       CHECK(walked_pass(resumed) == batches_from(epochs[0], 3));
     });
   }
+}
+
+TEST_CASE("a foreign loader that rank 0 reads for all is saved and loaded, though the other ranks have no data") {
+  for (const int64_t ranks : {2, 3}) {
+    const testing::SharedFolder folder;
+    const auto within = folder.path / "within", after = folder.path / "after";
+    on_ranks(ranks, [&](Accelerator& accelerator) {
+      auto loader = accelerator.prepare(OnRankZero(accelerator));
+      size_t batches = 0;
+      for ([[maybe_unused]] auto& batch : loader) {
+        if (++batches == 2) {
+          CHECK(loader.state().consumed == 4 * ranks);
+          accelerator.save_state(within);
+        }
+      }
+      CHECK(loader.state().epoch == 1);
+      CHECK(loader.state().consumed == 0);
+      accelerator.save_state(after);
+    });
+    on_ranks(ranks, [&](Accelerator& accelerator) {
+      auto undisturbed = accelerator.prepare(OnRankZero(accelerator));
+      const std::array epochs{walked_pass(undisturbed), walked_pass(undisturbed)};
+      accelerator.free_memory();
+      auto loader = accelerator.prepare(OnRankZero(accelerator));
+      accelerator.load_state(within);
+      CHECK(loader.state().consumed == 4 * ranks);
+      CHECK(walked_pass(loader) == batches_from(epochs[0], 2));
+      CHECK(walked_pass(loader) == epochs[1]);
+      accelerator.load_state(after);
+      CHECK(loader.state().epoch == 1);
+      CHECK(walked_pass(loader) == epochs[1]);
+      accelerator.load_state(within);
+      auto skipping = accelerator.skip_first_batches(loader, 1);  // of what is left
+      CHECK(walked_pass(skipping) == batches_from(epochs[0], 3));
+      CHECK(walked_pass(skipping) == batches_from(epochs[1], 1));
+    });
+  }
+}
+
+TEST_CASE("how many batches are left out is rank 0's word, where it alone was told where to go on") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    OnRankZero own(accelerator);
+    auto undisturbed = accelerator.prepare(own);
+    const auto epoch = walked_pass(undisturbed);
+    OnRankZero resumed(accelerator);
+    auto loader = accelerator.prepare(resumed).skip_first_batches(3);
+    if (resumed.reads) resumed.load_state({.consumed = 8, .samples = 24, .batch_size = 2});  // 2 batches of each rank
+    CHECK(walked_pass(loader) == batches_from(epoch, 3));
+  });
 }
 
 TEST_CASE("a foreign loader that was moved behind prepare's back stands where it says") {
