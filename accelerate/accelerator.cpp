@@ -60,6 +60,7 @@ Accelerator::Accelerator(job::Job job, const AcceleratorOptions& options)
   shared_->group = std::move(job.group);
   shared_->device = job.device;
   shared_->place = job.place;
+  shared_->debug = job.settings.debug;
   shared_->policy = prepared::checked_policy(options.precision_policy.value_or(precision::policy_of(mixed_precision_)),
                                              shared_->device, shared_->place);
   shared_->window.options = {.sync_with_dataloader = options.accumulation.sync_with_dataloader,

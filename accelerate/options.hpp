@@ -68,7 +68,8 @@ struct AcceleratorOptions {
   std::optional<std::string> backend{};
   /// Longest wait for a peer before a collective fails and names it. ACCELERATE_TIMEOUT in seconds; default 600 s.
   std::optional<std::chrono::seconds> timeout{};
-  /// Compare every collective across the ranks before it runs. ACCELERATE_DEBUG_MODE; default false.
+  /// Compare every collective across the ranks before it runs, and the order of a loader's pass when it begins: all
+  /// ranks must begin it. ACCELERATE_DEBUG_MODE; default false.
   std::optional<bool> debug{};
   /// Exactly this device: "cpu", "cuda:1", "cuda" (by local rank), or another of LibTorch's. Ranks that are threads
   /// compute on the CPU unless it names an accelerator. ACCELERATE_TORCH_DEVICE; default the accelerator, else cpu.

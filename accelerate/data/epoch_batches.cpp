@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "accelerate/data/deal.hpp"
@@ -84,6 +85,12 @@ int64_t remainder_of(const ShardPlan& plan, int64_t samples, const ShardOptions&
   return plan.remainder();
 }
 
+/// FNV-1a, a number at a time.
+uint64_t hashed(uint64_t hash, const int64_t* numbers, size_t count) {
+  for (size_t i = 0; i < count; ++i) hash = (hash ^ static_cast<uint64_t>(numbers[i])) * 0x100000001b3U;
+  return hash;
+}
+
 }  // namespace
 
 EpochBatches::EpochBatches(const at::Tensor& order, const ShardOptions& options, int64_t origin, const Place& place)
@@ -133,6 +140,7 @@ void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options
   std::vector<Slice> all;
   int64_t first = 0;
   for (const auto& batch : batches) {
+    cuts_.push_back(first);
     all.push_back({first, static_cast<int64_t>(batch.size())});
     first += all.back().count;
   }
@@ -155,6 +163,13 @@ void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options
     const auto of_rank = deal_batches(count, {.rank = rank, .world_size = options.world_size}, place);
     repeated_ += all[static_cast<size_t>(of_rank.back())].count;
   }
+}
+
+uint64_t EpochBatches::checksum() const {
+  const int64_t beginning[] = {origin_, order_.size(0), batch_size_};
+  uint64_t hash = hashed(0xcbf29ce484222325U, beginning, std::size(beginning));
+  hash = hashed(hash, order_.const_data_ptr<int64_t>(), static_cast<size_t>(order_.size(0)));
+  return hashed(hash, cuts_.data(), cuts_.size());
 }
 
 at::Tensor EpochBatches::batch(int64_t number) const {

@@ -31,6 +31,8 @@ class EpochBatches {
   [[nodiscard]] at::Tensor batch(int64_t number) const;
   /// The epoch's samples, of all ranks, without those before the origin.
   [[nodiscard]] const at::Tensor& order() const { return order_; }
+  /// Of that order and of where its batches begin: the same on every rank that was told the same.
+  [[nodiscard]] uint64_t checksum() const;
   /// Samples from the epoch's beginning on that all ranks have consumed when each is through with `batches` of its own;
   /// all of the epoch where nothing comes after them.
   [[nodiscard]] int64_t consumed(int64_t batches) const;
@@ -66,6 +68,7 @@ class EpochBatches {
   int64_t round_;  // samples that all ranks take per step, where that is one number
   bool drop_last_;
   std::vector<int64_t> rounds_{};            // where it is none: consumed after each step
+  std::vector<int64_t> cuts_{};              // and where in the order each batch of all ranks begins
   std::optional<std::vector<Slice>> dealt_;  // none: the plan says which
   int64_t remainder_ = 0;
   int64_t repeated_ = 0;

@@ -96,6 +96,8 @@ class LoaderOf<AnyBatch>::Iterator {
 
   /// Where this pass stands.
   [[nodiscard]] const state::BatchInfo& info() const { return state_->pass.info(); }
+  /// The same on every rank, as long as their samplers give one order.
+  [[nodiscard]] OrderPrint order_print() const { return state_->pass.order_print(); }
   /// What ++ will bring, read now; null at the end, where a worker still reads it, and where it cannot be read: ++ then
   /// says why.
   [[nodiscard]] AnyBatch* read_ahead() const { return state_->read_ahead(); }

@@ -58,6 +58,11 @@ const ReadContext& LoaderBase::Pass::context() const { return steps_->context; }
 
 const state::BatchInfo& LoaderBase::Pass::info() const { return steps_->info; }
 
+OrderPrint LoaderBase::Pass::order_print() const {
+  const auto& batches = *steps_->batches;
+  return {.epoch = steps_->context.epoch, .samples = batches.order().size(0), .checksum = batches.checksum()};
+}
+
 std::function<at::Tensor(int64_t)> LoaderBase::Pass::indices() const {
   return [batches = steps_->batches, first = steps_->first](int64_t number) { return batches->batch(first + number); };
 }

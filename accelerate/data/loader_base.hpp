@@ -141,6 +141,8 @@ class LoaderBase::Pass {
   /// Stays the same during the pass.
   [[nodiscard]] const ReadContext& context() const;
   [[nodiscard]] const state::BatchInfo& info() const;
+  /// Looks at the whole order.
+  [[nodiscard]] OrderPrint order_print() const;
 
  private:
   struct Steps;

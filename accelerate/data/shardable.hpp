@@ -61,6 +61,21 @@ concept ReadsAhead = requires(const Iterator& position) {
   { position.read_ahead() } -> std::same_as<typename Iterator::value_type*>;
 };
 
+/// What an epoch's order is, in short: two ranks that compute the same one have the same.
+struct OrderPrint {
+  int64_t epoch = 0;
+  int64_t samples = 0;    ///< of all ranks, from the pass's origin on
+  uint64_t checksum = 0;  ///< of their numbers and of where batches begin
+
+  bool operator==(const OrderPrint&) const = default;
+};
+
+/// Its iterator says what all ranks visit in this pass: position.order_print() is an OrderPrint.
+template <typename Iterator>
+concept TellsOrder = requires(const Iterator& position) {
+  { position.order_print() } -> std::same_as<OrderPrint>;
+};
+
 /// It reads samples that come one after another and have no numbers, so that each rank would have to read all:
 /// Loader::is_stream is true.
 template <typename Loader>

@@ -14,6 +14,7 @@
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/data/split.hpp"
 #include "accelerate/prepared/loader_random.hpp"
+#include "accelerate/prepared/one_order.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/state/loader_state.hpp"
 
@@ -77,6 +78,9 @@ template <typename Loader>
 class OwnPass {
  public:
   OwnPass(Loader& loader, const LoaderOptions& options, const Shared& shared) : walk_(loader, shared.group) {
+    if constexpr (data::TellsOrder<position_t<Loader>>) {
+      if (shared.debug) require_one_order(walk_.position().order_print(), shared.group);
+    }
     for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
   }
 

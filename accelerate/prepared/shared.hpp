@@ -87,6 +87,8 @@ struct Shared {
   /// A device records the step that runs now; what moves on the host would not move again in its replays.
   bool recording = false;
   OpenLoops open_loops{};
+  /// Debug mode: what the ranks must have in common is compared.
+  bool debug = false;
   /// Steps of the optimizer that was prepared first.
   int64_t steps = 0;
   /// Optimizer steps after which parameters and buffers are compared across the ranks; 0: never.

@@ -64,6 +64,12 @@ TEST_CASE("a rank that is gone is told by the user's call: loaders") {
   check_told("loader: the beginning of a pass is not made alike", passes);
   check_told("loader: batches that rank 0 reads for all (dispatch_batches) are not handed out", passes,
              {.dispatch_batches = true});
+  const auto sampled = [](Accelerator& accelerator, const Leave& leave) {
+    auto loader = accelerator.prepare(counting(8, 2));
+    leave();
+    for ([[maybe_unused]] auto& batch : loader) continue;
+  };
+  check_told("loader: the ranks' orders are not compared, as debug mode does", sampled, {.debug = true});
   check_told("prepare: the loader's seed is not made equal", [](Accelerator& accelerator, const Leave& leave) {
     leave();
     (void)accelerator.prepare(counting(8, 2, {.shuffle = true}));

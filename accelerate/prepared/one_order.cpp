@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/one_order.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "accelerate/comm/user_call.hpp"
+
+namespace accelerate::prepared {
+namespace {
+
+std::vector<data::OrderPrint> prints_of_all(const data::OrderPrint& mine, const comm::Group& group) {
+  static_assert(std::is_trivially_copyable_v<data::OrderPrint>);
+  const std::string_view bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
+  const auto all = comm::in_user_call("loader", "the ranks' orders are not compared, as debug mode does", group.place(),
+                                      [&] { return group.all_gather_bytes(bytes); });
+  std::vector<data::OrderPrint> prints(all.size());
+  for (size_t rank = 0; rank < all.size(); ++rank) std::memcpy(&prints[rank], all[rank].data(), sizeof mine);
+  return prints;
+}
+
+std::string order_text(const data::OrderPrint& print) {
+  return fmt::format("order of epoch {} has {} samples, checksum {:016x}", print.epoch, print.samples, print.checksum);
+}
+
+}  // namespace
+
+void require_one_order(const data::OrderPrint& mine, const comm::Group& group) {
+  if (group.size() == 1) return;
+  const auto prints = prints_of_all(mine, group);
+  for (size_t rank = 1; rank < prints.size(); ++rank) {
+    if (prints[rank] == prints[0]) continue;
+    base::fail(ErrorKind::usage, group.place(), "loader",
+               "rank {}'s {}, rank 0's {}; they must be equal, or samples come twice or never. A sampler takes its "
+               "order from the seed and the epoch that it is given and from nothing else; set_epoch() is for all ranks",
+               rank, order_text(prints[rank]), order_text(prints[0]));
+  }
+}
+
+}  // namespace accelerate::prepared
