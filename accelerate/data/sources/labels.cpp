@@ -20,25 +20,35 @@ std::string no_label(const std::filesystem::path& path, int64_t label, int64_t s
                      classes - 1);
 }
 
-}  // namespace
-
-void check_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
-                  std::string_view operation) {
-  if (classes < 1) base::fail(ErrorKind::usage, {}, operation, "classes is {}, must be at least 1", classes);
-  if (!at::isIntegralType(labels.scalar_type(), /*includeBool=*/true))
-    base::fail(ErrorKind::usage, {}, operation, "{} holds {}: expected integers, as classes is {}", path.string(),
-               dtype_name(labels.scalar_type()), classes);
+/// Calls fn(sample, label) for labels that are not 0 to classes-1, in their order.
+template <typename Fn>
+void each_bad_label(const at::Tensor& labels, int64_t classes, const Fn& fn) {
   const at::Tensor flat = labels.reshape(-1);
   constexpr int64_t piece = 1 << 20;  // labels of a mapped file may be large
   for (int64_t from = 0; from < flat.numel(); from += piece) {
     const at::Tensor some = flat.slice(0, from, std::min(from + piece, flat.numel())).to(at::kLong);
-    const int64_t* const first = some.const_data_ptr<int64_t>();
-    const int64_t* const last = first + some.numel();
-    const int64_t* const bad = std::find_if(first, last, [=](int64_t label) { return label < 0 || label >= classes; });
-    if (bad == last) continue;
-    const int64_t sample = (from + (bad - first)) / (flat.numel() / labels.size(0));
-    base::fail(ErrorKind::data, {}, operation, "{}", no_label(path, *bad, sample, classes));
+    const auto* const label = some.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < some.numel(); ++i)
+      if (label[i] < 0 || label[i] >= classes) fn((from + i) / (flat.numel() / labels.size(0)), label[i]);
   }
+}
+
+}  // namespace
+
+void check_are_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
+                      std::string_view operation) {
+  if (classes < 1) base::fail(ErrorKind::usage, {}, operation, "classes is {}, must be at least 1", classes);
+  if (!at::isIntegralType(labels.scalar_type(), /*includeBool=*/true))
+    base::fail(ErrorKind::usage, {}, operation, "{} holds {}: expected integers, as classes is {}", path.string(),
+               dtype_name(labels.scalar_type()), classes);
+}
+
+void check_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
+                  std::string_view operation) {
+  check_are_labels(labels, classes, path, operation);
+  each_bad_label(labels, classes, [&](int64_t sample, int64_t label) {
+    base::fail(ErrorKind::data, {}, operation, "{}", no_label(path, label, sample, classes));
+  });
 }
 
 void LeftOut::add(int64_t more, std::string_view why) {
@@ -46,24 +56,25 @@ void LeftOut::add(int64_t more, std::string_view why) {
   samples += more;
 }
 
-void LeftOut::tell(std::string_view operation, int64_t all) const {
+void LeftOut::tell(std::string_view operation, int64_t all, std::string_view what) const {
   if (samples == 0) return;
-  if (samples == all) base::fail(ErrorKind::data, {}, operation, "all {} images are broken; the first: {}", all, first);
-  base::log_once(base::LogLevel::warning, {}, "{}: {} of {} images are left out; the first: {}", operation, samples,
-                 all, first);
+  if (samples == all)
+    base::fail(ErrorKind::data, {}, operation, "all {} {} are broken; the first: {}", all, what, first);
+  base::log_once(base::LogLevel::warning, {}, "{}: {} of {} {} are left out; the first: {}", operation, samples, all,
+                 what, first);
 }
 
 at::Tensor with_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                        LeftOut& left_out) {
   std::vector<int64_t> places;
-  const auto* const label = labels.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < labels.numel(); ++i) {
-    if (label[i] >= 0 && label[i] < classes) {
-      places.push_back(i);
-    } else {
-      left_out.add(1, no_label(path, label[i], i, classes));
-    }
-  }
+  int64_t next = 0;
+  each_bad_label(labels, classes, [&](int64_t sample, int64_t label) {
+    if (sample < next) return;  // another one of the same
+    while (next < sample) places.push_back(next++);
+    ++next;
+    left_out.add(1, no_label(path, label, sample, classes));
+  });
+  while (next < labels.size(0)) places.push_back(next++);
   return index_tensor(places);
 }
 

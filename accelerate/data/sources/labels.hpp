@@ -10,8 +10,11 @@
 
 namespace accelerate::data {
 
-/// Throws Error (data) that names the first sample whose label is not 0 to classes-1, Error (usage) for labels that are
-/// no integers and for classes below 1.
+/// Throws Error (usage) for labels that are no integers and for classes below 1.
+void check_are_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
+                      std::string_view operation);
+
+/// The same, and Error (data) that names the first sample whose label is not 0 to classes-1.
 ///
 /// labels      [N, ...] as they lie in `path`
 /// operation   the name of the reader in errors
@@ -26,12 +29,12 @@ struct LeftOut {
   /// why   of the first of them
   void add(int64_t more, std::string_view why);
   /// A line about them, once. Throws Error (data) where nothing is left.
-  void tell(std::string_view operation, int64_t all) const;
+  void tell(std::string_view operation, int64_t all, std::string_view what = "images") const;
 };
 
-/// The samples whose label is 0 to classes-1, the others left out.
+/// The samples whose labels are 0 to classes-1, the others left out.
 ///
-/// labels    [N] int64 as they lie in `path`
+/// labels    [N, ...] integers as they lie in `path`
 /// returns   [n] int64, places in labels
 [[nodiscard]] at::Tensor with_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                                      LeftOut& left_out);

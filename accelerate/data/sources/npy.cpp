@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/sources/npy.hpp"
 
+#include <ATen/ops/index_select.h>
 #include <fmt/ranges.h>
 
 #include <bit>
 #include <memory>
+#include <utility>
 
+#include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/memory.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/labels.hpp"
@@ -45,6 +48,33 @@ uint64_t sample_bytes(const RawFile& file) {
   if (file.header_bytes < 0)
     base::fail(ErrorKind::usage, {}, "map_raw", "header_bytes is {}, must be at least 0", file.header_bytes);
   return *size;
+}
+
+/// Samples of a source, the others left out.
+class SomeSamples final : public DerivedSource<Batch> {
+ public:
+  SomeSamples(SourcePtr<Batch> source, at::Tensor places)
+      : DerivedSource("npy", places.size(0), traits_of(source)),
+        source_(std::move(source)),
+        places_(std::move(places)) {}
+
+ private:
+  [[nodiscard]] Batch make(const at::Tensor& indices, const ReadContext& context) const override {
+    return read_from(*source_, places_.index_select(0, indices), context);
+  }
+
+  SourcePtr<Batch> source_;
+  at::Tensor places_;  // [size()] int64
+};
+
+Loader without_broken(const at::Tensor& data, const at::Tensor& target, const NpyFiles& files,
+                      const LoaderOptions& options) {
+  check_are_labels(target, *files.classes, files.target, "npy");
+  LeftOut left_out;
+  const auto places = with_labels(target, *files.classes, files.target, left_out);
+  left_out.tell("npy", target.size(0), "samples");
+  if (left_out.samples == 0) return from_tensors(data, target, options);
+  return Loader(std::make_shared<SomeSamples>(memory_source(data, target), places), options);
 }
 
 }  // namespace
@@ -88,6 +118,7 @@ Loader npy(const NpyFiles& files, const LoaderOptions& options) {
   if (files.classes) {
     if (!target.defined())
       base::fail(ErrorKind::usage, {}, "npy", "classes is {}, but there is no target", *files.classes);
+    if (files.on_error == OnError::skip) return without_broken(data, target, files, options);
     check_labels(target, *files.classes, files.target, "npy");
   }
   return from_tensors(data, target, options);

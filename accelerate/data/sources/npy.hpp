@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accelerate/data/loader.hpp"
+#include "accelerate/data/sources/on_error.hpp"
 
 namespace accelerate::data {
 
@@ -42,6 +43,9 @@ struct NpyFiles {
   std::filesystem::path target{};
   /// Labels are 0 to classes-1; all are read and checked. Unset: any number will do.
   std::optional<int64_t> classes{};
+  /// Of a sample with another label. A file that is cut off or too long is an error either way: its header says how
+  /// many bytes there are, and which samples are whole nobody knows.
+  OnError on_error = OnError::fail;
 };
 
 /// Samples from NumPy files: npy({.data = "x.npy", .target = "y.npy"}, {.batch_size = 64}).

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/sources/tokens.hpp"
 
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -8,6 +11,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/parts.hpp"
 #include "accelerate/data/sources/files.hpp"
+#include "accelerate/data/sources/labels.hpp"
 #include "accelerate/data/sources/npy.hpp"
 
 namespace accelerate::data {
@@ -46,6 +50,22 @@ TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stri
                "{} has {} tokens: expected at least {}, a block of {} and the token after it", file.path.string(),
                tokens(), after(file.block_size), file.block_size);
   blocks_ = (tokens() - file.block_size - 1) / stride_ + 1;
+  if (file.vocabulary && file.on_error == OnError::skip) leave_out_broken();
+}
+
+void TokenBlocks::leave_out_broken() {
+  const auto broken = at::zeros({blocks_}, at::TensorOptions().dtype(at::kByte));
+  auto* const is = broken.data_ptr<uint8_t>();
+  in_parts(broken, kBytesOfPart / (8 * file_.block_size), [&](int64_t first, int64_t count) {
+    for (int64_t block = first; block < first + count; ++block) is[block] = is_broken(block) ? 1 : 0;
+  });
+  LeftOut left_out;
+  for (int64_t block = 0; block < blocks_; ++block)
+    if (is[block] != 0) left_out.add(1, left_out.samples == 0 ? problem_of(block) : "");
+  left_out.tell(tokens_operation, blocks_, "blocks");
+  skipped_ = left_out.samples;
+  for (int64_t block = 0; skipped_ > 0 && block < blocks_; ++block)
+    if (is[block] == 0) whole_.push_back(block);
 }
 
 int64_t TokenBlocks::dropped_tokens() const { return tokens() - ((blocks_ - 1) * stride_ + file_.block_size + 1); }
@@ -78,7 +98,10 @@ void TokenBlocks::copy(const at::Tensor& indices, int64_t* data, int64_t* target
   const int64_t length = file_.block_size;
   const auto* const block = indices.const_data_ptr<int64_t>();
   in_parts(indices, kBytesOfPart / (16 * length), [&](int64_t first, int64_t count) {
-    for (int64_t b = first; b < first + count; ++b) copy_block<Token>(block[b], data + b * length, target + b * length);
+    for (int64_t b = first; b < first + count; ++b) {
+      const int64_t here = skipped_ == 0 ? block[b] : whole_.at(static_cast<size_t>(block[b]));
+      copy_block<Token>(here, data + b * length, target + b * length);
+    }
   });
 }
 
@@ -92,17 +115,30 @@ void TokenBlocks::copy_block(int64_t block, int64_t* data, int64_t* target) cons
   if (limit == 0) return;
   bool outside = static_cast<uint64_t>(*data) >= limit;  // a negative one is large
   for (int64_t i = 0; i < length; ++i) outside |= static_cast<uint64_t>(target[i]) >= limit;
-  if (outside) refuse(block);
+  if (outside) base::fail(ErrorKind::data, {}, tokens_operation, "{}", problem_of(block));
 }
 
-void TokenBlocks::refuse(int64_t block) const {
+/// [T + 1] int64
+at::Tensor TokenBlocks::block_of(int64_t block) const {
   const int64_t first = block * stride_;
-  const at::Tensor tokens = tokens_.slice(0, first, first + file_.block_size + 1).to(at::kLong);
+  return tokens_.slice(0, first, first + file_.block_size + 1).to(at::kLong);
+}
+
+bool TokenBlocks::is_broken(int64_t block) const {
+  const at::Tensor tokens = block_of(block);
+  const auto* const values = tokens.const_data_ptr<int64_t>();
+  return std::any_of(values, values + tokens.size(0),
+                     [&](int64_t value) { return value < 0 || value >= *file_.vocabulary; });
+}
+
+std::string TokenBlocks::problem_of(int64_t block) const {
+  const int64_t first = block * stride_;
+  const at::Tensor tokens = block_of(block);
   const auto* const values = tokens.const_data_ptr<int64_t>();
   const auto* const bad = std::find_if(values, values + tokens.size(0),
                                        [&](int64_t value) { return value < 0 || value >= *file_.vocabulary; });
-  base::fail(ErrorKind::data, {}, tokens_operation, "{} has token {} at place {}, in block {}: expected 0 to {}",
-             file_.path.string(), *bad, first + (bad - values), block, *file_.vocabulary - 1);
+  return fmt::format("{} has token {} at place {}, in block {}: expected 0 to {}", file_.path.string(), *bad,
+                     first + (bad - values), block, *file_.vocabulary - 1);
 }
 
 Loader text_blocks(const TokenFile& file, const LoaderOptions& options) {

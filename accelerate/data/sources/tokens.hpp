@@ -6,9 +6,12 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "accelerate/data/batch_memory.hpp"
 #include "accelerate/data/loader.hpp"
+#include "accelerate/data/sources/on_error.hpp"
 
 namespace accelerate::data {
 
@@ -24,17 +27,22 @@ struct TokenFile {
   std::optional<int64_t> stride{};
   /// Tokens are 0 to vocabulary-1; checked in every block that is read. Unset: not checked.
   std::optional<int64_t> vocabulary{};
+  /// Of a block with another token. skip looks at the whole file, on several threads, before the first epoch: which
+  /// blocks there are is then known, and the same on every rank. A file that ends within a token is an error either
+  /// way.
+  OnError on_error = OnError::fail;
 };
 
 /// Blocks of T + 1 tokens. The file is mapped: what is not touched is not read, and all ranks of a machine share one
 /// copy.
 class TokenBlocks final : public Source {
  public:
-  /// Throws Error (io, data) for a file that cannot be used, Error (usage) for a block, stride or vocabulary below 1.
+  /// Throws Error (io, data) for a file that cannot be used, and where every block is broken, Error (usage) for a
+  /// block, stride or vocabulary below 1.
   explicit TokenBlocks(const TokenFile& file);
 
   /// Blocks.
-  [[nodiscard]] int64_t size() const override { return blocks_; }
+  [[nodiscard]] int64_t size() const override { return blocks_ - skipped(); }
   /// data [B, T] and target [B, T] int64: target is the token after each token of data. Into memory that nobody holds
   /// any more; a large batch by several threads.
   [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
@@ -43,18 +51,26 @@ class TokenBlocks final : public Source {
   [[nodiscard]] int64_t tokens() const { return tokens_.size(0); }
   /// At the end, too few for another block.
   [[nodiscard]] int64_t dropped_tokens() const;
+  /// Blocks that were left out.
+  [[nodiscard]] int64_t skipped() const { return skipped_; }
 
  private:
   template <typename Token>
   void copy(const at::Tensor& indices, int64_t* data, int64_t* target) const;
   template <typename Token>
   void copy_block(int64_t block, int64_t* data, int64_t* target) const;
-  [[noreturn]] void refuse(int64_t block) const;
+  void leave_out_broken();
+  [[nodiscard]] at::Tensor block_of(int64_t block) const;
+  /// A token of the block is outside the vocabulary.
+  [[nodiscard]] bool is_broken(int64_t block) const;
+  [[nodiscard]] std::string problem_of(int64_t block) const;
 
   TokenFile file_;
   int64_t stride_;
   at::Tensor tokens_;  // [tokens] in the file
-  int64_t blocks_;
+  int64_t blocks_;     // in the file
+  int64_t skipped_ = 0;
+  std::vector<int64_t> whole_{};  // those that are left, where any were left out
   mutable BatchMemory memory_;
 };
 

@@ -14,6 +14,8 @@ using accelerate::data::from_tensors;
 using accelerate::data::map_npy;
 using accelerate::data::map_raw;
 using accelerate::data::npy;
+using accelerate::data::NpyFiles;
+using accelerate::data::OnError;
 using namespace test_files;
 
 namespace {
@@ -283,4 +285,35 @@ TEST_CASE("counts that disagree, no samples and labels outside the classes are r
         "npy: " + (recorded_arrays / "number.npy").string() + " holds one number: expected [N, ...]");
   CHECK(message([&] { (void)npy({.data = x, .classes = 3}); }, ErrorKind::usage) ==
         "npy: classes is 3, but there is no target");
+}
+
+TEST_CASE("with skip samples whose label is none are left out, counted and logged once; a file cut off is refused") {
+  const Folder folder;
+  const auto x = folder.file("x.npy"), y = folder.file("y.npy");
+  const auto array = [](const std::string& shape, const std::string& numbers) {
+    return npy_bytes("{'descr': '<i8', 'fortran_order': False, 'shape': (" + shape + "), }", numbers);
+  };
+  write(x, array("5,", bytes<int64_t>({10, 11, 12, 13, 14})));
+  write(y, array("5,", bytes<int64_t>({0, 3, 1, -1, 2})));
+  const NpyFiles files{.data = x, .target = y, .classes = 3, .on_error = OnError::skip};
+  const auto lines = logged([&] {
+    auto loader = npy(files, {.batch_size = 5});
+    CHECK(loader.sample_count() == 3);
+    const auto batch = *loader.begin();
+    CHECK(batch.data.equal(torch::tensor({10, 12, 14}, torch::kLong)));
+    CHECK(batch.target.equal(torch::tensor({0, 1, 2}, torch::kLong)));
+  });
+  CHECK(lines == std::vector<std::string>{"npy: 2 of 5 samples are left out; the first: " + y +
+                                          " says 3 for sample 1: expected a label from 0 to 2"});
+
+  write(y, array("5, 2", bytes<int64_t>({0, 1, 5, 6, 1, 2, 0, 7, 2, 2})));  // two labels of each sample
+  CHECK(npy(files).sample_count() == 3);
+  write(y, array("5,", bytes<int64_t>({0, 1, 2, 1, 0})));
+  CHECK(logged([&] { CHECK(npy(files).sample_count() == 5); }).empty());
+  write(y, array("5,", bytes<int64_t>({4, 4, 4, 4, 4})));
+  CHECK(message([&] { (void)npy(files); }, ErrorKind::data) ==
+        "npy: all 5 samples are broken; the first: " + y + " says 4 for sample 0: expected a label from 0 to 2");
+  write(y, array("5,", bytes<int64_t>({0, 1})));
+  CHECK(message([&] { (void)npy(files); }, ErrorKind::data) ==
+        "npy: " + y + " is cut off: expected 40 bytes after the header, [5] int64, found 16");
 }

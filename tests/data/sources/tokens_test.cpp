@@ -5,6 +5,7 @@
 #include "accelerate/data/sources/tokens.hpp"
 
 using accelerate::ErrorKind;
+using accelerate::data::OnError;
 using accelerate::data::text_blocks;
 using accelerate::data::TokenBlocks;
 using accelerate::data::TokenFile;
@@ -154,4 +155,30 @@ TEST_CASE("a token outside the vocabulary is named with its place when its block
   CHECK(says(file, 0) == "text_blocks: " + path + " has token -7 at place 0, in block 0: expected 0 to 5");
   write(path, bytes<int64_t>({0, 1, 2, -1}));
   CHECK(says(file, 0) == "text_blocks: " + path + " has token -1 at place 3, in block 0: expected 0 to 5");
+}
+
+TEST_CASE("with skip blocks with a token outside the vocabulary are left out, counted and logged once") {
+  const Folder folder;
+  const auto path = folder.file("x.bin");
+  write(path, bytes<int64_t>({0, 1, 2, 9, 4, 5, 3, 3, 3, 1, -1, 1, 5}));
+  const TokenFile file{
+      .path = path, .block_size = 2, .dtype = torch::kLong, .vocabulary = 6, .on_error = OnError::skip};
+  const auto lines = logged([&] {
+    const TokenBlocks blocks(file);
+    CHECK(blocks.size() == 2);
+    CHECK(blocks.skipped() == 2);
+    CHECK(blocks.dropped_tokens() == 1);
+    const auto batch = blocks.read(longs({1, 0}, {2}));
+    CHECK(batch.data.equal(longs({3, 3, 0, 1}, {2, 2})));
+    CHECK(batch.target.equal(longs({3, 3, 1, 2}, {2, 2})));
+  });
+  CHECK(lines == std::vector<std::string>{"text_blocks: 2 of 4 blocks are left out; the first: " + path +
+                                          " has token 9 at place 3, in block 1: expected 0 to 5"});
+
+  write(path, bytes<uint16_t>({7, 8, 9, 7, 8, 9}));
+  CHECK(refused({.path = path, .block_size = 2, .vocabulary = 7, .on_error = OnError::skip}) ==
+        "text_blocks: all 2 blocks are broken; the first: " + path +
+            " has token 7 at place 0, in block 0: expected 0 to 6");
+  const TokenFile all{.path = path, .block_size = 2, .vocabulary = 10, .on_error = OnError::skip};
+  CHECK(logged([&] { CHECK(TokenBlocks(all).size() == 2); }).empty());
 }
