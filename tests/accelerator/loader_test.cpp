@@ -49,7 +49,19 @@ TEST_CASE("gather_for_metrics gives every sample once, whatever the last batch w
 }
 
 TEST_CASE("without even_batches the ragged last batches are gathered as they are") {
-  CHECK(walk(2, [] { return counting(7, 2); }, {.even_batches = false}).gathered == up_to(7));
+  for (int64_t ranks = 1; ranks <= 4; ++ranks) {
+    for (int64_t batch_size = 1; batch_size <= 3; ++batch_size) {
+      for (int64_t rounds = 1; rounds <= 3; ++rounds) {
+        for (int64_t missing = 0; missing < batch_size; ++missing) {  // all ranks have a batch in every round
+          const int64_t samples = ranks * batch_size * rounds - missing;
+          CAPTURE(ranks);
+          CAPTURE(samples);
+          const auto seen = walk(ranks, [&] { return counting(samples, batch_size); }, {.even_batches = false});
+          CHECK(seen.gathered == up_to(samples));
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("the end is known with the last batch, on every pass, and loops nest") {
@@ -98,6 +110,28 @@ TEST_CASE("a loop left early closes, and the next one starts a new pass") {
   accelerator.set_gradient_accumulation_steps(2);
   auto window = accelerator.accumulate();
   CHECK_FALSE(accelerator.sync_gradients());  // no loop is open
+}
+
+TEST_CASE(
+    "an exception in the loop's body closes the loop, and the next passes are whole, of ours and of foreign loaders") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    const auto check = [](auto loader) {
+      const auto walk = [&](int64_t most) {
+        int64_t batches = 0;
+        for ([[maybe_unused]] auto& batch : loader) {
+          if (++batches == most) throw std::runtime_error("of the body");
+        }
+        return batches;
+      };
+      CHECK_THROWS_WITH(walk(2), "of the body");
+      CHECK(loader.info() == accelerate::state::BatchInfo{});
+      CHECK(walk(-1) == 4);
+      CHECK(walk(-1) == 4);
+    };
+    check(accelerator.prepare(counting(16, 2)));
+    check(accelerator.prepare(counting(16, 2, {.num_workers = 2})));
+    check(accelerator.prepare(std::vector<torch::Tensor>(8, torch::zeros({2}))));
+  });
 }
 
 TEST_CASE("on the CPU a batch is where its source made it: nothing is copied") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include "accelerate/data/memory.hpp"
 #include "accelerate/data/sampler.hpp"
 
 using namespace accelerate::data;
@@ -90,6 +91,34 @@ TEST_CASE("get_length_grouped_indices: like lengths lie together, the longest of
         Numbers{15, 9, 10, 12, 14, 0, 6, 7, 4, 13, 5, 3, 1, 19, 16, 8, 11, 18, 17, 2});
   CHECK(drawn(length_grouped_sampler(torch::arange(24) * 7 % 11, 1), 42, 1) ==
         Numbers{3, 9, 12, 4, 7, 22, 6, 20, 13, 5, 19, 0, 23, 18, 21, 10, 16, 8, 14, 17, 1, 15, 2, 11});
+}
+
+TEST_CASE("a loader's seed and set_epoch reach every sampler") {
+  const auto samples = torch::arange(12);
+  const std::vector<SamplerPtr> shuffling{
+      random_sampler(12),
+      random_sampler(12, 20),
+      random_sampler_with_replacement(12, 20),
+      weighted_sampler(samples + 1, 20),
+      weighted_sampler(samples + 1, 8, /*replacement=*/false),
+      subset_sampler(samples.slice(0, 2)),
+      length_grouped_sampler(samples * 7 % 5, 2),
+      distributed_sampler(12),
+      make_sampler(12, [&](uint64_t seed, int64_t epoch) { return samples.roll(static_cast<int64_t>(seed) + epoch); })};
+  for (size_t i = 0; i < shuffling.size(); ++i) {
+    CAPTURE(i);
+    const auto& sampler = shuffling[i];
+    auto loader = from_tensors(samples, {}, {.batch_size = 20, .seed = 3, .sampler = sampler});
+    const auto pass = [&] {
+      const auto data = loader.begin()->data;
+      return Numbers{data.const_data_ptr<int64_t>(), data.const_data_ptr<int64_t>() + data.numel()};
+    };
+    CHECK(pass() == drawn(sampler, 3, 0));
+    loader.set_epoch(5);
+    CHECK(pass() == drawn(sampler, 3, 5));
+    CHECK(pass() == drawn(sampler, 3, 6));
+    CHECK(drawn(sampler, 3, 5) != drawn(sampler, 3, 6));
+  }
 }
 
 TEST_CASE("a sampler keeps its own copy of what it was made of") {

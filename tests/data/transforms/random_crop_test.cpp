@@ -76,18 +76,20 @@ TEST_CASE("images of any dtype and layout are cropped") {
   CHECK(crop(images.narrow(0, 0, 0), cropped_pass(0)).sizes() == at::IntArrayRef{0, 3, 8, 8});
 }
 
-TEST_CASE("the same windows at any batch size and world size") {
+TEST_CASE("the same windows at any batch size, world size and number of workers") {
   const auto images = torch::arange(10 * 16).view({10, 1, 4, 4}) + 1;
   const auto source =
       data::transform(data::memory_source(images, torch::arange(10)), RandomCrop({.size = {4, 4}, .padding = 2}));
   const auto all = source->read_in_pass(torch::arange(10), {.seed = 3, .epoch = 0}).data;
   for (int64_t world = 1; world <= 3; ++world) {
     for (int64_t rank = 0; rank < world; ++rank) {
-      (void)share_of(source, {.batch_size = 1 + world, .shuffle = true, .seed = 3}, rank, world,
-                     [&](const data::Batch& batch) {
-                       CHECK(batch.data.equal(all.index_select(0, batch.target)));
-                       return 0;
-                     });
+      for (const int64_t workers : {0, 1, 3}) {
+        (void)share_of(source, {.batch_size = 1 + world, .shuffle = true, .seed = 3, .num_workers = workers}, rank,
+                       world, [&](const data::Batch& batch) {
+                         CHECK(batch.data.equal(all.index_select(0, batch.target)));
+                         return 0;
+                       });
+      }
     }
   }
 }
