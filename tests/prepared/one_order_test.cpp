@@ -12,7 +12,7 @@ using accelerate::data::Loader;
 
 namespace {
 
-constexpr const char* advice =
+constexpr const char* kOneOrderAdvice =
     "; they must be equal, or samples come twice or never. A sampler takes its order from the seed and the epoch that "
     "it "
     "is given and from nothing else; set_epoch() is for all ranks";
@@ -60,7 +60,7 @@ TEST_CASE("debug: a user's sampler that gives another order on one rank is told 
                    rank_prefix(accelerator) +
                        "loader: rank 2's order of epoch 0 has 4 samples, checksum 8fe43395acf68425, rank 0's order of "
                        "epoch 0 has 4 samples, checksum 15df0b9df47166a5" +
-                       advice);
+                       kOneOrderAdvice);
            },
            {.debug = true});
 }
@@ -85,7 +85,7 @@ TEST_CASE("debug: an epoch that was set on one rank alone is told") {
                    rank_prefix(accelerator) +
                        "loader: rank 1's order of epoch 5 has 4 samples, checksum 15df0b9df47166a5, rank 0's order of "
                        "epoch 1 has 4 samples, checksum 15df0b9df47166a5" +
-                       advice);
+                       kOneOrderAdvice);
            },
            {.debug = true});
 }

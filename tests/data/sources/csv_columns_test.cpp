@@ -16,7 +16,7 @@ using Texts = std::vector<std::string>;
 
 namespace {
 
-const std::string people =
+const std::string typed_people =
     "age,city,height,note,id\n"
     "31,Bonn,1.5,\"said \"\"hi\"\"\",9007199254740993\n"
     "-4,Aachen,0.1,,2\n"
@@ -44,11 +44,12 @@ at::Tensor int64s(const std::vector<int64_t>& values) { return torch::tensor(val
 }  // namespace
 
 TEST_CASE("each column becomes what its type says: float32, float64, int64, a category, text") {
-  const auto table = TypedFile(people).read({.columns = {{"height", CsvType::float64},
-                                                         {"age"},
-                                                         {"id", CsvType::int64},
-                                                         {"city", CsvType::category},
-                                                         {"note", CsvType::text}}});
+  const auto table = TypedFile(typed_people)
+                         .read({.columns = {{"height", CsvType::float64},
+                                            {"age"},
+                                            {"id", CsvType::int64},
+                                            {"city", CsvType::category},
+                                            {"note", CsvType::text}}});
   const auto& numbers = table.columns.numbers;
   CHECK(numbers.size() == 4);
   CHECK(numbers.at("age").equal(torch::tensor({31.F, -4.F, 7.F})));
@@ -131,7 +132,7 @@ TEST_CASE("columns that cannot be are refused, with the values") {
 }
 
 TEST_CASE("columns of several types are a loader, whose batches hold them by name") {
-  const TypedFile file(people);
+  const TypedFile file(typed_people);
   auto loader = csv_columns(
       file.path, {.columns = {{"age", CsvType::int64}, {"city", CsvType::category}, {"note", CsvType::text}}},
       {.batch_size = 2});
