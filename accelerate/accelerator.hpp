@@ -396,7 +396,7 @@ class Accelerator {
   /// gather, without the samples that were repeated to fill the last batch of the loader whose loop is open.
   template <typename Value>
   [[nodiscard]] Value gather_for_metrics(const Value& value) const {
-    return prepared::cut_to_real(*shared_, gather(value));
+    return prepared::cut_to_real(*shared_, tree::gather(value, shared_->group, "gather_for_metrics"));
   }
   /// The same for objects as bytes, one per sample of this rank's batch.
   [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {

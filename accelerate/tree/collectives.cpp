@@ -67,8 +67,8 @@ at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const P
 
 }  // namespace
 
-Tensors gather(const Tensors& tensors, const comm::Group& group) {
-  return comm::in_user_call("gather", "the ranks' values are not put together", group.place(), [&] {
+Tensors gather(const Tensors& tensors, const comm::Group& group, std::string_view call) {
+  return comm::in_user_call(call, "the ranks' values are not put together", group.place(), [&] {
     Tensors all;
     for (const auto& tensor : tensors) {
       all.push_back(group.size() == 1 ? own_copy(tensor) : group.all_gather(tensor.detach()));

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Scalar.h>
 
+#include <string_view>
+
 #include "accelerate/comm/group.hpp"
 #include "accelerate/tree/tree.hpp"
 
@@ -21,7 +23,7 @@ struct PadOptions {
 namespace detail {
 
 using Tensors = std::vector<at::Tensor>;
-Tensors gather(const Tensors& tensors, const comm::Group& group);
+Tensors gather(const Tensors& tensors, const comm::Group& group, std::string_view call);
 Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp op, double scale);
 void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root);
 Tensors pad_across_processes(const Tensors& tensors, const comm::Group& group, const PadOptions& options);
@@ -39,13 +41,14 @@ constexpr void must_be_tensors() {
 /// Joins every rank's tensors along the first dimension, in rank order, on every rank.
 ///
 /// value     tensors [n_r, ...] of rank r; first dimensions may differ, 0-dim counts as [1]
+/// call      what the user called, for messages
 /// returns   the same structure with tensors [n_0 + ... + n_{P-1}, ...], without gradient history, in memory
 ///           of its own
 /// Throws as comm::Group::all_gather does.
 template <typename T>
-[[nodiscard]] T gather(const T& value, const comm::Group& group) {
+[[nodiscard]] T gather(const T& value, const comm::Group& group, std::string_view call = "gather") {
   detail::must_be_tensors<T>();
-  return tree::rebuild(value, detail::gather(tree::flatten(value), group));
+  return tree::rebuild(value, detail::gather(tree::flatten(value), group, call));
 }
 
 /// Reduces every tensor over all ranks; the input is not changed.

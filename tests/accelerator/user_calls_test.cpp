@@ -155,10 +155,11 @@ TEST_CASE("a rank that is gone is told by the user's call: what ranks tell one a
     leave();
     (void)accelerator.gather(torch::ones({2}));
   });
-  check_told("gather: the ranks' values are not put together", [](Accelerator& accelerator, const Leave& leave) {
-    leave();
-    (void)accelerator.gather_for_metrics(std::vector<torch::Tensor>{torch::ones({2}), torch::ones({3})});
-  });
+  check_told("gather_for_metrics: the ranks' values are not put together",
+             [](Accelerator& accelerator, const Leave& leave) {
+               leave();
+               (void)accelerator.gather_for_metrics(std::vector<torch::Tensor>{torch::ones({2}), torch::ones({3})});
+             });
   check_told("reduce: the ranks' values are not reduced", [](Accelerator& accelerator, const Leave& leave) {
     leave();
     (void)accelerator.reduce(torch::ones({2}), "mean");
