@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <iterator>
+#include <limits>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "accelerate/checkpoint/agree.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/snapshot.hpp"
+#include "accelerate/checkpoint/weights.hpp"
 #include "accelerate/checkpoint/write.hpp"
 #include "accelerate/comm/user_call.hpp"
 
@@ -38,7 +40,7 @@ constexpr std::string_view called = "save_state";
 
 void append(Manifest& whole, Manifest part) {
   std::move(part.files.begin(), part.files.end(), std::back_inserter(whole.files));
-  std::move(part.parts.begin(), part.parts.end(), std::back_inserter(whole.parts));
+  for (auto& one : part.parts) add_part(whole, std::move(one));
   std::move(part.ranges.begin(), part.ranges.end(), std::back_inserter(whole.ranges));
 }
 
@@ -46,6 +48,11 @@ void append(Manifest& whole, Manifest part) {
 std::string of_leader(const comm::Group& group, const std::string& text) {
   return comm::in_user_call(called, "what the leading rank says is not known", group.place(),
                             [&] { return group.broadcast_bytes(text); });
+}
+
+uint64_t most_bytes(const SaveOptions& options) {
+  if (options.max_shard_size.empty()) return std::numeric_limits<uint64_t>::max();
+  return parse_size(options.max_shard_size, called);
 }
 
 // A rank's part as text and back; only this library writes and reads it.
@@ -235,6 +242,7 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
                                                        : -1,
                   .writers = request.options.share_work ? making->node.size() : 1,
                   .accelerator = request.accelerator,
+                  .most_bytes = most_bytes(request.options),
                   .durable = request.options.durable};
   const auto failure = attempt([&] {
     if (making->leads()) making->held = std::make_unique<archive::NewFolder>(making->place, called);

@@ -34,6 +34,9 @@ struct SaveOptions {
   /// machine) writes it. Models with buffers and registered objects are rank 0's all the same, for the others may have
   /// their own. Good where ranks have disks, or ways to one, of their own.
   bool share_work = false;
+  /// Models that are larger are shared out over several files, as save_model() does it: "5GB". Empty: a file each,
+  /// which is what Hugging Face Accelerate's load_state() looks for; its load_checkpoint_in_model() takes both.
+  std::string max_shard_size{};
 };
 
 /// Where and how an Accelerator saves.

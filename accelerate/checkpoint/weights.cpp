@@ -46,8 +46,12 @@ void write_weights_file(archive::Sink& sink, const NamedTensors& tensors, bool s
   writer.write(sink, py_dict(std::move(entries)));
 }
 
-// Greedy, in order; what is larger than a shard is one by itself (huggingface_hub's
-// split_torch_state_dict_into_shards).
+// Of what no file takes, none: whoever writes it refuses it.
+uint64_t stored_bytes(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == c10::kStrided ? tensor.nbytes() : 0;
+}
+
+// As huggingface_hub's split_torch_state_dict_into_shards does: greedy.
 std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t most) {
   const auto left_out = tied(tensors);
   std::vector<NamedTensors> shards;
@@ -60,7 +64,7 @@ std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t most) 
   }
   for (const auto& [name, tensor] : tensors) {
     if (left_out.contains(name)) continue;
-    const uint64_t size = tensor.defined() && tensor.layout() == c10::kStrided ? tensor.nbytes() : 0;
+    const uint64_t size = stored_bytes(tensor);
     NamedTensors with_ties{{name, tensor}};
     for (const size_t i : followers[name]) with_ties.push_back(tensors[i]);
     if (size > most) {
@@ -82,21 +86,6 @@ std::string shard_name(std::string_view whole, size_t number, size_t of) {
   const auto dot = whole.find('.');
   return fmt::format("{}-{:05}-of-{:05}{}", whole.substr(0, dot), number + 1, of, whole.substr(dot));
 }
-
-std::string index_text(const std::vector<NamedTensors>& shards, std::string_view whole) {
-  json map = json::object();
-  uint64_t total = 0;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const auto left_out = tied(shards[i]);
-    for (const auto& [name, tensor] : shards[i]) {
-      map[name] = shard_name(whole, i, shards.size());
-      if (!left_out.contains(name)) total += tensor.nbytes();
-    }
-  }
-  return json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n";
-}
-
-std::string index_name(std::string_view whole) { return std::string(whole) + ".index.json"; }
 
 // As shard_name() makes them: "model-00001-of-00002.safetensors".
 bool is_shard(std::string_view name, std::string_view whole) {
@@ -194,7 +183,31 @@ NamedTensors read_sharded(const fs::path& index, std::string_view operation) {
 
 }  // namespace
 
-uint64_t parse_size(std::string_view text) {
+std::vector<Shard> share_out(const NamedTensors& tensors, std::string_view whole, uint64_t most_bytes) {
+  std::vector<Shard> shards;
+  for (NamedTensors& list : shards_of(tensors, most_bytes)) shards.push_back({.tensors = std::move(list)});
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file = shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size());
+  }
+  return shards;
+}
+
+std::string index_text(const std::vector<Shard>& shards) {
+  json map = json::object();
+  uint64_t total = 0;
+  for (const Shard& shard : shards) {
+    const auto left_out = tied(shard.tensors);
+    for (const auto& [name, tensor] : shard.tensors) {
+      map[name] = shard.file;
+      if (!left_out.contains(name)) total += stored_bytes(tensor);
+    }
+  }
+  return json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n";
+}
+
+std::string index_name(std::string_view whole) { return std::string(whole) + ".index.json"; }
+
+uint64_t parse_size(std::string_view text, std::string_view operation) {
   struct Unit {
     std::string_view name;
     double bytes;
@@ -214,7 +227,7 @@ uint64_t parse_size(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size() || !(number >= 0) || number * factor > 9e18) {
-    base::fail(ErrorKind::usage, {}, "save_model",
+    base::fail(ErrorKind::usage, {}, operation,
                "max_shard_size is {}, must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB (\"5GB\")",
                archive::in_quotes(text));
   }
@@ -223,24 +236,22 @@ uint64_t parse_size(std::string_view text) {
 
 void save_weights(const fs::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
                   std::string_view operation) {
-  const auto shards = shards_of(tensors, parse_size(options.max_shard_size));
   const std::string_view whole = whole_names[options.safe_serialization ? 0 : 1];
+  const auto shards = share_out(tensors, whole, parse_size(options.max_shard_size, operation));
   std::set<std::string> names;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    names.insert(shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size()));
-  }
+  for (const Shard& shard : shards) names.insert(shard.file);
   check_no_checkpoint(folder, names, operation);
   make_parent_of(folder / whole, operation);
   // All of them are written before one takes its place; the index comes last.
   std::vector<std::unique_ptr<archive::NewFile>> files;
-  for (size_t i = 0; const std::string& name : names) {  // in the order of the shards: their numbers have five digits
-    files.push_back(std::make_unique<archive::NewFile>(folder / name, operation));
-    write_weights_file(files.back()->sink(), shards[i++], options.safe_serialization, operation);
+  for (const Shard& shard : shards) {
+    files.push_back(std::make_unique<archive::NewFile>(folder / shard.file, operation));
+    write_weights_file(files.back()->sink(), shard.tensors, options.safe_serialization, operation);
   }
   if (shards.size() > 1) {
     const std::string name = index_name(whole);
     files.push_back(std::make_unique<archive::NewFile>(folder / name, operation));
-    files.back()->sink().write(index_text(shards, whole));
+    files.back()->sink().write(index_text(shards));
     names.insert(name);
   }
   remove_index_of(folder, whole, names, operation);

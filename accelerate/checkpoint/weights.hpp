@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "accelerate/checkpoint/tensors.hpp"
 
@@ -18,7 +19,20 @@ struct WeightsOptions {
 };
 
 /// Bytes of a size as WeightsOptions has it. Throws Error (usage) for another text.
-[[nodiscard]] uint64_t parse_size(std::string_view text);
+[[nodiscard]] uint64_t parse_size(std::string_view text, std::string_view operation = "save_model");
+
+/// A file of weights that are shared out over several.
+struct Shard {
+  std::string file{};
+  NamedTensors tensors{};
+};
+
+/// Weights in files of at most so many bytes each, in order; what is larger is one by itself, and tied ones are
+/// together. One file has the whole's name, "model.safetensors"; several have "model-00001-of-0000N.safetensors".
+[[nodiscard]] std::vector<Shard> share_out(const NamedTensors& tensors, std::string_view whole, uint64_t most_bytes);
+/// The index of several: its text, and the name of its file.
+[[nodiscard]] std::string index_text(const std::vector<Shard>& shards);
+[[nodiscard]] std::string index_name(std::string_view whole);
 
 /// Writes model.safetensors, or model-00001-of-0000N.safetensors and an index (pytorch_model.bin likewise), into the
 /// folder; each file takes its place as a whole, when all have been written. Weights that would be read with these or

@@ -15,6 +15,7 @@
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
+#include "accelerate/checkpoint/weights.hpp"
 
 namespace accelerate::checkpoint {
 
@@ -40,17 +41,18 @@ archive::ManifestRange whole(std::string tensor, const at::Tensor& of, std::stri
 
 class Jobs {
  public:
-  Jobs(const Content& content, std::string_view operation) : content_(content), operation_(operation) {}
+  Jobs(const Content& content, const Part& part, std::string_view operation)
+      : content_(content), part_(part), operation_(operation) {}
 
   // What all ranks have alike, and what the first writer has.
   std::vector<Job> common() {
     for (size_t i = 0; i < content_.models.size(); ++i) {
-      weights("model", static_cast<int64_t>(i), model_file(static_cast<int64_t>(i)), fmt::format("model.{}/", i),
-              content_.models[i]);
-      jobs_.back().is_shared_out = i >= content_.with_buffers.size() || !content_.with_buffers[i];
+      model(static_cast<int64_t>(i), content_.models[i],
+            i >= content_.with_buffers.size() || !content_.with_buffers[i]);
     }
-    if (!content_.masters.empty())
-      weights("master_weights", 0, std::string(masters_file), "masters/", content_.masters);
+    if (!content_.masters.empty()) {
+      weights("master_weights", 0, {std::string(masters_file), content_.masters}, "masters/");
+    }
     for (size_t i = 0; i < content_.optimizers.size(); ++i) optimizer(static_cast<int64_t>(i), content_.optimizers[i]);
     states("scheduler", content_.schedulers, scheduler_file);
     states("loader", content_.loaders, loader_file);
@@ -62,35 +64,48 @@ class Jobs {
   }
 
   // What is this rank's own.
-  std::vector<Job> own(const Part& part) {
-    value("random_states", part.rank, random_file(part.rank), [this, part](TorchFileWriter& writer) {
+  std::vector<Job> own() {
+    value("random_states", part_.rank, random_file(part_.rank), [this](TorchFileWriter& writer) {
       RandomStates states = content_.random;
       states.step = content_.accumulated;
-      return to_python(states, part.accelerator, writer);
+      return to_python(states, part_.accelerator, writer);
     });
     if (content_.window) {
-      value("window", part.rank, window_file(part.rank),
+      value("window", part_.rank, window_file(part_.rank),
             [this](TorchFileWriter& writer) { return window(*content_.window, writer); });
     }
     const auto tensors = [&](const char* kind, const std::string& name, const NamedTensors& list) {
       if (list.empty()) return;
-      value(kind, part.rank, name, [&list](TorchFileWriter& writer) { return dict(list, writer); });
+      value(kind, part_.rank, name, [&list](TorchFileWriter& writer) { return dict(list, writer); });
     };
-    tensors("buffers", buffers_file(part.rank), content_.buffers);
-    tensors("comm_hooks", comm_hooks_file(part.rank), content_.comm_hooks);
+    tensors("buffers", buffers_file(part_.rank), content_.buffers);
+    tensors("comm_hooks", comm_hooks_file(part_.rank), content_.comm_hooks);
     return std::move(jobs_);
   }
 
  private:
-  void weights(const char* kind, int64_t index, const std::string& name, const std::string& prefix,
-               const NamedTensors& tensors) {
-    Job job{kind, index, name,
-            [&tensors, this](archive::Sink& sink) { write_safetensors_file(sink, tensors, operation_); }};
-    const auto left_out = tied(tensors);
-    for (const auto& [key, tensor] : tensors) {
-      const auto other = left_out.find(key);
-      job.ranges.push_back(whole(prefix + key, tensor, name, other == left_out.end() ? key : other->second));
+  void model(int64_t index, const NamedTensors& tensors, bool is_shared_out) {
+    const std::string whole = model_file(index);
+    auto shards = share_out(tensors, whole, part_.most_bytes);
+    const size_t first = jobs_.size();
+    if (shards.size() > 1) {
+      jobs_.push_back(
+          {"model", index, index_name(whole), [text = index_text(shards)](archive::Sink& sink) { sink.write(text); }});
     }
+    for (Shard& shard : shards) weights("model", index, std::move(shard), fmt::format("model.{}/", index));
+    for (size_t i = first; i < jobs_.size(); ++i) jobs_[i].is_shared_out = is_shared_out;
+  }
+
+  void weights(const char* kind, int64_t index, Shard shard, const std::string& prefix) {
+    Job job{kind, index, shard.file, {}};
+    const auto left_out = tied(shard.tensors);
+    for (const auto& [key, tensor] : shard.tensors) {
+      const auto other = left_out.find(key);
+      job.ranges.push_back(whole(prefix + key, tensor, shard.file, other == left_out.end() ? key : other->second));
+    }
+    job.write = [tensors = std::move(shard.tensors), this](archive::Sink& sink) {
+      write_safetensors_file(sink, tensors, operation_);
+    };
     jobs_.push_back(std::move(job));
   }
 
@@ -146,6 +161,7 @@ class Jobs {
   }
 
   const Content& content_;
+  const Part& part_;
   std::string_view operation_;
   std::vector<Job> jobs_;
 };
@@ -163,7 +179,7 @@ archive::ManifestFile carry_out(const std::filesystem::path& folder, const Job& 
 Manifest write(const std::filesystem::path& folder, const Content& content, const Part& part,
                std::string_view operation) {
   // Each list of jobs refers to its maker.
-  Jobs of_all(content, operation), of_rank(content, operation);
+  Jobs of_all(content, part, operation), of_rank(content, part, operation);
   std::vector<Job> jobs;
   if (part.writer >= 0) {
     int64_t number = 0;
@@ -173,16 +189,27 @@ Manifest write(const std::filesystem::path& folder, const Content& content, cons
       if (writer == part.writer) jobs.push_back(std::move(job));
     }
   }
-  for (Job& job : of_rank.own(part)) jobs.push_back(std::move(job));
+  for (Job& job : of_rank.own()) jobs.push_back(std::move(job));
   Manifest manifest;
   manifest.files.resize(jobs.size());
   base::in_parallel(jobs.size(),  // the largest files come first in the list
                     [&](size_t i) { manifest.files[i] = carry_out(folder, jobs[i], part.durable, operation); });
   for (Job& job : jobs) {
-    manifest.parts.push_back({job.kind, job.index, {job.name}});
+    add_part(manifest, {job.kind, job.index, {job.name}});
     std::move(job.ranges.begin(), job.ranges.end(), std::back_inserter(manifest.ranges));
   }
   return manifest;
+}
+
+void add_part(Manifest& manifest, archive::ManifestPart part) {
+  const auto found = std::find_if(manifest.parts.begin(), manifest.parts.end(), [&](const auto& other) {
+    return other.kind == part.kind && other.index == part.index;
+  });
+  if (found == manifest.parts.end()) {
+    manifest.parts.push_back(std::move(part));
+  } else {
+    std::move(part.files.begin(), part.files.end(), std::back_inserter(found->files));
+  }
 }
 
 void add_strangers(const std::filesystem::path& folder, Manifest& manifest, bool durable, std::string_view operation) {

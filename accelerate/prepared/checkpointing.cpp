@@ -83,9 +83,10 @@ std::string of_rank_0(const comm::Group& group, std::string_view operation, cons
 // Each rank's part is written as its own options say: with others the folder would lack what each left to the other.
 void check_alike(const comm::Group& group, const checkpoint::SaveOptions& options) {
   if (group.size() == 1) return;
-  const std::string mine = fmt::format("async {}, when_busy {}, durable {}, share_work {}", options.async,
-                                       options.when_busy == checkpoint::WhenBusy::wait ? "wait" : "skip",
-                                       options.durable, options.share_work);
+  std::string mine = fmt::format("async {}, when_busy {}, durable {}, share_work {}", options.async,
+                                 options.when_busy == checkpoint::WhenBusy::wait ? "wait" : "skip", options.durable,
+                                 options.share_work);
+  if (!options.max_shard_size.empty()) mine += ", max_shard_size " + options.max_shard_size;
   const auto all = telling(group, "save_state", [&] { return group.all_gather_bytes(mine); });
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;

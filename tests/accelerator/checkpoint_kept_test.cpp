@@ -253,5 +253,12 @@ TEST_CASE("what one rank cannot say or save, all are told at once") {
                     "false, when_busy wait, durable true, share_work false; give the same options on all ranks") !=
           std::string::npos);
   }
+  const auto sizes =
+      save([](Accelerator&, Moody&) {},
+           [](int64_t rank) { return accelerate::checkpoint::SaveOptions{.max_shard_size = rank == 0 ? "5GB" : ""}; });
+  for (const auto& each : sizes) {
+    CHECK(each.find("durable true, share_work false, max_shard_size 5GB, rank 1 with async false") !=
+          std::string::npos);
+  }
   CHECK_FALSE(fs::exists(folder.path / "c"));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -8,6 +9,7 @@
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
+#include "accelerate/checkpoint/weights.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/checkpoint/small_content.hpp"
 
@@ -84,6 +86,61 @@ TEST_CASE("the names are Hugging Face Accelerate's; a part that cannot say where
                                        "manifest.json", "master_weights.safetensors", "model.safetensors",
                                        "model_1.safetensors", "optimizer.bin", "random_states_0.pkl", "scaler.pt",
                                        "scheduler.bin", "scheduler_2.bin", "window_0.bin"});
+}
+
+TEST_CASE("a model larger than max_shard_size lies in several files and an index, shared by all who write") {
+  const SharedFolder folder;
+  const auto content = small_content();
+  const auto place = folder.path / "c";
+  const checkpoint::SaveOptions options{.durable = false, .max_shard_size = "50"};
+  save(place, content, options);
+  std::vector<std::string> of_models;
+  for (const auto& entry : fs::directory_iterator(place)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model")) of_models.push_back(name);
+  }
+  std::sort(of_models.begin(), of_models.end());
+  CHECK(of_models == std::vector<std::string>{"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                              "model-00003-of-00003.safetensors", "model.safetensors.index.json",
+                                              "model_1.safetensors"});
+  CHECK_FALSE(accelerate::archive::what_is_wrong(place, true));
+  check_same(load(place), content);
+  CHECK(checkpoint::read_weights(place, "load_model").size() == content.models[0].size());
+
+  const auto files_of_first = [&] {
+    std::vector<std::set<std::string>> found;
+    for (const auto& part : accelerate::archive::manifest_of(place, "load_state").parts) {
+      if (part.kind == "model" && part.index == 0) found.emplace_back(part.files.begin(), part.files.end());
+    }
+    return found;
+  };
+  const std::set<std::string> all(of_models.begin(), of_models.end() - 1);
+  CHECK(files_of_first() == std::vector{all});
+  for (const bool async : {false, true}) {
+    CAPTURE(async);
+    accelerate::comm::run_threads(
+        2,
+        [&](const accelerate::comm::Group& group) {
+          checkpoint::Saver saver(group);
+          auto shared = options;
+          shared.async = async;
+          shared.share_work = true;
+          saver.save(small_content(), {.place = place, .options = shared});
+          saver.wait();
+        },
+        std::chrono::seconds(60));
+    CHECK_FALSE(accelerate::archive::what_is_wrong(place, true));
+    CHECK(files_of_first() == std::vector{all});
+    CHECK(checkpoint::read_weights(place, "load_model").size() == content.models[0].size());
+  }
+  save(place, content);  // as one file again: nothing of the others is left
+  CHECK(fs::exists(place / "model.safetensors"));
+  for (const std::string& name : all) CHECK_FALSE(fs::exists(place / name));
+
+  CHECK_THROWS_WITH(save(folder.path / "d", content, {.max_shard_size = "much"}),
+                    "save_state: max_shard_size is 'much', must be a number of bytes, or one with KB, MB, GB, KiB, MiB "
+                    "or GiB (\"5GB\")");
+  CHECK_FALSE(fs::exists(folder.path / "d"));
 }
 
 TEST_CASE("what is written beside the training is what was there when it was asked for") {

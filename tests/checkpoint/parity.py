@@ -341,6 +341,12 @@ def pieces(probe, folder):
         for tensor, value in expected.items():
             assert torch.equal(net.state_dict()[tensor], value), (kind, tensor)
         load_checkpoint_in_model(net, str(folder / "ours" / kind))
+    sharded = folder / "ours" / "state_sharded"
+    assert not (sharded / "model.safetensors").exists()
+    net = Net()
+    load_checkpoint_in_model(net, str(sharded))
+    for tensor, value in expected.items():
+        assert torch.equal(net.state_dict()[tensor], value), ("state_sharded", tensor)
 
 
 def main():

@@ -167,6 +167,12 @@ void pieces(const std::string& out, const std::string& in) {
   Bytes bytes;
   accelerator.register_for_checkpointing(averages, bytes);
   accelerator.save_state(out + "/state");
+  accelerator.save_state(out + "/state_sharded", {.max_shard_size = "300"});
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.zero_();
+  }
+  accelerator.load_state(out + "/state_sharded");  // what follows is as it was
   accelerator.save_model(model, out + "/sharded", {.max_shard_size = "300"});
   accelerator.save_model(model, out + "/bin", {.safe_serialization = false});
   accelerator.save_model(model, out + "/sharded_bin", {.max_shard_size = "300", .safe_serialization = false});
