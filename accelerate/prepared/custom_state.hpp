@@ -50,10 +50,11 @@ inline checkpoint::NamedTensors named(const TensorDict& dict) {
   return tensors;
 }
 
-/// object   kept by whoever calls: by the pointer, or by its owner
-template <Checkpointable Object>
+/// object   kept by whoever calls: by the pointer, or by its owner; one that is not Checkpointable has been refused by
+///          check_checkpointable(), whose sentence is the only error
+template <typename Object>
 CustomObject custom_object(std::shared_ptr<Object> object) {
-  const auto wrong = [](std::string_view has) {
+  [[maybe_unused]] const auto wrong = [](std::string_view has) {
     base::fail(ErrorKind::data, {}, "load_state",
                "the saved state of a registered object is {}; were the objects "
                "registered in another order?",
@@ -71,12 +72,14 @@ CustomObject custom_object(std::shared_ptr<Object> object) {
               }
               object->load_state_dict(dict);
             }};
-  } else {
+  } else if constexpr (HasByteState<Object>) {
     return {[object] { return checkpoint::CustomState(std::string(object->state())); },
             [wrong](const checkpoint::CustomState& state) {
               if (!std::holds_alternative<std::string>(state)) wrong("tensors, expected bytes");
             },
             [object](const checkpoint::CustomState& state) { object->load_state(std::get<std::string>(state)); }};
+  } else {
+    return {};
   }
 }
 

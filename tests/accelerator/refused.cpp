@@ -21,4 +21,5 @@ void mistakes(accelerate::Accelerator& accelerator, Net& net, torch::optim::SGD&
   auto window = accelerator.accumulate(net);
   torch::save(model, "net.pt");
   torch::load(optimizer, "sgd.pt");
+  accelerator.register_for_checkpointing(numbers);
 }
