@@ -35,8 +35,8 @@ void MasterWeights::make_equal(const comm::Group& group, const std::vector<gradi
   for (Entry* entry : entries) round(*entry);
 }
 
-MasterWeights::Entry* MasterWeights::find(const at::Tensor& parameter) {
-  const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+MasterWeights::Entry* MasterWeights::find(const void* key) {
+  const auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : &found->second;
 }
 
@@ -85,21 +85,21 @@ void MasterWeights::write_back(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-std::vector<state::Piece> MasterWeights::pieces_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<state::Piece> pieces;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      state::Piece& piece = pieces.emplace_back(state::whole_piece({}, parameter));
-      if (Entry* entry = find(parameter)) piece.master = current(*entry);
-    }
+void MasterWeights::lend(std::span<state::Piece> pieces) {
+  for (state::Piece& piece : pieces) {
+    Entry* entry = find(piece.key);
+    if (entry == nullptr) continue;
+    const at::Tensor& master = current(*entry);
+    const bool whole = master.sizes() == piece.value.sizes();
+    const int64_t start = master.storage_offset() + piece.begin;
+    piece.master = whole ? master : master.as_strided({piece.end - piece.begin}, {1}, start);
   }
-  return pieces;
 }
 
-void MasterWeights::stepped_on(const std::vector<state::Piece>& pieces) {
+void MasterWeights::stepped_on(std::span<const state::Piece> pieces) {
   for (const state::Piece& piece : pieces) {
     if (!piece.master.defined() || !piece.gradient.defined()) continue;
-    if (Entry* entry = find(piece.value)) entry->version = static_cast<int64_t>(entry->parameter._version());
+    if (Entry* entry = find(piece.key)) entry->version = static_cast<int64_t>(entry->parameter._version());
   }
 }
 

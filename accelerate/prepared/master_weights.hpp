@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -39,11 +40,11 @@ class MasterWeights {
   /// then.
   [[nodiscard]] std::vector<at::Tensor> of(const std::vector<at::Tensor>& parameters);
   void write_back(const std::vector<at::Tensor>& parameters);
-  /// The optimizer's parameters as pieces, with their gradients and, where they have one, their masters: what a fused
-  /// step takes. stepped_on() when it has been made.
-  [[nodiscard]] std::vector<state::Piece> pieces_of(const torch::optim::Optimizer& optimizer);
+  /// Gives pieces the masters of their parameters, where there are any: of a range of a parameter that range, as
+  /// [end - begin] elements in the order of memory. stepped_on() when a fused step has been made on them.
+  void lend(std::span<state::Piece> pieces);
   /// The step has changed masters, and parameters with them.
-  void stepped_on(const std::vector<state::Piece>& pieces);
+  void stepped_on(std::span<const state::Piece> pieces);
 
  private:
   friend class OnMasters;
@@ -52,7 +53,8 @@ class MasterWeights {
     at::Tensor master;
     int64_t version;  // of the parameter when it last was its master
   };
-  Entry* find(const at::Tensor& parameter);
+  Entry* find(const void* key);
+  Entry* find(const at::Tensor& parameter) { return find(parameter.unsafeGetTensorImpl()); }
   static const at::Tensor& current(Entry& entry);
   static void round(Entry& entry);
 

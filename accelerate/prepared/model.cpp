@@ -121,10 +121,8 @@ std::vector<gradient::Engine*> ModelCore::engines() {
 
 std::vector<state::Piece> ModelCore::pieces() const {
   std::vector<state::Piece> pieces;
-  for (const auto& [name, parameter] : parameters_) {
-    state::Piece& piece = pieces.emplace_back(state::whole_piece(name, parameter));
-    if (shared_->masters.has(parameter)) piece.master = shared_->masters.of({parameter}).front();
-  }
+  for (const auto& [name, parameter] : parameters_) pieces.push_back(state::whole_piece(name, parameter));
+  shared_->masters.lend(pieces);
   return pieces;
 }
 

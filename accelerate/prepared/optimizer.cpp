@@ -117,10 +117,24 @@ at::Tensor OptimizerCore::update() {
 
 bool OptimizerCore::step_fused() {
   if (shared_->masters.empty()) return fused_->step();
-  const auto pieces = shared_->masters.pieces_of(optimizer_);
+  auto pieces = this->pieces();
+  shared_->masters.lend(pieces);
   if (!fused_->step(pieces)) return false;
   shared_->masters.stepped_on(pieces);
   return true;
+}
+
+std::vector<state::Piece> OptimizerCore::pieces() {
+  std::unordered_set<const void*> ours;
+  for (const at::Tensor& parameter : all_) ours.insert(parameter.unsafeGetTensorImpl());
+  std::vector<state::Piece> pieces;
+  for (gradient::Engine* engine : engines_) {
+    for (state::Piece& piece : engine->pieces()) {
+      if (ours.contains(piece.key)) pieces.push_back(std::move(piece));
+    }
+  }
+  for (const at::Tensor& parameter : unmanaged_) pieces.push_back(state::whole_piece({}, parameter));
+  return pieces;
 }
 
 void OptimizerCore::refuse_closure_on_masters() const {

@@ -13,6 +13,7 @@
 #include "accelerate/optim/fused_step.hpp"
 #include "accelerate/prepared/scaled_gradients.hpp"
 #include "accelerate/prepared/shared.hpp"
+#include "accelerate/state/piece.hpp"
 
 namespace accelerate::gradient {
 class Engine;
@@ -65,6 +66,8 @@ class OptimizerCore : public Entry {
   at::Tensor step_scaled(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor update();
   bool step_fused();
+  // What this rank steps on: as the engines of its parameters say, and the whole of those that nobody reduces.
+  std::vector<state::Piece> pieces();
   void refuse_closure_on_masters() const;
   void update_unless(const at::Tensor& skip);
   void zero_now(bool set_to_none);

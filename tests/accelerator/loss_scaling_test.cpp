@@ -222,6 +222,62 @@ TEST_CASE("within an accumulation window scale and gradients stay as they are; t
   CHECK(accelerator.loss_scale() == 512.0);
 }
 
+TEST_CASE("losses that are sums over tokens are scaled, and divided by the window's count, as means are") {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    auto options = fp16();
+    options.gradient_accumulation_steps = 2;
+    on_ranks(
+        ranks,
+        [](Accelerator& accelerator) {
+          OneFloat net;
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+          const auto window_of = [&, &model = model, &optimizer = optimizer](double one_token, double three_tokens) {
+            for (const auto& [sum, tokens] : {std::pair{one_token, int64_t{1}}, std::pair{three_tokens, int64_t{3}}}) {
+              auto window = accelerator.accumulate(model);
+              accelerator.backward(model(sum).sum(), {.tokens = tokens});
+              const auto norm = accelerator.clip_grad_norm_(model, 100.0);
+              if (accelerator.sync_gradients() && std::isfinite(sum)) CHECK(value(norm) == doctest::Approx(2.0));
+              optimizer.step();
+              optimizer.zero_grad();
+            }
+          };
+          window_of(2.0, 6.0);
+          CHECK(value(net->w) == doctest::Approx(-2.0));
+          window_of(2.0, kInf);
+          CHECK(optimizer.step_was_skipped());
+          CHECK(accelerator.loss_scale() == 512.0);
+          window_of(2.0, 6.0);
+          CHECK(value(net->w) == doctest::Approx(-4.0));
+        },
+        options);
+  }
+}
+
+TEST_CASE("sparse gradients are unscaled, and skipped where they overflow") {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    on_ranks(
+        ranks,
+        [](Accelerator& accelerator) {
+          torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+          auto [model, optimizer] = accelerator.prepare(table, torch::optim::SGD(table->parameters(), 1.0));
+          const auto rows = torch::tensor({1, 3, 1}, torch::kLong);
+          const auto before = table->weight.detach().clone();
+          for (const double factor : {1.0, kInf, 1.0}) {
+            accelerator.backward(model(rows).sum() * factor);
+            optimizer.step();
+            CHECK(optimizer.step_was_skipped() == std::isinf(factor));
+            optimizer.zero_grad();
+          }
+          const auto moved = torch::tensor({{0.0F, 0.0F}, {4.0F, 4.0F}, {0.0F, 0.0F}, {2.0F, 2.0F}});
+          CHECK(torch::allclose(before - table->weight.detach(), moved, 0, 1e-5));
+          CHECK(accelerator.loss_scale() == 512.0);
+        },
+        fp16());
+  }
+}
+
 TEST_CASE("all ranks decide alike: inf on one of them skips the step of all") {
   for (const bool local : {false, true}) {
     CAPTURE(local);

@@ -20,6 +20,17 @@ struct OneNearOneImpl : torch::nn::Module {
 };
 TORCH_MODULE(OneNearOne);
 
+/// The same with a second weight.
+struct TwoNearOneImpl : torch::nn::Module {
+  TwoNearOneImpl() {
+    w = register_parameter("w", torch::ones({1}));
+    v = register_parameter("v", torch::ones({1}));
+  }
+  torch::Tensor forward(double x) { return w * x + v * x; }
+  torch::Tensor w, v;
+};
+TORCH_MODULE(TwoNearOne);
+
 double number(const torch::Tensor& tensor) { return tensor.item<double>(); }
 
 /// Not one of the optimizers that are stepped fused.
@@ -84,6 +95,30 @@ TEST_CASE("parameters, gradients and buffers are bfloat16, outputs float32; Adam
     CHECK(state.step() == 1);
   }
   CHECK((net->named_buffers()["1.running_mean"].scalar_type() == at::kBFloat16));
+}
+
+TEST_CASE("two optimizers of one model step on the masters of their own parameters, on one rank and on two") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(
+        ranks,
+        [](Accelerator& accelerator) {
+          TwoNearOne net;
+          auto [model, of_w, of_v] =
+              accelerator.prepare(net, torch::optim::SGD({net->w}, 1e-4), torch::optim::SGD({net->v}, 2e-4));
+          for (int step = 0; step < 100; ++step) {
+            of_w.zero_grad();
+            of_v.zero_grad();
+            accelerator.backward(model(1.0).sum());
+            of_w.step();
+            if (step < 50) of_v.step();
+          }
+          const auto pieces = model.pieces();
+          CHECK(number(pieces.at(0).master) == doctest::Approx(0.99));
+          CHECK(number(pieces.at(1).master) == doctest::Approx(0.99));
+          for (const auto& piece : pieces) CHECK(torch::equal(piece.value, piece.master.to(at::kBFloat16)));
+        },
+        kPure);
+  }
 }
 
 TEST_CASE("weights that are loaded after prepare() are what training goes on from") {
