@@ -84,8 +84,14 @@ std::string imprint_of(const fs::path& folder) {
 }
 
 /// The folder's model files become these; who reads one of the old ones goes on with it.
-void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files) {
-  fs::create_directories(folder);
+void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files, const Place& place) {
+  const auto refuse = [&](const fs::path& path, const char* what, const std::string& why) {
+    base::fail(ErrorKind::io, place, "load_best_model_at_end",
+               "{} cannot be {}: {}; the main process's best weights are to lie there", path.string(), what, why);
+  };
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed) refuse(folder, "made", failed.message());
   for (const auto& [name, path] : files_in(folder, "model")) {
     if (!files.contains(name)) fs::remove(path);
   }
@@ -94,13 +100,7 @@ void replace_files(const fs::path& folder, const std::map<std::string, std::stri
     std::ofstream file(making, std::ios::binary | std::ios::trunc);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     file.close();
-    if (!file) {
-      const std::string why = std::generic_category().message(errno);
-      base::fail(ErrorKind::io, {}, "load_best_model_at_end",
-                 "{} cannot be written: {}; the main process's {} is to "
-                 "lie there",
-                 making.string(), why, name);
-    }
+    if (!file) refuse(making, "written", std::generic_category().message(errno));
     fs::rename(making, folder / name);
   }
 }
@@ -285,7 +285,7 @@ void TrainerBase::share_best() const {
     if (lacks) files[name] = bytes;
   }
   together(accelerator_, ErrorKind::io, "load_best_model_at_end", [&] {
-    if (lacks) replace_files(folder, files);
+    if (lacks) replace_files(folder, files, accelerator_.place());
   });
 }
 

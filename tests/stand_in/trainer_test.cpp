@@ -56,3 +56,20 @@ TEST_CASE("a Trainer's training, evaluations, predictions and best model are the
     return all;
   });
 }
+
+TEST_CASE(
+    "what a training took of the device's memory is said: what its optimizer remembers stays, activations peaked") {
+  stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
+    SmallTrainer trainer(
+        SmallNet(),
+        {.per_device_train_batch_size = 3, .num_train_epochs = 1, .disable_tqdm = true, .skip_memory_metrics = false},
+        {.train_dataset = small_images(), .accelerator = {.device = accelerator.device().str()}});
+    trainer.remove_callback<accelerate::PrinterCallback>();
+    const auto metrics = trainer.train().metrics;
+    int64_t bytes = 0;
+    for (const auto& parameter : trainer.parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+    CHECK(metrics.at("train_mem_gpu_alloc_delta") >= 2.0 * static_cast<double>(bytes));  // AdamW's two averages
+    CHECK(metrics.at("train_mem_gpu_peaked_delta") > 0);
+    CHECK(metrics.contains("train_mem_cpu_alloc_delta"));
+  });
+}

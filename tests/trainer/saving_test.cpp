@@ -359,3 +359,32 @@ TEST_CASE("on disks that ranks do not share the best weights are the main proces
     });
   }
 }
+
+TEST_CASE("a machine that has no room for the best weights is named on every rank, with the folder") {
+  struct InTheWay : TrainerCallback {
+    explicit InTheWay(std::function<void()> put) : put_it(std::move(put)) {}
+    void on_train_begin(const TrainerContext&, TrainerControl&) override { put_it(); }
+    std::function<void()> put_it;
+  };
+  for (const bool is_file : {true, false}) {
+    CAPTURE(is_file);
+    const OutputDir folder;
+    const fs::path theirs = folder.path / "1" / "best_model";
+    const auto put = [&] {
+      fs::create_directories(is_file ? theirs.parent_path() : theirs / ".model.safetensors");
+      if (is_file) std::ofstream(theirs) << "a file";
+    };
+    const std::string what = is_file ? theirs.string() + " cannot be made: Not a directory"
+                                     : (theirs / ".model.safetensors").string() + " cannot be written: Is a directory";
+    const std::string why =
+        here(1, 2) + "load_best_model_at_end: " + what + "; the main process's best weights are to lie there";
+    simulate(2, [&] {
+      const int64_t rank = accelerate::Accelerator().process_index();
+      auto arguments = scored_in(folder.path / std::to_string(rank));
+      arguments.load_best_model_at_end = true;
+      const auto blocks = std::make_shared<InTheWay>(rank == 1 ? std::function<void()>(put) : [] {});
+      QuietTrainer trainer(OneWeight(), arguments, scored({1, 2}, {blocks}));
+      CHECK(said([&] { trainer.train(); }) == (rank == 1 ? why : here(0, 2) + "load_best_model_at_end: " + why));
+    });
+  }
+}
