@@ -347,7 +347,8 @@ class Accelerator {
   /// Until an asynchronous save is done. Throws its error. Collective.
   void wait_for_checkpoint() { checkpointing_->wait(); }
 
-  /// Weights alone, for others to read: model.safetensors, or several files and an index. Collective.
+  /// Weights alone, for others to read: model.safetensors, or several files and an index. The main process writes them,
+  /// with save_on_each_node one process of each machine. Collective.
   template <typename Model>
   void save_model(const PreparedModel<Model>& model, const std::filesystem::path& folder,
                   const WeightsOptions& options = {}) {
@@ -361,7 +362,7 @@ class Accelerator {
   LoadedModel load_model(const PreparedModel<Model>& model, const std::filesystem::path& path, bool strict = true) {
     return checkpointing_->load_model(model.core(), path, strict);
   }
-  /// The main process writes tensors to a file: safetensors by its name, else one that torch.load reads. Collective.
+  /// Tensors as a file, written by the same: safetensors by its name, else one that torch.load reads. Collective.
   void save(const prepared::TensorDict& tensors, const std::filesystem::path& path) {
     checkpointing_->save(prepared::named(tensors), path);
   }
