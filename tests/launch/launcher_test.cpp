@@ -153,6 +153,9 @@ TEST_CASE("signals reach the ranks, and their end is the launcher's") {
     const auto ran = child.wait();
     CHECK(ran.code == 128 + number);
     CHECK(ran.err.find("after signal " + std::to_string(number) + " was passed on.") != std::string::npos);
+    if (number == SIGTERM) {
+      CHECK(ran.err.find(") ended with signal 15 (terminated) after signal 15 was passed on.\n") != std::string::npos);
+    }
     for (const pid_t rank : numbers(ran.out, "pid")) CHECK(testing::gone(rank));
   }
 }

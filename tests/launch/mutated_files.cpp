@@ -7,7 +7,9 @@
 #include "launch/plan/error.hpp"
 #include "launch/plan/hosts.hpp"
 #include "launch/plan/resolve.hpp"
+#include "launch/run/failure_report.hpp"
 #include "launch/run/stillness.hpp"
+#include "launch/run/told_failure.hpp"
 #include "launch/runners/frames.hpp"
 #include "tests/mutation.hpp"
 
@@ -82,6 +84,19 @@ mutation::Format frames() {
           }};
 }
 
+/// What comes through srun, in pieces.
+mutation::Format reports() {
+  const Failure failure{.rank = 1, .pid = 12, .cause = "exit code 7"};
+  return {.whole = {"up\n" + failure_report(failure, {.host = "gpu-b", .among_others = true, .last_lines = "nan\n"}),
+                    failure_report({.rank = 0, .pid = 9, .cause = "signal 9 (killed)"}, {.among_others = true})},
+          .read = [](const auto& folder, uint64_t way) {
+            const auto text = mutation::contents(folder / "x");
+            FirstToldFailure first;
+            for (size_t at = 0, step = 1 + way % 64; at < text.size(); at += step) first.add(text.substr(at, step));
+            if (!first.found()) fail(accelerate::ErrorKind::peer, "no failure is told");
+          }};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -89,6 +104,7 @@ int main(int argc, char** argv) {
                                 {"config", config_files},
                                 {"slurm", slurm_variables},
                                 {"message", messages},
-                                {"frames", frames}},
+                                {"frames", frames},
+                                {"report", reports}},
                                argc, argv);
 }

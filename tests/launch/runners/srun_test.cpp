@@ -65,6 +65,15 @@ TEST_CASE(
   CHECK(in_allocation({"--label", "--quiet"}, "exit 9").code == 9);
 }
 
+TEST_CASE("under srun too all ranks start again, and the reason is the first rank's") {
+  const auto ran = in_allocation({"--max_restarts", "1"}, "echo start $TORCHELASTIC_RESTART_COUNT; exit 7");
+  CAPTURE(ran.err);
+  CHECK(ran.code == 7);
+  CHECK(ran.out == "start 0\nstart 1\n");
+  CHECK(ran.err.find("accelerate_launch: restart 1 of 1 in 0.5 s\n") != std::string::npos);
+  CHECK(ran.err.ends_with("accelerate_launch: no restart: --max_restarts 1 is used up\n"));
+}
+
 TEST_CASE("where no rank's launcher tells of a failure, srun's exit code is ours") {
   const auto killed = in_allocation(
       {}, "parent() { awk '/^PPid/ {print $2}' /proc/$1/status; }; kill -9 $(parent $(parent $$)); sleep 1000");
