@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <memory>
 
 #include "accelerate/base/nearest.hpp"
@@ -15,6 +16,27 @@
 
 namespace accelerate::launch {
 namespace {
+
+/// "ACCELERATE_USE_CPU (--cpu), ...": of the options whose variable is not called as they are.
+std::string other_variables() {
+  std::string list;
+  size_t count = 0;
+  const auto look_at = [&](const auto& row) {
+    std::string usual = fmt::format("ACCELERATE_{}", row.option.name);
+    std::transform(usual.begin(), usual.end(), usual.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    if (row.variable == usual) return;
+    list += fmt::format("{}{} (--{})",
+                        list.empty()     ? ""
+                        : count % 2 == 0 ? ",\n"
+                                         : ", ",
+                        row.variable, row.option.name);
+    ++count;
+  };
+  for_each_option([&](std::string_view /*group*/, const auto& row) { look_at(row); });
+  env::for_each_setting(look_at);
+  return list;
+}
 
 /// One page: each option once, under its first name.
 class OnePage : public CLI::Formatter {
@@ -34,9 +56,12 @@ class OnePage : public CLI::Formatter {
   }
   std::string make_description(const CLI::App* /*app*/) const override { return ""; }
   std::string make_footer(const CLI::App* /*app*/) const override {
-    return "\nOptions may be spelled --num-processes too; each has a variable too, ACCELERATE_NUM_PROCESSES. "
-           "Everything\n"
-           "after the program is the program's; -- may stand before it.\n";
+    return fmt::format(
+        "\nOptions may be spelled --num-processes too. Everything after the program is the program's; -- may stand "
+        "before it.\nAll but those under Other have a variable too, ACCELERATE_NUM_PROCESSES and the like, with "
+        "another "
+        "name\n{}.\n",
+        other_variables());
   }
 };
 

@@ -341,6 +341,14 @@ TEST_CASE("a default stands in the table alone: the help says it, and it holds w
                                                        {"timeout", "600"}});
 }
 
+TEST_CASE("the help names the variables that are not called as their options are") {
+  const std::string page = parse({"--help"}).print.value();
+  CHECK(
+      page.ends_with("ACCELERATE_NUM_PROCESSES and the like, with another name\n"
+                     "ACCELERATE_USE_CPU (--cpu), ACCELERATE_DEBUG_MODE (--debug),\n"
+                     "ACCELERATE_TORCH_DEVICE (--device), OMP_NUM_THREADS (--num_cpu_threads_per_process).\n"));
+}
+
 TEST_CASE("what is given beats the table's default, and only there") {
   const LaunchOptions given{.num_machines = 3};
   CHECK(value_of(given, &LaunchOptions::num_machines) == 3);
