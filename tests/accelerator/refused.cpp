@@ -7,6 +7,11 @@ struct Net : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return x; }
 };
 
+struct Counter {
+  std::string state() const;
+  void load_state(const std::string& state);
+};
+
 void mistakes(accelerate::Accelerator& accelerator, Net& net, torch::optim::SGD& sgd) {
   auto number = accelerator.prepare(3);
   std::vector<int> numbers;
@@ -21,5 +26,6 @@ void mistakes(accelerate::Accelerator& accelerator, Net& net, torch::optim::SGD&
   auto window = accelerator.accumulate(net);
   torch::save(model, "net.pt");
   torch::load(optimizer, "sgd.pt");
-  accelerator.register_for_checkpointing(numbers);
+  Counter counter;
+  accelerator.register_for_checkpointing(counter, numbers);
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DCOMPILER= -DSTANDARD=20 -DSOURCE= -DINCLUDES=a;b -DDEFINITIONS=a;b -P refused.cmake
-# SOURCE must not compile. The lines of the .txt beside it are all errors that the compiler gives.
+# SOURCE must not compile. The lines of the .txt beside it are all errors that the compiler gives; one that begins with
+# "context: " is said beside them.
 list(TRANSFORM INCLUDES PREPEND "-I")
 list(TRANSFORM DEFINITIONS PREPEND "-D")
 execute_process(COMMAND ${COMPILER} -std=c++${STANDARD} -w ${DEFINITIONS} ${INCLUDES} -fsyntax-only "${SOURCE}"
@@ -16,8 +17,18 @@ string(REGEX REPLACE "\\.cpp$" ".txt" beside "${SOURCE}")
 file(READ "${beside}" wanted)
 string(REPLACE ";" "," wanted "${wanted}")
 string(REGEX MATCHALL "[^\n]+" wanted "${wanted}")
+set(contexts "${wanted}")
+list(FILTER contexts INCLUDE REGEX "^context: ")
+list(FILTER wanted EXCLUDE REGEX "^context: ")
 list(LENGTH said said_count)
 list(LENGTH wanted wanted_count)
+foreach(line IN LISTS contexts)
+  string(REPLACE "context: " "" line "${line}")
+  string(FIND "${text}" "${line}" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "expected beside the errors\n  ${line}\nbut the compiler says\n${text}")
+  endif()
+endforeach()
 foreach(line IN LISTS wanted)
   string(FIND "${said}" "${line}" at)
   if(at EQUAL -1)

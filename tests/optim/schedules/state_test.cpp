@@ -100,7 +100,7 @@ TEST_CASE("a state says what PyTorch's remembers beside it: of a part's turn, an
   const auto members = [](int64_t T_i, int64_t T_cur) {
     return Members{{"T_0", int64_t{2}}, {"T_i", T_i}, {"T_mult", int64_t{2}}, {"eta_min", 0.25}, {"T_cur", T_cur}};
   };
-  CHECK(sequence.state().python.members == Members{{"_milestones", std::vector<int64_t>{3}}});
+  CHECK((sequence.state().python.members == Members{{"_milestones", std::vector<int64_t>{3}}}));
   CHECK(steps() == std::vector<int64_t>{0, -1});
   CHECK((restarts() == members(2, 0)));
   for (int i = 0; i < 6; ++i) sequence.step();
