@@ -202,8 +202,7 @@ class DispatchPass {
       common.samples = round->samples;
       sent_ = common.reader.state = state_after(round->read);
     } else {
-      common.reader.state =
-          failure_ && sent_ ? sent_ : where_it_stands(loader_);  // of one that failed nobody has a batch
+      common.reader.state = failure_ ? sent_ : where_it_stands(loader_);  // of one that failed nobody has a batch
       if (failure_) common.failure = base::what_failed(failure_);
     }
     if (!std::exchange(has_sent_, true)) common.reader.size = size_told_by(loader_);

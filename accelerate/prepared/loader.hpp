@@ -132,6 +132,7 @@ class PreparedLoader {
       bool skips;
       std::shared_ptr<device::UploadLane> lane;
       bool place;
+      std::optional<state::LoaderState> before;  // where it stood before the pass
       Pass pass;
       std::optional<OpenLoop> loop;
       std::optional<device::Upload> ahead;  // of the batch that follows
@@ -145,8 +146,15 @@ class PreparedLoader {
             skips(of.skips_),
             lane(of.lane_),
             place(of.options_.device_placement && !shared->device.is_cpu()),
+            before(stood(of)),
             pass(begin(of)) {
         loop.emplace(shared->open_loops, loader.get(), info());
+      }
+      static std::optional<state::LoaderState> stood(const PreparedLoader& of) {
+        if constexpr (data::Resumable<Loader>) {
+          if (!data::Skippable<Loader> || of.dispatches()) return of.state();
+        }
+        return std::nullopt;
       }
       static Pass begin(const PreparedLoader& of) {
         LoaderOptions options = of.options_;
@@ -160,7 +168,7 @@ class PreparedLoader {
       void take() {
         RECORD_USER_SCOPE("accelerate::next_batch");  // profile::kDataSpan
         batch.reset();                                // its memory serves the next one
-        auto next = std::visit([](auto& one) { return one.next(); }, pass);
+        auto next = next_of_pass();
         note_size();
         note_standing();
         if (!next) loop.reset();
@@ -171,6 +179,23 @@ class PreparedLoader {
         device::naming_out_of_memory(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
         if (lane) begin_next();
         note_standing();  // what follows may have been read
+      }
+      std::optional<Batch> next_of_pass() try {
+        return std::visit([](auto& one) { return one.next(); }, pass);
+      } catch (...) {
+        note_failed();
+        throw;
+      }
+      /// What was read for a batch that did not come is not consumed.
+      void note_failed() {
+        if constexpr (data::Resumable<Loader>) {
+          std::visit(
+              [this](const auto& one) {
+                if constexpr (requires { one.state(); })
+                  standing->came_to(one.state() ? one.state() : before, loader->state());
+              },
+              pass);
+        }
       }
       void note_standing() {
         if constexpr (data::Resumable<Loader>) {

@@ -272,12 +272,39 @@ TEST_CASE("what rank 0's loader throws comes to all ranks after the same batch, 
               accelerate::Error);
         }
         CHECK(seen.size() == 2);
+        CHECK(loader.state().consumed == 8);
         source->broken = false;
         seen.clear();
         pass();
         CHECK(seen.size() == 3);
       },
       {.dispatch_batches = true});
+}
+
+TEST_CASE("what was read for a first round that failed is not consumed, of an epoch or of the rest of one") {
+  struct Broken final : accelerate::data::Source {
+    explicit Broken(int64_t one) : sample(one) {}
+    [[nodiscard]] int64_t size() const override { return 12; }
+    [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
+      if (indices[0].item<int64_t>() == sample) throw std::runtime_error("disk is gone");
+      return {indices, indices};
+    }
+    int64_t sample;
+  };
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             for (const int64_t seen : {0, 4}) {
+               auto loader = accelerator.prepare(accelerate::data::Loader(std::make_shared<Broken>(seen + 2),
+                                                                          {.batch_size = 2}));  // rank 1's first batch
+               auto begun = loader.state();
+               begun.consumed = seen;
+               loader.load_state(begun);
+               CHECK_THROWS((void)loader.begin());
+               CHECK(loader.state().consumed == seen);
+               CHECK(loader.state().epoch == 0);
+             }
+           },
+           {.dispatch_batches = true});
 }
 
 TEST_CASE("a loop may be left early, and loops nest") {

@@ -351,10 +351,13 @@ TEST_CASE("a foreign loader that was moved behind prepare's back stands where it
 
 TEST_CASE_TEMPLATE("what was read for a round that failed is not consumed", Loader, StatesItself, StreamStatesItself) {
   on_ranks(2, [](Accelerator& accelerator) {
-    Loader torn;
-    torn.broken = 10;  // in the third round's second batch
-    auto loader = accelerator.prepare(torn);
-    CHECK_THROWS((void)walked_pass(loader));
-    CHECK(loader.state().consumed == 8);
+    for (const int64_t whole : {2, 1, 0}) {
+      Loader torn;
+      torn.broken = 4 * whole + 2;  // in the second batch of the round after these
+      auto loader = accelerator.prepare(torn);
+      CHECK_THROWS((void)walked_pass(loader));
+      CHECK(loader.state().consumed == 4 * whole);
+      CHECK(loader.state().epoch == 0);
+    }
   });
 }
