@@ -129,6 +129,35 @@ TEST_CASE("a steady fp16 step does not wait for the device: SGD, AdamW, windows,
   scaling_waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
 }
 
+TEST_CASE("local SGD in fp16: ranks with gradients and without skip alike on the device, to the CPU's bits") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1));
+        auto& [model, optimizer, loader] = job.prepared;
+        auto local = accelerator.local_sgd(model, 3);
+        int64_t step = 0;
+        for (auto& [images, labels] : loader) {
+          ++step;
+          const bool without = step == 2 && !accelerator.is_main_process();
+          const bool overflows = step == 4 && accelerator.is_main_process();
+          if (!without) {
+            accelerator.backward(stand_in::loss_of(model(overflows ? images * kInf : images), labels));
+            accelerator.clip_grad_norm_(model, 0.5);
+          }
+          optimizer.step();
+          CHECK(optimizer.step_was_skipped() == (step == 4));
+          local.step();
+          optimizer.zero_grad();
+        }
+        CHECK(step >= 4);
+        local.finish();
+        Tensors all = model->parameters();
+        all.push_back(torch::tensor({accelerator.loss_scale()}));
+        return all;
+      },
+      stand_in::with_precision(Precision::fp16));
+}
+
 TEST_CASE("a schedule makes a step wait for the flag of the one before, never for its own") {
   stand_in::at_every_pace(
       [] {
