@@ -42,7 +42,7 @@ const std::string sharded =
 }  // namespace
 
 TEST_CASE("the file of 0.11: two machines with two GPUs each") {
-  const auto [options, timeout, said] = of_version("0.11");
+  const auto [options, values, timeout, said] = of_version("0.11");
   CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::fp16, .cpu = false},
                                  .num_processes = 4,
                                  .num_machines = 2,
@@ -53,7 +53,7 @@ TEST_CASE("the file of 0.11: two machines with two GPUs each") {
 }
 
 TEST_CASE("the file of 0.12: one process on the CPU") {
-  const auto [options, timeout, said] = of_version("0.12");
+  const auto [options, values, timeout, said] = of_version("0.12");
   CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::no, .cpu = true},
                                  .num_processes = 1,
                                  .num_machines = 1,
@@ -62,7 +62,7 @@ TEST_CASE("the file of 0.12: one process on the CPU") {
 }
 
 TEST_CASE("the file of 0.28: MPI over four machines, by its host file") {
-  const auto [options, timeout, said] = of_version("0.28");
+  const auto [options, values, timeout, said] = of_version("0.28");
   CHECK(options.mpirun_hostfile == "/home/user/hostfile");
   CHECK(options.num_processes == 16);
   CHECK(options.num_machines == 4);
@@ -82,7 +82,7 @@ TEST_CASE("the file of 0.34 asks for fp8, which is refused; with another precisi
   text << std::ifstream(TEST_SOURCE_DIR "/tests/launch/configs/0.34.yaml").rdbuf();
   std::string bf16 = text.str();
   bf16.replace(bf16.find("mixed_precision: fp8"), 20, "mixed_precision: bf16");
-  const auto [options, timeout, said] = resolve({}, {}, env::parse_config(bf16, "f.yaml"));
+  const auto [options, values, timeout, said] = resolve({}, {}, env::parse_config(bf16, "f.yaml"));
   CHECK(options ==
         LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::bf16, .cpu = false, .debug = true},
                       .num_processes = 2,
@@ -96,7 +96,7 @@ TEST_CASE("the file of 0.34 asks for fp8, which is refused; with another precisi
 }
 
 TEST_CASE("the file of 1.15: as many processes as GPUs") {
-  const auto [options, timeout, said] = of_version("1.15");
+  const auto [options, values, timeout, said] = of_version("1.15");
   CHECK_FALSE(options.num_processes);
   CHECK_FALSE(options.gpu_ids);
   CHECK(options.settings.mixed_precision == accelerate::env::Precision::bf16);
@@ -106,7 +106,7 @@ TEST_CASE("the file of 1.15: as many processes as GPUs") {
 }
 
 TEST_CASE("the command line beats the file, and says so") {
-  const auto [options, timeout, said] = of_version("0.12", {.settings = {.debug = true}, .num_processes = 2});
+  const auto [options, values, timeout, said] = of_version("0.12", {.settings = {.debug = true}, .num_processes = 2});
   CHECK(options.num_processes == 2);
   CHECK(options.settings.debug == true);
   CHECK(said == Lines{"num_processes is 2 from the command line; not used: 1 in " TEST_SOURCE_DIR
