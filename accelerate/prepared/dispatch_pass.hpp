@@ -39,9 +39,10 @@ namespace accelerate::prepared {
 /// What only the rank that reads knows of its loader: the others' may be empty.
 struct OfReader {
   std::optional<int64_t> size{};              ///< batches; unset: it does not say
+  std::optional<int64_t> samples{};           ///< of the data; unset: it does not say
   std::optional<state::LoaderState> state{};  ///< unset: it knows none
 
-  auto tree_members() { return std::tie(size, state); }
+  auto tree_members() { return std::tie(size, samples, state); }
 };
 
 /// Rank 0's. Collective.
@@ -57,9 +58,17 @@ template <typename Loader>
   return std::nullopt;
 }
 
+/// It knows how many samples its data have.
+template <typename Loader>
+concept CountsSamples = requires(const Loader& loader) {
+  { loader.sample_count() } -> std::convertible_to<std::optional<int64_t>>;
+};
+
 template <typename Loader>
 [[nodiscard]] OfReader told_by(Loader& loader) {
-  return {size_told_by(loader), where_it_stands(loader)};
+  OfReader told{.size = size_told_by(loader), .state = where_it_stands(loader)};
+  if constexpr (CountsSamples<Loader>) told.samples = loader.sample_count();
+  return told;
 }
 
 /// What rank 0 threw while it read, on the ranks that wait for it. Throws Error (data).
@@ -126,6 +135,8 @@ class DispatchPass {
   [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
   /// Batches of rank 0's loader, on the other ranks; unset: it does not say.
   [[nodiscard]] std::optional<int64_t> size() const { return size_; }
+  /// The same of its data's samples.
+  [[nodiscard]] std::optional<int64_t> samples() const { return samples_; }
   /// Of a pass without batches; empty: the loader says it.
   [[nodiscard]] std::string why_empty() const {
     if (read_ == 0 && group_.rank() == 0 && data::SaysWhyEmpty<Loader>) return "";
@@ -142,7 +153,7 @@ class DispatchPass {
     int64_t samples = -1;
     int64_t read = 0;     // batches of rank 0's
     int64_t skipped = 0;  // rounds that rank 0 leaves out: it knows where its loader goes on
-    OfReader reader{};    // its size in the pass's first message alone
+    OfReader reader{};    // its size and samples in the pass's first message alone
     std::string failure{};
 
     auto tree_members() { return std::tie(batch, last, samples, read, skipped, reader, failure); }
@@ -150,6 +161,7 @@ class DispatchPass {
 
   void hear(const OfReader& reader) {
     if (reader.size) size_ = reader.size;
+    if (reader.samples) samples_ = reader.samples;
     if constexpr (data::Resumable<Loader> && data::TakesShare<Loader>) {
       if (reader.state) loader_.load_state(*reader.state);  // so that its epoch is rank 0's
     }
@@ -205,7 +217,10 @@ class DispatchPass {
       common.reader.state = failure_ ? sent_ : where_it_stands(loader_);  // of one that failed nobody has a batch
       if (failure_) common.failure = base::what_failed(failure_);
     }
-    if (!std::exchange(has_sent_, true)) common.reader.size = size_told_by(loader_);
+    if (!std::exchange(has_sent_, true)) {
+      common.reader.size = size_told_by(loader_);
+      if constexpr (CountsSamples<Loader>) common.reader.samples = loader_.sample_count();
+    }
     for (size_t rank = 0; rank < messages.size(); ++rank) {
       messages[rank] = common;
       if (round) messages[rank].batch = std::move(round->batches[rank]);
@@ -239,6 +254,7 @@ class DispatchPass {
   std::exception_ptr failure_;
   LoaderOptions options_;
   std::optional<int64_t> size_;
+  std::optional<int64_t> samples_;
   int64_t batches_ = 0;  // that were read here
   int64_t read_ = 0;     // and on rank 0, as far as it was told
   bool has_sent_ = false;

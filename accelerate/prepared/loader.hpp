@@ -217,7 +217,7 @@ class PreparedLoader {
               if constexpr (requires { one.split(); }) {
                 if (const auto split = one.split()) standing->split(split->first, split->second);
               } else if constexpr (requires { one.size(); }) {
-                standing->hear(one.size());
+                standing->hear(one.size(), one.samples());
               }
             },
             pass);
@@ -283,6 +283,13 @@ class PreparedLoader {
     const std::optional<int64_t> batches = told ? told : loader_->size();
     return batches ? std::optional(size_of(*batches)) : std::nullopt;
   }
+  /// Samples of its data, whatever a pass gives of them; of a stream an optional, unset where its length is not known.
+  /// Where rank 0 reads for all it is what rank 0's loader says, as with size().
+  [[nodiscard]] auto total_dataset_length() const requires CountsSamples<Loader> {
+    using Length = decltype(loader_->sample_count());
+    const auto told = standing_->samples_of_reader();
+    return told ? Length(*told) : loader_->sample_count();
+  }
   /// Where the innermost loop over it stands; {-1, false, -1} outside.
   [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
   /// The next pass is of this epoch.
@@ -327,7 +334,10 @@ class PreparedLoader {
     if constexpr (data::Skippable<Loader>) {
       const int64_t of_loader = batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1);
       other.standing_ = std::make_shared<Standing>();
-      if (const auto told = standing_->size_of_reader()) other.standing_->hear(std::max<int64_t>(*told - of_loader, 0));
+      other.standing_->hear({}, standing_->samples_of_reader());
+      if (const auto told = standing_->size_of_reader()) {
+        other.standing_->hear(std::max<int64_t>(*told - of_loader, 0), {});
+      }
       other.loader_ = std::make_shared<Loader>(loader_->skip_first_batches(of_loader));
       other.skips_ = true;
       if constexpr (data::Resumable<Loader>) {
@@ -375,7 +385,7 @@ class PreparedLoader {
     const bool reads = shared_->group.rank() == 0;
     const OfReader reader = of_rank_0(reads ? told_by(*loader_) : OfReader{}, shared_->group);
     if (reads) return;
-    standing_->hear(reader.size);
+    standing_->hear(reader.size, reader.samples);
     if constexpr (data::TakesShare<Loader> && data::Resumable<Loader>) {
       if (reader.state) loader_->load_state(*reader.state);
     }

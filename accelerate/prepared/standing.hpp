@@ -35,12 +35,15 @@ class Standing {
   /// The same of a loader that another rank reads for this one; its own word never changes.
   void told(state::LoaderState state, state::LoaderState own) { came_to(std::move(state), std::move(own)); }
 
-  /// Batches of the loader that another rank reads for this one, as it says; unset: nothing new.
-  void hear(std::optional<int64_t> size) {
+  /// Batches of the loader that another rank reads for this one and samples of its data, as it says; unset: nothing
+  /// new.
+  void hear(std::optional<int64_t> size, std::optional<int64_t> samples) {
     if (size) size_of_reader_ = size;
+    if (samples) samples_of_reader_ = samples;
   }
   /// Unset: this rank reads its own, or the reader does not know.
   [[nodiscard]] std::optional<int64_t> size_of_reader() const { return size_of_reader_; }
+  [[nodiscard]] std::optional<int64_t> samples_of_reader() const { return samples_of_reader_; }
 
   /// A pass went through all of the loader's batches, which were split: this rank got so many parts.
   void split(int64_t batches, int64_t parts) { parts_ = {batches, parts}; }
@@ -61,6 +64,7 @@ class Standing {
   std::optional<state::LoaderState> handed_out_;
   std::optional<state::LoaderState> own_;  // when that was handed out
   std::optional<int64_t> size_of_reader_;
+  std::optional<int64_t> samples_of_reader_;
   std::optional<std::pair<int64_t, int64_t>> parts_;
 };
 

@@ -157,6 +157,12 @@ TEST_CASE("only rank 0 needs the data: the others know the length and the place 
     CAPTURE(name);
     CHECK(loader.size() == 3);
     if constexpr (requires { loader->state(); }) CHECK(loader.state().samples == 10);
+    constexpr bool counts = requires { loader.total_dataset_length(); };
+    CHECK(counts == (name != "list"));
+    if constexpr (counts) {
+      CHECK(loader.total_dataset_length() == 10);
+      CHECK(accelerator.skip_first_batches(loader, 1).total_dataset_length() == 10);
+    }
     for (int epoch = 0; epoch < 2; ++epoch) {
       Numbers all;
       for (auto& batch : loader) {
@@ -165,6 +171,7 @@ TEST_CASE("only rank 0 needs the data: the others know the length and the place 
       }
       CHECK(all == up_to(10));
       CHECK(loader.size() == 3);
+      if constexpr (counts) CHECK(loader.total_dataset_length() == 10);
     }
     CHECK(accelerator.skip_first_batches(loader, 1).size() == 2);
     if constexpr (requires { loader->state(); }) {
