@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """links.py <repository>: what the pages point at is there: links and their anchors, files, lines of diffs, the rooms'
-READMEs, and in the table for those who come from Python each name of ours."""
+READMEs, the files that an all-reduce passes, and in the table for those who come from Python each name of ours."""
 import re
 import sys
 from pathlib import Path
@@ -93,6 +93,17 @@ def check_rooms(page, text):
     check_file_table(TOP / "accelerate", deep=False)
 
 
+def check_chain(page, text, most=8):
+    """Each file of the table "| passes | comes in as | goes on by |" has both; there are no more than so many."""
+    rows = re.search(r"^\| passes \|.*\n\|[-|]*\|\n((?:\|.*\n)*)", text, flags=re.MULTILINE)
+    chain = [re.findall(r"`([^`]+)`", row) for row in rows.group(1).splitlines()] if rows else []
+    expect(0 < len(chain) <= most, page, f"an all-reduce passes {len(chain)} files, at most {most} may be")
+    for file, *code in chain:
+        there = (page.parent / file).read_text(encoding="utf-8") if (page.parent / file).exists() else ""
+        for each in code:
+            expect(each in there, page, f"{file} of the chain has no {each}")
+
+
 def check_names(page, text):
     """Second column of the tables below "Coming from Python": every identifier is in a header or an option's name."""
     known = set()
@@ -117,6 +128,7 @@ for each in pages():
     check_files(each, without_code(everything))
     check_diffs(each, everything)
 check_rooms(TOP / "README.md", (TOP / "README.md").read_text(encoding="utf-8"))
+check_chain(TOP / "accelerate/comm/README.md", (TOP / "accelerate/comm/README.md").read_text(encoding="utf-8"))
 check_names(TOP / "accelerate/README.md", (TOP / "accelerate/README.md").read_text(encoding="utf-8"))
 if wrong:
     sys.exit("\n".join(wrong))

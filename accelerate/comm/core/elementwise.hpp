@@ -10,7 +10,7 @@
 
 namespace accelerate::comm {
 
-/// into[i] = into[i] (op) from[i] for i < count. dtype is one that plan_reduction gives; op is not mean.
+/// into[i] = into[i] (op) from[i] for i < count. dtype is one that wire_format_of gives; op is not mean.
 void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op);
 
 }  // namespace accelerate::comm

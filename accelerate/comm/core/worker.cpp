@@ -7,6 +7,12 @@
 #include <thread>
 
 namespace accelerate::comm {
+namespace {
+
+/// How long a thread that was told to hurry may take to say who is missing.
+constexpr std::chrono::seconds kSayingWho{1};
+
+}  // namespace
 
 /// Shared with the thread, which may outlive the Worker.
 struct Worker::State {
@@ -147,6 +153,31 @@ void Worker::abandon() noexcept {
   }
   state_->work_came.notify_all();
   for (const auto& each : left) each.job({.comes = false});
+}
+
+bool CallerRunsWork::wait(std::chrono::milliseconds timeout) {
+  const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : own_limit_;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto worker = worker_.lock();
+  if (worker && waiter_may_ && !CompletableWork::isCompleted()) worker->take_over(number_, deadline);
+  if (ended_by(deadline)) return true;
+  if (worker) worker->hurry(number_);
+  if (ended_by(deadline + kSayingWho)) return true;
+  throw DeadlinePassed();
+}
+
+bool CallerRunsWork::isCompleted() {
+  nudge();
+  return CompletableWork::isCompleted();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CallerRunsWork::getFuture() {
+  nudge();
+  return CompletableWork::getFuture();
+}
+
+void CallerRunsWork::nudge() const {
+  if (const auto worker = worker_.lock()) worker->nudge();
 }
 
 }  // namespace accelerate::comm

@@ -14,7 +14,7 @@ namespace accelerate::comm {
 /// The ring: a reduce-scatter, after which each rank has a part that is whole, and an all-gather of the parts; together
 /// they are the all-reduce. Between few ranks a small tensor goes from every rank to every other with the handshake.
 ///
-/// tensor: contiguous, on the CPU, changed in place, of a dtype that plan_reduction gives; op is not mean. Throws as
+/// tensor: contiguous, on the CPU, changed in place, of a dtype that wire_format_of gives; op is not mean. Throws as
 /// MpiHandshake and MpiRequests do; MPI may then still write to this object and to the tensor, which both must stay.
 class MpiAllReduce {
  public:

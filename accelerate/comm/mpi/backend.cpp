@@ -8,9 +8,9 @@
 
 #include "accelerate/comm/core/backend_table.hpp"
 #include "accelerate/comm/core/bytes.hpp"
-#include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/core/wire_format.hpp"
 #include "accelerate/comm/mpi/all_reduce.hpp"
 #include "accelerate/comm/mpi/channel.hpp"
 #include "accelerate/comm/mpi/inquiry.hpp"

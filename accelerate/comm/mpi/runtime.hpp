@@ -46,7 +46,7 @@ class MpiRuntime {
   /// Whether a rank of the job told at the end of its program that it comes no more. What it sent before may be on its
   /// way. Throws PeerLost.
   [[nodiscard]] static bool has_ended(int64_t job_rank);
-  /// MPI's type and operation for a dtype that plan_reduction gives; our own for float16 and bfloat16.
+  /// MPI's type and operation for a dtype that wire_format_of gives; our own for float16 and bfloat16.
   using Reduction = std::pair<MPI_Datatype, MPI_Op>;
   [[nodiscard]] Reduction reduction(at::ScalarType dtype, ReduceOp op);
 

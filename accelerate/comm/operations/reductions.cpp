@@ -5,31 +5,30 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 
-#include "accelerate/comm/core/c10d_reduce_op.hpp"
-#include "accelerate/comm/core/reduction_plan.hpp"
+#include "accelerate/comm/core/wire_format.hpp"
 
 namespace accelerate::comm {
 namespace {
 
-using Passage = ReductionPlan::Passage;
+using Passage = WireFormat::Passage;
 
-ReductionPlan plan_or_refuse(const GroupCore& group, Operation operation, const at::Tensor& tensor, ReduceOp op) {
+WireFormat wire_format_or_refuse(const GroupCore& group, Operation operation, const at::Tensor& tensor, ReduceOp op) {
   if (tensor.layout() != at::kStrided) {
     group.refuse(operation, fmt::format("the tensor is {}, only dense tensors are reduced", c10::str(tensor.layout())));
   }
-  const auto plan = plan_reduction(tensor.scalar_type(), op);
-  if (!plan) {
+  const auto format = wire_format_of(tensor.scalar_type(), op);
+  if (!format) {
     group.refuse(operation, fmt::format("the {} of {} is not defined; convert the tensor, to float32 for example",
                                         name(op), dtype_name(tensor.scalar_type())));
   }
-  return *plan;
+  return *format;
 }
 
 /// A contiguous tensor as the backend gets it; shares memory where it can.
-at::Tensor to_wire(const at::Tensor& dense, const ReductionPlan& plan) {
-  if (plan.passage == Passage::same) return dense;
-  if (plan.passage == Passage::convert) return dense.to(plan.dtype);
-  return dense.is_complex() ? at::view_as_real(dense) : dense.view(plan.dtype);
+at::Tensor to_wire(const at::Tensor& dense, const WireFormat& format) {
+  if (format.passage == Passage::same) return dense;
+  if (format.passage == Passage::convert) return dense.to(format.dtype);
+  return dense.is_complex() ? at::view_as_real(dense) : dense.view(format.dtype);
 }
 
 CallSignature reduction_signature(Operation operation, const at::Tensor& tensor, ReduceOp op, int64_t root = -1) {
@@ -42,14 +41,14 @@ CallSignature reduction_signature(Operation operation, const at::Tensor& tensor,
 /// Starts the reduction of a tensor into itself.
 template <typename Begin>
 PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, const at::Tensor& tensor,
-                                const ReductionPlan& plan, const Begin& begin_operation) {
+                                const WireFormat& format, const Begin& begin_operation) {
   Connection& connection = group->connection_of(tensor, signature.operation);
   PendingOperation pending{
       .group = group, .signature = std::move(signature), .target = tensor, .dense = tensor.contiguous()};
-  pending.wire = to_wire(pending.dense, plan);
+  pending.wire = to_wire(pending.dense, format);
   pending.copy_back = pending.wire.const_data_ptr() != tensor.const_data_ptr();
-  if (plan.passage == Passage::convert) pending.dense = pending.wire;
-  pending.divide_by = plan.divide ? group->size : 1;
+  if (format.passage == Passage::convert) pending.dense = pending.wire;
+  pending.divide_by = format.divide ? group->size : 1;
   group->begin(pending.signature, Agreement::whole_shape, connection);
   if (tensor.numel() == 0) {
     pending.finished = true;
@@ -58,7 +57,7 @@ PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, 
   const auto begun = Clock::now();
   try {
     std::vector<at::Tensor> wires{pending.wire};
-    pending.work = begin_operation(*connection.backend, wires, to_c10d(plan.op));
+    pending.work = begin_operation(*connection.backend, wires, to_c10d(format.op));
   } catch (const std::exception&) {
     group->fail_operation(pending.signature, group->timeout, Clock::now() - begun);
   }
@@ -67,9 +66,9 @@ PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, 
 
 PendingOperation start_all_reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, bool asynchronous) {
   const at::NoGradGuard no_grad;
-  const ReductionPlan plan = plan_or_refuse(*group, Operation::all_reduce, tensor, op);
+  const WireFormat format = wire_format_or_refuse(*group, Operation::all_reduce, tensor, op);
   if (group->single()) return {.finished = true};
-  return start_in_place(group, reduction_signature(Operation::all_reduce, tensor, op), tensor, plan,
+  return start_in_place(group, reduction_signature(Operation::all_reduce, tensor, op), tensor, format,
                         [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
                           return backend.allreduce(
                               wires, {.reduceOp = wire_op, .timeout = group->timeout, .asyncOp = asynchronous});
@@ -89,9 +88,9 @@ PendingPtr all_reduce_async(const GroupPtr& group, const at::Tensor& tensor, Red
 void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_t root) {
   const at::NoGradGuard no_grad;
   group->check_rank(Operation::reduce, "root", root);
-  const ReductionPlan plan = plan_or_refuse(*group, Operation::reduce, tensor, op);
+  const WireFormat format = wire_format_or_refuse(*group, Operation::reduce, tensor, op);
   if (group->single()) return;
-  start_in_place(group, reduction_signature(Operation::reduce, tensor, op, root), tensor, plan,
+  start_in_place(group, reduction_signature(Operation::reduce, tensor, op, root), tensor, format,
                  [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
                    return backend.reduce(
                        wires, {.reduceOp = wire_op, .rootRank = root, .timeout = group->timeout, .asyncOp = false});
@@ -101,7 +100,7 @@ void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_
 
 PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
   const at::NoGradGuard no_grad;
-  const ReductionPlan plan = plan_or_refuse(*group, Operation::reduce_scatter, input, op);
+  const WireFormat format = wire_format_or_refuse(*group, Operation::reduce_scatter, input, op);
   group->check_rows(Operation::reduce_scatter, input, output);
   if (group->single()) {
     output.copy_(input);
@@ -110,18 +109,18 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   Connection& connection = group->connection_of(input, Operation::reduce_scatter);
   auto pending = std::make_shared<PendingOperation>(PendingOperation{
       .group = group, .signature = reduction_signature(Operation::reduce_scatter, input, op), .target = output});
-  pending->divide_by = plan.divide ? group->size : 1;
+  pending->divide_by = format.divide ? group->size : 1;
   group->begin(pending->signature, Agreement::whole_shape, connection);
   if (input.numel() == 0) return {};
-  at::Tensor from = to_wire(input.contiguous(), plan);
-  const bool convert = plan.passage == Passage::convert;
-  pending->dense = convert ? at::empty(output.sizes(), output.options().dtype(plan.dtype)) : output.contiguous();
-  pending->wire = convert ? pending->dense : to_wire(pending->dense, plan);
+  at::Tensor from = to_wire(input.contiguous(), format);
+  const bool convert = format.passage == Passage::convert;
+  pending->dense = convert ? at::empty(output.sizes(), output.options().dtype(format.dtype)) : output.contiguous();
+  pending->wire = convert ? pending->dense : to_wire(pending->dense, format);
   pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
   const auto begun = Clock::now();
   try {
-    pending->work = connection.backend->_reduce_scatter_base(pending->wire, from,
-                                                             {.reduceOp = to_c10d(plan.op), .timeout = group->timeout});
+    pending->work = connection.backend->_reduce_scatter_base(
+        pending->wire, from, {.reduceOp = to_c10d(format.op), .timeout = group->timeout});
   } catch (const std::exception&) {
     group->fail_operation(pending->signature, group->timeout, Clock::now() - begun);
   }

@@ -2,9 +2,9 @@
 // The threads backend: ranks are threads of one process. c10d's interface to the group where they meet.
 #include "accelerate/comm/threads/backend.hpp"
 
-#include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/completable_work.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/core/wire_format.hpp"
 #include "accelerate/comm/threads/threads_group.hpp"
 
 namespace accelerate::comm {

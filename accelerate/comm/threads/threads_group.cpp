@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "accelerate/comm/core/reduction_plan.hpp"
+#include "accelerate/comm/core/wire_format.hpp"
 
 namespace accelerate::comm {
 namespace {

@@ -7,11 +7,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "accelerate/comm/core/bytes.hpp"
-#include "accelerate/comm/core/c10d_reduce_op.hpp"
 #include "accelerate/comm/core/completable_work.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/core/wire_format.hpp"
 #include "accelerate/comm/core/worker.hpp"
 
 namespace store_backend {
