@@ -38,7 +38,7 @@ class Machine {
   }
 
  private:
-  struct Slot {
+  struct Operand {
     PickleValue value;
     Extent extent{};
   };
@@ -72,34 +72,35 @@ class Machine {
     if (stack_.size() >= most_values) fail("the values are more than {}", most_values);
     stack_.push_back({std::move(value), extent});
   }
-  Slot pop() {
+  Operand pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is expected, there is none");
-    Slot slot = std::move(stack_.back());
+    Operand operand = std::move(stack_.back());
     stack_.pop_back();
-    return slot;
+    return operand;
   }
-  Slot& top() {
+  Operand& top() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is expected, there is none");
     return stack_.back();
   }
-  std::vector<Slot> pop_to_mark() {
+  std::vector<Operand> pop_to_mark() {
     if (marks_.empty()) fail("a mark is expected, there is none");
     const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
-    std::vector<Slot> slots(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
+    std::vector<Operand> operands(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
     stack_.erase(from, stack_.end());
     marks_.pop_back();
-    return slots;
+    return operands;
   }
 
   // What is put into something is not changed any more.
-  PickleValue put_into(Slot& slot, Extent& whole, const void* container = nullptr) {
-    if (container != nullptr && identity(slot.value) == container) fail("{} is put into itself", slot.value.kind());
-    whole.depth = std::max(whole.depth, slot.extent.depth + 1);
-    whole.values = std::min(whole.values + slot.extent.values, most_values + 1);
+  PickleValue put_into(Operand& operand, Extent& whole, const void* container = nullptr) {
+    if (container != nullptr && identity(operand.value) == container)
+      fail("{} is put into itself", operand.value.kind());
+    whole.depth = std::max(whole.depth, operand.extent.depth + 1);
+    whole.values = std::min(whole.values + operand.extent.values, most_values + 1);
     if (whole.depth > most_depth) fail("values are nested more than {} deep", most_depth);
     if (whole.values > most_values) fail("the values are more than {}", most_values);
-    freeze(slot.value);
-    return slot.value;
+    freeze(operand.value);
+    return operand.value;
   }
   static std::shared_ptr<const void> shared(const PickleValue& value) {
     if (const auto* list = value.as<PickleList>()) return list->items;
@@ -112,54 +113,54 @@ class Machine {
     if (auto who = shared(value)) frozen_.insert(std::move(who));
   }
   // The container on top of the stack, to be filled.
-  Slot& open_container() {
-    Slot& slot = top();
-    if (frozen_.contains(shared(slot.value)))
-      fail("{} is changed after it was used in another value", slot.value.kind());
-    return slot;
+  Operand& open_container() {
+    Operand& operand = top();
+    if (frozen_.contains(shared(operand.value)))
+      fail("{} is changed after it was used in another value", operand.value.kind());
+    return operand;
   }
 
-  PickleValue tuple_of(std::vector<Slot> slots, Extent& extent) {
+  PickleValue tuple_of(std::vector<Operand> operands, Extent& extent) {
     PickleTuple tuple;
-    for (Slot& slot : slots) tuple.items->push_back(put_into(slot, extent));
+    for (Operand& operand : operands) tuple.items->push_back(put_into(operand, extent));
     return tuple;
   }
-  void push_tuple(std::vector<Slot> slots) {
+  void push_tuple(std::vector<Operand> operands) {
     Extent extent;
-    PickleValue tuple = tuple_of(std::move(slots), extent);
+    PickleValue tuple = tuple_of(std::move(operands), extent);
     push(std::move(tuple), extent);
   }
   void push_last_as_tuple(size_t count) {
-    std::vector<Slot> slots;
-    for (size_t i = 0; i < count; ++i) slots.push_back(pop());
-    std::reverse(slots.begin(), slots.end());
-    push_tuple(std::move(slots));
+    std::vector<Operand> operands;
+    for (size_t i = 0; i < count; ++i) operands.push_back(pop());
+    std::reverse(operands.begin(), operands.end());
+    push_tuple(std::move(operands));
   }
 
-  void append(std::vector<Slot> slots) {
-    Slot& container = open_container();
+  void append(std::vector<Operand> operands) {
+    Operand& container = open_container();
     PickleItems* items = nullptr;
     if (const auto* list = container.value.as<PickleList>()) items = list->items.get();
     if (const auto* object = container.value.as<PickleObject>()) items = &object->parts->items;
     if (items == nullptr) fail("a list is expected, there is {}", container.value.kind());
-    for (Slot& slot : slots) items->push_back(put_into(slot, container.extent, identity(container.value)));
+    for (Operand& operand : operands) items->push_back(put_into(operand, container.extent, identity(container.value)));
     refresh(container);
   }
-  void set_items(std::vector<Slot> slots) {
-    Slot& container = open_container();
+  void set_items(std::vector<Operand> operands) {
+    Operand& container = open_container();
     PickleEntries* entries = nullptr;
     if (const auto* dict = container.value.as<PickleDict>()) entries = dict->entries.get();
     if (const auto* object = container.value.as<PickleObject>()) entries = &object->parts->entries;
     if (entries == nullptr) fail("a dict is expected, there is {}", container.value.kind());
-    if (slots.size() % 2 != 0) fail("a dict is given {} keys and values, expected pairs", slots.size());
-    for (size_t i = 0; i < slots.size(); i += 2) {
-      PickleValue key = put_into(slots[i], container.extent, identity(container.value));
-      entries->emplace_back(std::move(key), put_into(slots[i + 1], container.extent, identity(container.value)));
+    if (operands.size() % 2 != 0) fail("a dict is given {} keys and values, expected pairs", operands.size());
+    for (size_t i = 0; i < operands.size(); i += 2) {
+      PickleValue key = put_into(operands[i], container.extent, identity(container.value));
+      entries->emplace_back(std::move(key), put_into(operands[i + 1], container.extent, identity(container.value)));
     }
     refresh(container);
   }
   // Copies in the memo have the extent of when they were made.
-  void refresh(const Slot& container) { extents_[identity(container.value)] = container.extent; }
+  void refresh(const Operand& container) { extents_[identity(container.value)] = container.extent; }
 
   // Texts are copied: a few instructions could ask for all memory.
   void count_copy(const PickleValue& value) {
@@ -177,10 +178,10 @@ class Machine {
     const auto found = memo_.find(index);
     if (found == memo_.end()) fail("value {} of the memo is not there", index);
     count_copy(found->second.value);
-    Slot slot = found->second;
-    const auto extent = extents_.find(identity(slot.value));
-    if (extent != extents_.end()) slot.extent = extent->second;
-    push(std::move(slot.value), slot.extent);
+    Operand operand = found->second;
+    const auto extent = extents_.find(identity(operand.value));
+    if (extent != extents_.end()) operand.extent = extent->second;
+    push(std::move(operand.value), operand.extent);
   }
 
   [[nodiscard]] bool is_allowed(const std::string& name) const {
@@ -196,8 +197,8 @@ class Machine {
     push(std::move(global));
   }
   void reduce() {
-    Slot arguments = pop();
-    const Slot callee = pop();
+    Operand arguments = pop();
+    const Operand callee = pop();
     const auto* global = callee.value.as<PickleGlobal>();
     const auto* tuple = arguments.value.as<PickleTuple>();
     if (global == nullptr || tuple == nullptr) {
@@ -213,15 +214,15 @@ class Machine {
     push(PickleObject{std::move(parts)}, arguments.extent);
   }
   void build() {
-    Slot state = pop();
-    Slot& container = open_container();
+    Operand state = pop();
+    Operand& container = open_container();
     const auto* object = container.value.as<PickleObject>();
     if (object == nullptr) fail("an object is expected, there is {}", container.value.kind());
     object->parts->state = put_into(state, container.extent, identity(container.value));
     refresh(container);
   }
   void push_persistent() {
-    Slot id = pop();
+    Operand id = pop();
     const auto* tuple = id.value.as<PickleTuple>();
     if (tuple == nullptr) fail("a storage is named by {}, expected a tuple", id.value.kind());
     push(PicklePersistent{tuple->items}, id.extent);
@@ -248,9 +249,9 @@ class Machine {
   uint64_t at_ = 0, instruction_ = 0, copied_ = 0;
   int64_t given_ = 0;
   bool ended_ = false;
-  std::vector<Slot> stack_;
+  std::vector<Operand> stack_;
   std::vector<size_t> marks_;  // heights of the stack
-  std::unordered_map<uint32_t, Slot> memo_;
+  std::unordered_map<uint32_t, Operand> memo_;
   std::unordered_set<std::shared_ptr<const void>> frozen_;  // alive, so that nothing else takes their place
   std::unordered_map<const void*, Extent> extents_;
 };
@@ -372,7 +373,7 @@ bool Machine::step_of_containers(char instruction) {
       push_last_as_tuple(3);
       return true;
     case 'a': {
-      std::vector<Slot> one;
+      std::vector<Operand> one;
       one.push_back(pop());
       append(std::move(one));
       return true;
@@ -381,7 +382,7 @@ bool Machine::step_of_containers(char instruction) {
       append(pop_to_mark());
       return true;
     case 's': {
-      std::vector<Slot> pair;
+      std::vector<Operand> pair;
       pair.push_back(pop());
       pair.insert(pair.begin(), pop());
       set_items(std::move(pair));
@@ -425,8 +426,8 @@ bool Machine::step_of_objects(char instruction) {
       return true;
     }
     case '\x93': {  // STACK_GLOBAL
-      const Slot name = pop();
-      const Slot module = pop();
+      const Operand name = pop();
+      const Operand module = pop();
       const auto* name_text = name.value.as<std::string>();
       const auto* module_text = module.value.as<std::string>();
       if (name_text == nullptr || module_text == nullptr) fail("a name is of no texts");

@@ -9,8 +9,8 @@
 
 #include "accelerate/env/backends.hpp"
 #include "accelerate/env/parse.hpp"
-#include "accelerate/env/setting_types.hpp"
 #include "accelerate/env/settings.hpp"
+#include "accelerate/env/value_types.hpp"
 
 namespace accelerate::env {
 
@@ -32,7 +32,7 @@ struct Setting {
   std::string_view key;       ///< in the config file
   std::string_view variable;  ///< in the environment
   CommandLineOption option;
-  Type type;            ///< which values it may have (setting_types.hpp)
+  Type type;            ///< which values it may have (value_types.hpp)
   Default otherwise{};  ///< its value where nobody gives one
   Member member;        ///< where it stands in a struct of all settings
   /// A variable of OpenMP's, which may hold a number per level of nesting, "5,2": the first is ours.

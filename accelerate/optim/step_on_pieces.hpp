@@ -76,9 +76,9 @@ class StepOnPieces : public FusedStep {
   // Made where there is none.
   template <typename State, typename Make>
   State& state_of(const Stepped& stepped, const Make& make) {
-    auto& slot = optimizer_.state()[stepped.piece.key];
-    if (!slot) slot = make();
-    return static_cast<State&>(*slot);
+    auto& state = optimizer_.state()[stepped.piece.key];
+    if (!state) state = make();
+    return static_cast<State&>(*state);
   }
   template <typename State>
   State& state_of(const Stepped& stepped) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Types of the launcher's own options, made as those of settings are (accelerate/env/setting_types.hpp).
+// Types of the launcher's own options, made as those of settings are (accelerate/env/value_types.hpp).
 #pragma once
 
 #include <fmt/format.h>

@@ -36,13 +36,13 @@ Answers read_answers(c10d::Store& store, const std::string& group, const CallSig
   Answers answers;
   for (int64_t r = 0; r < static_cast<int64_t>(job_ranks.size()); ++r) {
     if (r == rank) continue;
-    const int64_t label = job_ranks[static_cast<size_t>(r)];
+    const int64_t job_rank = job_ranks[static_cast<size_t>(r)];
     if (!store.check({key(group, r)})) {
-      answers.silent.push_back(label);
+      answers.silent.push_back(job_rank);
       continue;
     }
     const std::string theirs = store.get_to_str(key(group, r));
-    if (theirs != text_of(mine)) answers.elsewhere += fmt::format("rank {} is in {}. ", label, theirs);
+    if (theirs != text_of(mine)) answers.elsewhere += fmt::format("rank {} is in {}. ", job_rank, theirs);
   }
   return answers;
 }

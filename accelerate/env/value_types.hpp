@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types of settings: which values there are, how they stand in text, and in which words that is said.
+// The types of what settings hold: which values there are, how they stand in text, and in which words that is said.
 // Each has
 //   Value            as the code gives it
 //   parse(text)      nothing for a text that is none or whose value is not allowed
