@@ -98,10 +98,11 @@ std::string rank_command(int rank, int world, int port, const std::string& scena
 }
 
 /// Both ranks of a gloo job of two.
-[[maybe_unused]] std::vector<Ended> run_gloo(const std::string& scenario, const std::string& address = "127.0.0.1") {
-  const int port = free_port();
+[[maybe_unused]] std::vector<Ended> run_gloo(const std::string& scenario, int port,
+                                             const std::string& address = "127.0.0.1") {
   return run({rank_command(0, 2, port, scenario, address), rank_command(1, 2, port, scenario, address)});
 }
+[[maybe_unused]] std::vector<Ended> run_gloo(const std::string& scenario) { return run_gloo(scenario, free_port()); }
 
 std::string at_rank(int rank, const std::string& text) {
   return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);
@@ -190,19 +191,21 @@ TEST_CASE("gloo: a rank that died is named at once") {
 }
 
 TEST_CASE("gloo: when rank 0 dies the others are told") {
-  const auto ranks = run_gloo("rank_0_dies");
-  CHECK(ranks[1].out == at_rank(1,
-                                "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
-                                "the job's store at rank 0 does not answer."));
+  const int port = free_port();
+  const auto ranks = run_gloo("rank_0_dies", port);
+  CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
+                                               "the job's store at 127.0.0.1:{}, which rank 0 keeps, is gone.",
+                                               port)));
   CHECK(ranks[1].code == 3);
   check_quiet(ranks[1]);
 }
 
 TEST_CASE("gloo: when rank 0 is frozen the others are told after the timeout") {
-  const auto ranks = run_gloo("rank_0_freezes");
-  CHECK(ranks[1].out == at_rank(1,
-                                "all_reduce: waited 2 s in operation 2 ([4] float32); the job's store at rank 0 does "
-                                "not answer."));
+  const int port = free_port();
+  const auto ranks = run_gloo("rank_0_freezes", port);
+  CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: waited 2 s in operation 2 ([4] float32); the job's store "
+                                               "at 127.0.0.1:{}, which rank 0 keeps, does not answer.",
+                                               port)));
   CHECK(ranks[1].code == 3);
   check_quiet(ranks[1]);
 }
@@ -307,7 +310,7 @@ TEST_CASE("gloo: a store that ends while gloo connects is no timeout") {
 }
 
 TEST_CASE("gloo: ranks meet over IPv6") {
-  for (const auto& rank : run_gloo("connect", "::1")) {
+  for (const auto& rank : run_gloo("connect", free_port(), "::1")) {
     CAPTURE(rank.out);
     CHECK(rank.code == 0);
   }
@@ -502,10 +505,23 @@ TEST_CASE("mpi: a message of or to a rank that has left cannot end, and what it 
         at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 gave up after an error of its own"));
 }
 
-TEST_CASE("mpi: a rank that died does not leave the others behind") {
-  const auto job = run_mpi("rank_1_dies");
-  CHECK(job[0].code != 0);
-  CHECK(job[0].code != 124);
+TEST_CASE("mpi: a rank that died is named by the launcher, which stops the others") {
+  for (const int rank : {0, 1}) {
+    const auto job = run_mpi(fmt::format("rank_{}_dies", rank));
+    CAPTURE(job[0].err);
+    CHECK(job[0].err.find(fmt::format("accelerate_launch: worker {} (", rank)) != std::string::npos);
+    CHECK(job[0].err.find(") ended first, exit code 7; the others were stopped.") != std::string::npos);
+    CHECK(job[0].code == 7);
+  }
+}
+
+TEST_CASE("mpi: when rank 0 is frozen the others are told after the timeout, and the launcher says that it is") {
+  const auto job = run_mpi("rank_0_freezes");
+  CHECK(job[0].out == at_rank(1, "all_reduce: waited 2 s in operation 2 ([4] float32); rank 0 has not come."));
+  CAPTURE(job[0].err);
+  CHECK(job[0].err.find(") ended first, exit code 3, while worker 0 was suspended by a signal; the others were "
+                        "stopped.") != std::string::npos);
+  CHECK(job[0].code == 3);
 }
 
 TEST_CASE("mpi: trailing dimensions that differ are told on every rank, and shapes in debug mode") {

@@ -19,6 +19,10 @@ namespace {
 using Gloo = c10d::ProcessGroupGloo;
 using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
 
+Endpoint store_of(const env::ProcessEnv& process) {
+  return {process.master_addr.value_or("127.0.0.1"), process.master_port.value_or(1)};
+}
+
 /// The interfaces that GLOO_SOCKET_IFNAME names, else the one that leads to rank 0.
 Devices devices_for(const ConnectionContext& context) {
   Devices devices;
@@ -29,9 +33,15 @@ Devices devices_for(const ConnectionContext& context) {
     if (!devices.empty()) return devices;
   }
   const auto deadline = std::chrono::steady_clock::now() + context.options.timeout;
-  const Endpoint rank_0{context.process.master_addr.value_or("127.0.0.1"), context.process.master_port.value_or(1)};
-  devices.push_back(Gloo::createDeviceForHostname(local_address_towards(rank_0, context.place, deadline)));
+  devices.push_back(
+      Gloo::createDeviceForHostname(local_address_towards(store_of(context.process), context.place, deadline)));
   return devices;
+}
+
+KeptStore kept_store(const ConnectionContext& context) {
+  return {.store = context.store,
+          .address = text(store_of(context.process)),
+          .keeper = context.process.agent_store ? "torchrun's agent beside rank 0" : "rank 0"};
 }
 
 c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
@@ -57,11 +67,11 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
 
 class GlooConnection : public Connection {
  public:
-  GlooConnection(c10::intrusive_ptr<Gloo> gloo, c10::intrusive_ptr<c10d::Store> store, std::string prefix, int64_t rank,
+  GlooConnection(c10::intrusive_ptr<Gloo> gloo, KeptStore kept, std::string prefix, int64_t rank,
                  std::vector<int64_t> job_ranks)
       : Connection("gloo", c10d::ProcessGroup::BackendType::GLOO, gloo),
         gloo_(std::move(gloo)),
-        store_(std::move(store)),
+        kept_(std::move(kept)),
         prefix_(std::move(prefix)),
         rank_(rank),
         job_ranks_(std::move(job_ranks)) {}
@@ -71,7 +81,7 @@ class GlooConnection : public Connection {
     const auto size = static_cast<int64_t>(part.ranks.size());
     try {
       return std::make_shared<GlooConnection>(
-          make_gloo(store_, part.name, part.rank, size, options->timeout, options->devices), store_, part.name,
+          make_gloo(kept_.store, part.name, part.rank, size, options->timeout, options->devices), kept_, part.name,
           part.rank, part.job_ranks);
     } catch (DeadlinePassed& late) {  // names ranks of the part
       for (auto& rank : late.missing) rank = part.ranks.at(static_cast<size_t>(rank));
@@ -80,7 +90,7 @@ class GlooConnection : public Connection {
   }
 
   std::string ask_after_peers(const CallSignature& signature) override {
-    return ask_peers(store_, prefix_, signature, rank_, job_ranks_);
+    return ask_peers(kept_, prefix_, signature, rank_, job_ranks_);
   }
 
   void give_up() noexcept override {
@@ -91,7 +101,7 @@ class GlooConnection : public Connection {
 
  private:
   c10::intrusive_ptr<Gloo> gloo_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  KeptStore kept_;
   std::string prefix_;
   int64_t rank_;
   std::vector<int64_t> job_ranks_;
@@ -103,7 +113,7 @@ std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
   const auto& process = context.process;
   auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
                         devices_for(context));
-  return std::make_shared<GlooConnection>(std::move(gloo), context.store, context.name, process.rank,
+  return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), context.name, process.rank,
                                           all_ranks(process.world_size));
 }
 

@@ -69,17 +69,20 @@ std::string inquire(c10d::Store& store, const std::string& group, const CallSign
 
 }  // namespace
 
-std::string ask_peers(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group, const CallSignature& mine,
-                      int64_t rank, const std::vector<int64_t>& job_ranks) noexcept {
+std::string ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
+                      const std::vector<int64_t>& job_ranks) noexcept {
+  const auto& store = kept.store;
+  std::string_view how = "does not answer";
   try {
     // A store whose machine is off or whose process is frozen takes the question and never answers.
     const auto deadline = std::chrono::steady_clock::now() + 2 * kPatience;
     auto answer = within(
         deadline, [store, group, mine, rank, job_ranks] { return inquire(*store, group, mine, rank, job_ranks); });
     if (answer) return *std::move(answer);
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // its process has ended, and the connection with it
+    how = "is gone";
   }
-  return "the job's store at rank 0 does not answer.";
+  return fmt::format("the job's store at {}, which {} keeps, {}.", kept.address, kept.keeper, how);
 }
 
 void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank) {

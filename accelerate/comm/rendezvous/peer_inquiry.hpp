@@ -10,11 +10,19 @@
 
 namespace accelerate::comm {
 
+/// The job's store, and what is said of it when it is not there any more.
+struct KeptStore {
+  c10::intrusive_ptr<c10d::Store> store{};
+  std::string address{};  ///< "gpu-a:29500"
+  std::string keeper{};   ///< "rank 0"
+};
+
 /// Tells the others in which operation this rank failed, listens two seconds for what they tell, and says it:
-/// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". "" where the store is gone too.
+/// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". Without the store nobody can be asked:
+/// "the job's store at gpu-a:29500, which rank 0 keeps, is gone.", or "does not answer" where its process hangs.
 /// Takes four seconds at most, whatever the store does.
-std::string ask_peers(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group, const CallSignature& mine,
-                      int64_t rank, const std::vector<int64_t>& job_ranks) noexcept;
+std::string ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
+                      const std::vector<int64_t>& job_ranks) noexcept;
 
 /// Says that this rank begins to connect the group's backend.
 void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank);
