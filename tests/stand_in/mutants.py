@@ -4,7 +4,7 @@
 
     tests/stand_in/mutants.py FOLDER [NUMBER ...]    in a copy of the tree there, which stays; the table is in README.md
     tests/stand_in/mutants.py --check                says which lines are no longer in the tree, and which of the
-                                                     README's rows are no mutant's
+                                                     README's rows name no mutant, file or test that is there
 
 All mutants that are asked for are compiled into one program, so that it is built once; a variable says which of them a
 run is. (The one in a header costs every test's compilation.)
@@ -280,9 +280,17 @@ def check():
     wrong = [f"{number}, {what}: {name} holds {count} times: {old}"
              for number, (what, name, (old, _), _) in enumerate(MUTANTS, 1)
              if (count := (TOP / name).read_text().count(old)) != 1]
-    rows = re.findall(r"^\| (\d+) \| (.*?) \| `", (TOP / "tests/stand_in/README.md").read_text(), re.M)
-    expected = [(str(number), what) for number, (what, *_) in enumerate(MUTANTS, 1)]
-    wrong += [f"README.md, row {number}, {what}: is no mutant" for number, what in rows if (number, what) not in expected]
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| `(.*?)` \| (\w+): (.*?) \|", (TOP / "tests/stand_in/README.md").read_text(), re.M)
+    for number, what, name, test, case in rows:
+        at = f"README.md, row {number}, {what}:"
+        if int(number) > len(MUTANTS) or MUTANTS[int(number) - 1][0] != what:
+            wrong.append(f"{at} is no mutant")
+        elif not MUTANTS[int(number) - 1][1].endswith(name):
+            wrong.append(f"{at} is in {MUTANTS[int(number) - 1][1]}, not in {name}")
+        if f'TEST_CASE("{case.removesuffix("...").rstrip()}' not in (TOP / f"tests/stand_in/{test}_test.cpp").read_text():
+            wrong.append(f"{at} {test}_test.cpp has no such test: {case}")
+    missing = set(range(1, len(MUTANTS) + 1)) - {int(number) for number, *_ in rows}
+    wrong += [f"README.md has no row for {number}, {MUTANTS[number - 1][0]}" for number in sorted(missing)]
     sys.exit("\n".join(wrong) or None)
 
 
