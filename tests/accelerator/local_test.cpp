@@ -36,6 +36,27 @@ TEST_CASE("local SGD steps on local gradients and averages the parameters every 
   });
 }
 
+TEST_CASE("local SGD counts windows: within one its step() averages nothing and is not counted") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight net;
+             auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+             const double mine = static_cast<double>(accelerator.process_index()) + 1.0;  // 1 and 2
+             auto local = accelerator.local_sgd(model, 2);
+             std::vector<double> weights;
+             for (int micro_batch = 0; micro_batch < 4; ++micro_batch) {
+               auto window = accelerator.accumulate(model);
+               accelerator.backward(model(full(mine)).sum());
+               optimizer.step();
+               optimizer.zero_grad();
+               local.step();
+               weights.push_back(net->w.item<double>());
+             }
+             CHECK(weights == std::vector<double>{0.0, -mine, -mine, -3.0});
+           },
+           {.gradient_accumulation_steps = 2});
+}
+
 TEST_CASE("local SGD that an exception ends: the parameters stay apart, gradients are reduced again") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
