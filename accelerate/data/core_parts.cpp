@@ -15,16 +15,16 @@ uint64_t fixed_seed(std::optional<uint64_t>& seed) {
   return *seed;
 }
 
-state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Place>& place,
+state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Position>& position,
                             const EpochCount& epochs) {
-  if (!place || place->complete) {
+  if (!position || position->complete) {
     if (epochs.begun()) ++here.epoch;
     return here;
   }
-  here.epoch = place->epoch;
-  here.consumed = place->consumed;
-  here.origin = place->consumed == 0 ? 0 : place->origin;
-  if (place->samples > 0) here.samples = place->samples;
+  here.epoch = position->epoch;
+  here.consumed = position->consumed;
+  here.origin = position->consumed == 0 ? 0 : position->origin;
+  if (position->samples > 0) here.samples = position->samples;
   return here;
 }
 

@@ -63,7 +63,7 @@ template <typename Options>
 
 /// The place of the pass that speaks, else the beginning of the next epoch.
 /// here   how things stand, without a position
-[[nodiscard]] state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Place>& place,
+[[nodiscard]] state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Position>& position,
                                           const EpochCount& epochs);
 
 /// An epoch is asked for: whether the next pass still goes on where a loaded state stood, which is so within its own

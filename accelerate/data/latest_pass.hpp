@@ -12,11 +12,11 @@ namespace accelerate::data {
 class LatestPass {
  public:
   LatestPass() = default;
-  /// Of another loader that stands in the same place; the open passes are not its own.
-  LatestPass(const LatestPass& other) : place_(other.place_) {}
+  /// Of another loader that stands at the same position; the open passes are not its own.
+  LatestPass(const LatestPass& other) : position_(other.position_) {}
   LatestPass& operator=(const LatestPass&) = delete;
 
-  struct Place {
+  struct Position {
     int64_t epoch = 0;
     int64_t origin = 0;
     int64_t consumed = 0;
@@ -25,8 +25,8 @@ class LatestPass {
   };
 
   /// A pass has begun there. returns   its number, from 1
-  int64_t begin(const Place& place) {
-    open_.emplace(++count_, place);
+  int64_t begin(const Position& position) {
+    open_.emplace(++count_, position);
     speaks(count_);
     return count_;
   }
@@ -41,7 +41,7 @@ class LatestPass {
   /// It was walked to its end.
   void end(int64_t pass) {
     open_.erase(pass);
-    if (speaker_ == pass) place_.reset();
+    if (speaker_ == pass) position_.reset();
   }
   /// It is gone; one that was left stays where it was left.
   void leave(int64_t pass, bool after_first_batch) {
@@ -50,23 +50,23 @@ class LatestPass {
   /// The next pass begins where its user says: open ones tell no more.
   void forget() {
     open_.clear();
-    place_.reset();
+    position_.reset();
   }
   /// Of the pass that speaks; unset: the next one begins an epoch.
-  [[nodiscard]] const std::optional<Place>& place() const { return place_; }
+  [[nodiscard]] const std::optional<Position>& position() const { return position_; }
 
  private:
   void speaks(int64_t pass) {
     if (speaker_ != pass) before_ = speaker_;
     speaker_ = pass;
-    place_ = open_.at(pass);
+    position_ = open_.at(pass);
   }
 
-  std::map<int64_t, Place> open_;
+  std::map<int64_t, Position> open_;
   int64_t count_ = 0;
   int64_t speaker_ = 0;
   int64_t before_ = 0;  // who spoke before it
-  std::optional<Place> place_;
+  std::optional<Position> position_;
 };
 
 }  // namespace accelerate::data

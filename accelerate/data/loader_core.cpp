@@ -199,7 +199,7 @@ state::LoaderState LoaderBase::Core::here() {
 
 state::LoaderState LoaderBase::Core::state() {
   if (resumed) return *resumed;
-  return state_of(here(), latest.place(), epochs);
+  return state_of(here(), latest.position(), epochs);
 }
 
 void LoaderBase::Core::load_state(const state::LoaderState& from) {

@@ -23,11 +23,10 @@ class Prefetch {
   /// batches   of the pass
   /// ahead     batches that may be read and not yet taken
   Prefetch(std::function<AnyBatch(int64_t number)> read, int64_t batches, int64_t ahead)
-      : slots_(std::make_shared<Slots>(static_cast<size_t>(ahead))) {
-    queue_ = std::make_shared<ReadQueue>(batches, ahead,
-                                         [slots = slots_, read = std::move(read)](int64_t number, size_t slot) {
-                                           (*slots)[slot].emplace(read(number));
-                                         });
+      : ring_(std::make_shared<Ring>(static_cast<size_t>(ahead))) {
+    queue_ = std::make_shared<ReadQueue>(
+        batches, ahead,
+        [ring = ring_, read = std::move(read)](int64_t number, size_t index) { (*ring)[index].emplace(read(number)); });
   }
   ~Prefetch() { queue_->cancel(); }
   Prefetch(const Prefetch&) = delete;
@@ -43,15 +42,15 @@ class Prefetch {
   std::optional<Taken> take(int64_t number, std::optional<ReadQueue::Clock::duration> timeout) {
     const auto ready = queue_->wait(number, timeout);
     if (!ready) return std::nullopt;
-    std::optional<Taken> taken(Taken{std::move(*(*slots_)[ready->slot]), ready->since});
-    (*slots_)[ready->slot].reset();
+    std::optional<Taken> taken(Taken{std::move(*(*ring_)[ready->index]), ready->since});
+    (*ring_)[ready->index].reset();
     queue_->done();
     return taken;
   }
 
  private:
-  using Slots = std::vector<std::optional<AnyBatch>>;
-  std::shared_ptr<Slots> slots_;
+  using Ring = std::vector<std::optional<AnyBatch>>;
+  std::shared_ptr<Ring> ring_;
   std::shared_ptr<ReadQueue> queue_;
 };
 

@@ -85,7 +85,7 @@ at::Tensor room(const at::Tensor& tensor, int64_t rows) {
   return at::empty(shape, tensor.options().requires_grad(false));
 }
 
-bool place(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places) {
+bool put_rows(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places) {
   if (rows.sizes().slice(1) != into.sizes().slice(1) || rows.scalar_type() != into.scalar_type()) return false;
   into.index_copy_(0, places, rows.detach());
   return true;

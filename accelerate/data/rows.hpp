@@ -115,9 +115,9 @@ List room(const List& list, int64_t rows) {
 }
 
 /// Writes rows to the places. Returns false where they are of another shape or dtype.
-bool place(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places);
+bool put_rows(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places);
 template <RowList List>
-bool place(List& into, const List& rows, const at::Tensor& places) {
+bool put_rows(List& into, const List& rows, const at::Tensor& places) {
   const auto* to = places.const_data_ptr<int64_t>();
   for (const auto& row : rows) *std::next(into.begin(), *to++) = row;
   return true;
@@ -173,7 +173,7 @@ class RowTable {
     const auto write = [&](const LeafPath& path, auto& mine, auto& leaf) {
       const bool has_row = rows_of(leaf) == places.size(0);
       const bool fits =
-          rows_of(mine) == rows_ ? has_row && detail::place(mine, leaf, places) : !has_row || rows_of(mine) >= 0;
+          rows_of(mine) == rows_ ? has_row && detail::put_rows(mine, leaf, places) : !has_row || rows_of(mine) >= 0;
       if (!fits) refuse(path);
     };
     if (!walk_rows(tree_, const_cast<T&>(batch), whole, write)) refuse(whole);

@@ -54,7 +54,7 @@ state::LoaderState StreamCore::here() {
 
 state::LoaderState StreamCore::state() {
   if (resumed_) return *resumed_;
-  return state_of(here(), latest_.place(), epochs);
+  return state_of(here(), latest_.position(), epochs);
 }
 
 void StreamCore::load_state(const state::LoaderState& from) {

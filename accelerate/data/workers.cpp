@@ -42,48 +42,48 @@ void now_reading(int64_t sample) {
 }
 
 ReadQueue::ReadQueue(int64_t batches, int64_t capacity, Read read)
-    : batches_(batches), read_(std::move(read)), slots_(static_cast<size_t>(capacity)) {}
+    : batches_(batches), read_(std::move(read)), ring_(static_cast<size_t>(capacity)) {}
 
 void ReadQueue::run(const WorkerInfo& worker) {
   std::unique_lock lock(mutex_);
-  this_ahead = static_cast<int64_t>(slots_.size());
+  this_ahead = static_cast<int64_t>(ring_.size());
   while (true) {
     may_read_.wait(lock, [this] {
-      return cancelled_ || next_ == batches_ || next_ < taken_ + static_cast<int64_t>(slots_.size());
+      return cancelled_ || next_ == batches_ || next_ < taken_ + static_cast<int64_t>(ring_.size());
     });
     if (cancelled_ || next_ == batches_) return;
     const int64_t number = next_++;
-    Slot& slot = slots_[slot_of(number)];
-    slot.reader = {worker.id, Clock::now()};
-    slot.sample = -1;
-    this_sample = &slot.sample;
+    Entry& entry = ring_[index_of(number)];
+    entry.reader = {worker.id, Clock::now()};
+    entry.sample = -1;
+    this_sample = &entry.sample;
     lock.unlock();
     std::exception_ptr failure;
     try {
-      read_(number, slot_of(number));
+      read_(number, index_of(number));
     } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
-    slot.ready = true;
-    slot.since = Clock::now();
-    slot.failure = failure;
+    entry.ready = true;
+    entry.since = Clock::now();
+    entry.failure = failure;
     is_there_.notify_all();
   }
 }
 
 std::optional<ReadQueue::Ready> ReadQueue::wait(int64_t number, std::optional<Clock::duration> timeout) {
   std::unique_lock lock(mutex_);
-  Slot& slot = slots_[slot_of(number)];
-  const auto is_ready = [&] { return slot.ready; };
+  Entry& entry = ring_[index_of(number)];
+  const auto is_ready = [&] { return entry.ready; };
   if (timeout) {
     if (!is_there_.wait_for(lock, *timeout, is_ready)) return std::nullopt;
   } else {
     is_there_.wait(lock, is_ready);
   }
-  if (!slot.failure) return Ready{slot_of(number), slot.since};
-  const auto failure = std::exchange(slot.failure, nullptr);
-  slot.ready = false;
+  if (!entry.failure) return Ready{index_of(number), entry.since};
+  const auto failure = std::exchange(entry.failure, nullptr);
+  entry.ready = false;
   ++taken_;
   may_read_.notify_all();
   std::rethrow_exception(failure);
@@ -91,15 +91,15 @@ std::optional<ReadQueue::Ready> ReadQueue::wait(int64_t number, std::optional<Cl
 
 void ReadQueue::done() {
   const std::lock_guard lock(mutex_);
-  slots_[slot_of(taken_++)].ready = false;
+  ring_[index_of(taken_++)].ready = false;
   may_read_.notify_one();
 }
 
 ReadQueue::Reader ReadQueue::reader_of(int64_t number) {
   const std::lock_guard lock(mutex_);
   if (number >= next_) return {};
-  const Slot& slot = slots_[slot_of(number)];
-  return {slot.reader.worker, slot.reader.since, slot.sample};
+  const Entry& entry = ring_[index_of(number)];
+  return {entry.reader.worker, entry.reader.since, entry.sample};
 }
 
 void ReadQueue::cancel() {

@@ -40,8 +40,8 @@ void now_reading(int64_t sample);
 class ReadQueue {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Reads batch `number` into that slot. Called on the workers, each number once.
-  using Read = std::function<void(int64_t number, size_t slot)>;
+  /// Reads batch `number` to that index of its ring buffer. Called on the workers, each number once.
+  using Read = std::function<void(int64_t number, size_t index)>;
 
   ReadQueue(int64_t batches, int64_t capacity, Read read);
 
@@ -49,10 +49,10 @@ class ReadQueue {
   void run(const WorkerInfo& worker);
 
   struct Ready {
-    size_t slot;
+    size_t index;
     Clock::time_point since;
   };
-  /// On the loop, for 0, 1, 2 ...: waits until batch `number` is there. Its slot is free again with done().
+  /// On the loop, for 0, 1, 2 ...: waits until batch `number` is there. Its index is free again with done().
   /// Rethrows what reading it threw. returns   none: it is not there within the timeout
   std::optional<Ready> wait(int64_t number, std::optional<Clock::duration> timeout);
   void done();
@@ -68,20 +68,20 @@ class ReadQueue {
   [[nodiscard]] bool cancelled();
 
  private:
-  struct Slot {
+  struct Entry {
     bool ready = false;
     Clock::time_point since{};
     std::exception_ptr failure;
     Reader reader;
     std::atomic<int64_t> sample{-1};  // of the reader: told without the lock
   };
-  [[nodiscard]] size_t slot_of(int64_t number) const { return static_cast<size_t>(number) % slots_.size(); }
+  [[nodiscard]] size_t index_of(int64_t number) const { return static_cast<size_t>(number) % ring_.size(); }
 
   const int64_t batches_;
   const Read read_;
   std::mutex mutex_;
   std::condition_variable may_read_, is_there_;
-  std::vector<Slot> slots_;
+  std::vector<Entry> ring_;
   int64_t next_ = 0;   // to be read
   int64_t taken_ = 0;  // by the loop
   bool cancelled_ = false;

@@ -39,8 +39,8 @@ std::vector<at::Tensor> room_for(const std::vector<at::Tensor>& tensors, c10::De
 
 }  // namespace
 
-struct UploadLane::Slot {
-  explicit Slot(c10::DeviceType type) : copied(type) {}
+struct UploadLane::Staging {
+  explicit Staging(c10::DeviceType type) : copied(type) {}
 
   /// tensor   the i-th of the upload
   /// target   where it goes: says in which order its elements lie
@@ -70,22 +70,22 @@ UploadLane::UploadLane(c10::Device device)
     : device_(device), stream_(copy_stream(device)), memory_free_(device.type()) {}
 
 UploadLane::~UploadLane() {
-  for (const auto& slot : slots_) {
+  for (const auto& staging : stagings_) {
     try {
-      if (!slot->copied.query()) slot->copied.synchronize();
+      if (!staging->copied.query()) staging->copied.synchronize();
     } catch (const std::exception&) {  // the device is lost, and with it what would read this memory
     }
   }
 }
 
-UploadLane::Slot& UploadLane::free_slot() {
-  Slot* free = nullptr;
-  for (const auto& slot : slots_) {
-    if (slot->open || !slot->copied.query()) continue;
-    slot->kept.clear();
-    free = slot.get();
+UploadLane::Staging& UploadLane::free_staging() {
+  Staging* free = nullptr;
+  for (const auto& staging : stagings_) {
+    if (staging->open || !staging->copied.query()) continue;
+    staging->kept.clear();
+    free = staging.get();
   }
-  if (free == nullptr) free = slots_.emplace_back(std::make_unique<Slot>(device_.type())).get();
+  if (free == nullptr) free = stagings_.emplace_back(std::make_unique<Staging>(device_.type())).get();
   return *free;
 }
 
@@ -94,12 +94,12 @@ Upload UploadLane::begin(const std::vector<at::Tensor>& tensors) {
   Upload upload(device_, home, tensors, room_for(tensors, device_));
   const auto copies = [](const at::Tensor& target) { return target.defined() && target.numel() > 0; };
   if (std::ranges::none_of(upload.targets_, copies)) return upload;
-  Slot& slot = free_slot();
-  slot.open = true;
-  upload.slot_.reset(&slot);
+  Staging& staging = free_staging();
+  staging.open = true;
+  upload.staging_.reset(&staging);
   std::vector<at::Tensor> staged(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (copies(upload.targets_[i])) staged[i] = slot.stage(i, tensors[i], upload.targets_[i]);
+    if (copies(upload.targets_[i])) staged[i] = staging.stage(i, tensors[i], upload.targets_[i]);
   }
   // What `home` did with that memory before comes first.
   memory_free_.record(home);
@@ -108,26 +108,26 @@ Upload UploadLane::begin(const std::vector<at::Tensor>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (staged[i].defined()) upload.targets_[i].copy_(staged[i], /*non_blocking=*/true);
   }
-  slot.copied.record(stream_);
+  staging.copied.record(stream_);
   return upload;
 }
 
-void Upload::SlotOpen::operator()(UploadLane::Slot* slot) const noexcept { slot->open = false; }
+void Upload::Release::operator()(UploadLane::Staging* staging) const noexcept { staging->open = false; }
 
 Upload::~Upload() {
-  if (!slot_) return;
+  if (!staging_) return;
   try {
-    slot_->copied.block(home_);      // whoever gets the targets' memory next comes after the copies
+    staging_->copied.block(home_);   // whoever gets the targets' memory next comes after the copies
   } catch (const std::exception&) {  // the device is lost
   }
 }
 
 void Upload::arrive() {
   const auto current = current_stream(device_);
-  const auto slot = std::exchange(slot_, nullptr);
-  if (slot) slot->copied.block(current);
+  const auto staging = std::exchange(staging_, nullptr);
+  if (staging) staging->copied.block(current);
   if (current == home_) return;
-  if (slot) slot->copied.block(home_);  // whoever gets the memory next there comes after the copy
+  if (staging) staging->copied.block(home_);  // whoever gets the memory next there comes after the copy
   c10::Event made(device_.type());
   made.record(home_);
   made.block(current);

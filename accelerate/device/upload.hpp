@@ -38,13 +38,13 @@ class UploadLane {
  private:
   friend class Upload;
   /// What the copies of one upload read.
-  struct Slot;
-  [[nodiscard]] Slot& free_slot();
+  struct Staging;
+  [[nodiscard]] Staging& free_staging();
 
   c10::Device device_;
   c10::Stream stream_;
   c10::Event memory_free_;
-  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::unique_ptr<Staging>> stagings_;
 };
 
 /// Tensors under way. One that is dropped before it arrived leaves its memory in order.
@@ -63,8 +63,8 @@ class Upload {
 
  private:
   friend class UploadLane;
-  struct SlotOpen {
-    void operator()(UploadLane::Slot* slot) const noexcept;
+  struct Release {
+    void operator()(UploadLane::Staging* staging) const noexcept;
   };
   Upload(c10::Device device, c10::Stream home, std::vector<at::Tensor> sources, std::vector<at::Tensor> targets)
       : device_(device), home_(home), sources_(std::move(sources)), targets_(std::move(targets)) {}
@@ -72,8 +72,8 @@ class Upload {
   c10::Device device_;
   c10::Stream home_;  // current when it began: the targets' memory is of that stream
   std::vector<at::Tensor> sources_;
-  std::vector<at::Tensor> targets_;                     // undefined: did not ride along
-  std::unique_ptr<UploadLane::Slot, SlotOpen> slot_{};  // none: nothing rode, or it has arrived
+  std::vector<at::Tensor> targets_;                          // undefined: did not ride along
+  std::unique_ptr<UploadLane::Staging, Release> staging_{};  // none: nothing rode, or it has arrived
   size_t taken_ = 0;
 };
 

@@ -131,7 +131,7 @@ class PreparedLoader {
       std::shared_ptr<LoaderAccess> access;
       bool skips;
       std::shared_ptr<device::UploadLane> lane;
-      bool place;
+      bool moves;                                // batches, to the device
       std::optional<state::LoaderState> before;  // where it stood before the pass
       Pass pass;
       std::optional<OpenLoop> loop;
@@ -145,7 +145,7 @@ class PreparedLoader {
             access(of.access_),
             skips(of.skips_),
             lane(of.lane_),
-            place(of.options_.device_placement && !shared->device.is_cpu()),
+            moves(of.options_.device_placement && !shared->device.is_cpu()),
             before(stood(of)),
             pass(begin(of)) {
         loop.emplace(shared->open_loops, loader.get(), info());
@@ -172,7 +172,7 @@ class PreparedLoader {
         note_size();
         note_standing();
         if (!next) loop.reset();
-        if (!next || !place) {
+        if (!next || !moves) {
           batch = std::move(next);
           return;
         }
