@@ -97,7 +97,17 @@ void check_saving(const TrainingArguments& given, const ArgumentCheck& must_be) 
   }
 }
 
-void check_reports(const TrainingArguments& given, const ArgumentCheck& must_be) {
+void check_reports(const TrainingArguments& given, const ArgumentsContext& context, const ArgumentCheck& must_be) {
+  const auto unheard = [&](std::string_view argument, const std::string& value) {
+    must_be.fail(
+        "{} is \"{}\", report_to is empty; nothing is reported: name trackers in report_to (\"tensorboard\", \"csv\", "
+        "\"jsonl\"), or \"none\" to mean it",
+        argument, value);
+  };
+  if (given.report_to.empty() && !context.has_own_trackers) {
+    if (given.run_name) unheard("run_name", *given.run_name);
+    if (given.logging_dir) unheard("logging_dir", given.logging_dir->string());
+  }
   const auto trackers = trackers_of(given);
   if (trackers.empty()) return;
   if (trackers.size() < given.report_to.size()) {
@@ -157,7 +167,7 @@ void check(const TrainingArguments& arguments, const ArgumentsContext& context) 
   }
   check_evaluation(arguments, context, must_be);
   check_saving(arguments, must_be);
-  check_reports(arguments, must_be);
+  check_reports(arguments, context, must_be);
 }
 
 std::vector<std::string> trackers_of(const TrainingArguments& arguments) {

@@ -80,7 +80,7 @@ struct TrainingArguments {
   /// One process of each machine saves, not one of the job: for machines that do not share the disk of output_dir.
   bool save_on_each_node = false;
   /// A checkpoint's folder, or an output_dir, of which the newest is taken: train() goes on there, with the same data,
-  /// exactly where it stood.
+  /// exactly where it stood. Once it has come to its end, a further train() trains on from where the model stands then.
   std::optional<std::filesystem::path> resume_from_checkpoint{};
   /// The weights of the best evaluation are kept in output_dir/best_model, and are the model's when train() ends.
   bool load_best_model_at_end = false;
@@ -106,8 +106,9 @@ struct TrainingArguments {
   /// Leaves out the last training samples where they do not fill a batch on every rank. Evaluation leaves out none.
   bool dataloader_drop_last = false;
 
-  /// Who keeps what is logged: "tensorboard", "csv", "jsonl", "all" of these; "none" is as empty. One's own are given
-  /// as TrainerParts::accelerator.log_with.
+  /// Who keeps what is logged: "tensorboard", "csv", "jsonl", "all" of these. One's own are given as
+  /// TrainerParts::accelerator.log_with. Without any, and without the word "none" here, logging_dir and run_name are
+  /// refused: transformers would report.
   std::vector<std::string> report_to{};
   /// Folder of the files that they write. Unset: output_dir/runs.
   std::optional<std::filesystem::path> logging_dir{};
@@ -123,6 +124,7 @@ struct TrainingArguments {
 /// What else an argument may contradict.
 struct ArgumentsContext {
   bool has_eval_dataset = false;
+  bool has_own_trackers = false;  ///< of TrainerParts::accelerator
   Place place{};
 };
 

@@ -187,10 +187,11 @@ void TrainerBase::check_output_dir() const {
   });
 }
 
-/// Everything becomes what was saved, if a checkpoint was asked for.
+/// Everything becomes what was saved, if a checkpoint was asked for and no train() has come to its end yet: the next
+/// one would make the same steps again, from where that one began.
 void TrainerBase::resume() {
   saved_callbacks_->loaded.clear();  // of a load_state() that was the program's own
-  if (!arguments_.resume_from_checkpoint) return;
+  if (!arguments_.resume_from_checkpoint || has_trained_) return;
   fs::path folder = *arguments_.resume_from_checkpoint;
   std::error_code none;
   const bool holds_some = fs::is_directory(folder / "checkpoints", none);

@@ -24,7 +24,7 @@ std::string_view precision_name(Precision precision) {
 
 /// What the arguments say, in the options where nothing else is said.
 AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions options, bool has_eval_dataset) {
-  check(arguments, {.has_eval_dataset = has_eval_dataset});
+  check(arguments, {.has_eval_dataset = has_eval_dataset, .has_own_trackers = !options.log_with.empty()});
   if (arguments.bf16 || arguments.fp16) {
     const auto asked = arguments.bf16 ? Precision::bf16 : Precision::fp16;
     if (options.mixed_precision && *options.mixed_precision != asked) {

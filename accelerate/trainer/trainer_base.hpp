@@ -67,7 +67,9 @@ class TrainerBase {
   TrainerBase& operator=(const TrainerBase&) = delete;
   virtual ~TrainerBase();
 
-  /// Trains from where the model stands, with a new optimizer and schedule. Collective, as all below.
+  /// Trains from where the model stands, with a new optimizer and schedule; where arguments().resume_from_checkpoint is
+  /// given, from there, until a train() has come to its end: one after it trains on, one after a failure resumes.
+  /// Collective, as all below.
   /// Throws Error (usage) without a training set, and from within a train().
   TrainOutput train();
   /// dataset   null: eval_dataset
@@ -159,6 +161,7 @@ class TrainerBase {
   std::shared_ptr<SavedCallbacks> saved_callbacks_;
   bool training_ = false;
   bool has_saved_ = false;
+  bool has_trained_ = false;  ///< a train() came to its end
   /// The latest train(): its optimizer and schedule can be saved until the next one's take their place.
   std::shared_ptr<Run> run_;
 };

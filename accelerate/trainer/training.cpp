@@ -213,7 +213,9 @@ TrainOutput TrainerBase::train() {
   }
   run_.reset();  // before the next one's optimizer and schedule come
   run_ = std::make_shared<Run>(*this);
-  return run_->go();
+  auto output = run_->go();
+  has_trained_ = true;
+  return output;
 }
 
 }  // namespace accelerate::trainer

@@ -92,6 +92,17 @@ TEST_CASE("what is reported needs trackers that agree and a folder") {
         "report_to is \"none\" and \"csv\"; \"none\" stands alone");
 }
 
+TEST_CASE(
+    "a folder or a name for reports that nobody writes is refused, but with the word none or trackers of one's own") {
+  const std::string what =
+      "report_to is empty; nothing is reported: name trackers in report_to (\"tensorboard\", \"csv\", \"jsonl\"), or "
+      "\"none\" to mean it";
+  CHECK(refusal({.run_name = "mine"}) == "run_name is \"mine\", " + what);
+  CHECK(refusal({.output_dir = "x", .logging_dir = "logs"}) == "logging_dir is \"logs\", " + what);
+  CHECK(refusal({.report_to = {"none"}, .logging_dir = "logs", .run_name = "mine"}).empty());
+  CHECK_NOTHROW(check({.logging_dir = "logs", .run_name = "mine"}, {.has_own_trackers = true}));
+}
+
 TEST_CASE("greater is better for all metrics but losses, unless it is said otherwise") {
   CHECK(best_metric_name({}) == "eval_loss");
   CHECK(best_metric_name({.metric_for_best_model = "eval_f1"}) == "eval_f1");

@@ -102,6 +102,60 @@ TEST_CASE("a training that is resumed after any step ends with the same weights,
   });
 }
 
+TEST_CASE("a further train() trains on from the weights that a resumed one ended with, as without resuming") {
+  const OutputDir folder;
+  QuietTrainer whole(OneWeight(), saving_to(folder.path), {.train_dataset = triples(7)});
+  whole.train();
+  const double once = whole.weight();
+  CHECK(whole.train().global_step == 8);
+  const double twice = whole.weight();
+  CHECK(twice != once);
+  auto arguments = saving_to(folder.path);
+  arguments.save_strategy = IntervalStrategy::no;
+  arguments.resume_from_checkpoint = folder.path / "checkpoints" / "checkpoint_2";
+  const auto recorder = std::make_shared<Recorder>();
+  QuietTrainer rest(OneWeight(), arguments, {.train_dataset = triples(7), .callbacks = {recorder}});
+  CHECK(rest.train().global_step == 8);
+  CHECK(rest.weight() == once);
+  CHECK(recorder->steps == std::vector<int64_t>{4, 5, 6, 7, 8});
+  CHECK(rest.train().global_step == 8);
+  CHECK(rest.weight() == twice);
+  CHECK(recorder->steps == std::vector<int64_t>{4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8});
+}
+
+TEST_CASE("a resumed training that threw is resumed again, of a folder by the checkpoint that it saved itself") {
+  struct Stumbles : TrainerCallback {
+    explicit Stumbles(int64_t at) : step(at) {}
+    void on_step_end(const TrainerContext& now, TrainerControl&) override {
+      if (now.state.global_step != step) return;
+      step = 0;
+      throw std::runtime_error("stumbled");
+    }
+    int64_t step;
+  };
+  const OutputDir folder;
+  QuietTrainer whole(OneWeight(), saving_to(folder.path / "whole"), {.train_dataset = triples(7)});
+  whole.train();
+  QuietTrainer first(OneWeight(), saving_to(folder.path),
+                     {.train_dataset = triples(7), .callbacks = {std::make_shared<Stumbles>(2)}});
+  CHECK_THROWS_WITH(first.train(), "stumbled");
+  CHECK(folder.checkpoints() == Strings{"checkpoint_0"});
+  auto arguments = saving_to(folder.path);
+  for (const bool whole_folder : {false, true}) {
+    CAPTURE(whole_folder);
+    arguments.save_strategy = whole_folder ? IntervalStrategy::steps : IntervalStrategy::no;
+    arguments.resume_from_checkpoint = whole_folder ? folder.path : folder.path / "checkpoints" / "checkpoint_0";
+    const auto recorder = std::make_shared<Recorder>();
+    QuietTrainer rest(OneWeight(), arguments,
+                      {.train_dataset = triples(7), .callbacks = {recorder, std::make_shared<Stumbles>(4)}});
+    CHECK_THROWS_WITH(rest.train(), "stumbled");
+    CHECK(rest.train().global_step == 8);
+    CHECK(rest.weight() == whole.weight());
+    CHECK(recorder->steps == (whole_folder ? std::vector<int64_t>{2, 3, 4, 4, 5, 6, 7, 8}
+                                           : std::vector<int64_t>{2, 3, 4, 2, 3, 4, 5, 6, 7, 8}));
+  }
+}
+
 TEST_CASE("checkpoints follow their strategy, the newest stay, and the newest of a folder is resumed") {
   const OutputDir folder;
   auto recorder = std::make_shared<Recorder>();

@@ -75,6 +75,7 @@ class Recorder : public TrainerCallback {
   void on_optimizer_step(const TrainerContext&, TrainerControl&) override { seen.emplace_back("optimizer_step"); }
   void on_step_end(const TrainerContext& now, TrainerControl&) override {
     seen.push_back(fmt::format("step_end {}", now.state.global_step));
+    steps.push_back(now.state.global_step);
   }
   void on_log(const TrainerContext& now, TrainerControl&) override {
     seen.push_back(now.metrics.contains("loss")         ? "log"
@@ -89,6 +90,7 @@ class Recorder : public TrainerCallback {
   void on_train_end(const TrainerContext&, TrainerControl&) override { seen.emplace_back("train_end"); }
 
   Strings seen;
+  std::vector<int64_t> steps;
 };
 
 /// What was thrown, "" for nothing.
