@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // fashion_resnet: ResNet-18 on Fashion-MNIST, as taught. Batch and learning rate grow with the ranks and with the
 // devices of each; without --data-dir it trains on the shipped cut of the set.
+#include <ATen/DeviceAccelerator.h>
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <accelerate/accelerate.hpp>
 #include <accelerate/nn/data_parallel.hpp>
+#include <algorithm>
 
 #include "animator.hpp"
+#include "devices_of_rank.hpp"
 #include "resnet18.hpp"
 
 namespace data = accelerate::data;
@@ -25,14 +28,12 @@ struct Options {
   bool quick = false;
 };
 
-/// The devices of this rank: the accelerator's next to its own, or as many threads.
-std::vector<torch::Device> devices_of(const torch::Device& first, int64_t count) {
-  std::vector<torch::Device> devices;
-  for (int64_t i = 0; i < count; ++i) {
-    devices.emplace_back(
-        first.is_cpu() ? first : torch::Device(first.type(), static_cast<c10::DeviceIndex>(first.index() + i)));
-  }
-  return devices;
+/// The devices of this rank, beside those of the other ranks of its machine.
+std::vector<torch::Device> devices_of(const accelerate::Accelerator& accelerator, int64_t count) {
+  const torch::Device own = accelerator.device();
+  const auto hosts = accelerator.gather_object(accelerator.place().host);
+  const int64_t ranks = std::ranges::count(hosts, accelerator.place().host);
+  return devices_of_rank(own, count, ranks, own.is_cpu() ? 0 : at::accelerator::deviceCount());
 }
 
 /// "[cpu, cpu]": the devices of all ranks.
@@ -65,7 +66,7 @@ data::Loader images(const Options& options, data::Split split, int64_t batch_siz
 void train(const Options& options) {
   accelerate::Accelerator accelerator;
   accelerator.set_seed(options.seed);
-  const auto devices = devices_of(accelerator.device(), options.num_devices);
+  const auto devices = devices_of(accelerator, options.num_devices);
   const int64_t batch_size = options.batch_size * options.num_devices;
   const double lr = options.lr * static_cast<double>(accelerator.num_processes() * options.num_devices);
 

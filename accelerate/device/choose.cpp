@@ -15,7 +15,9 @@ std::string counted(const AcceleratorType& accelerator) {
   return fmt::format("{} {}{}", accelerator.count, kind, accelerator.count == 1 ? "" : "s");
 }
 
-void check_there(const env::DeviceName& asked, const AcceleratorType& accelerator, const Place& place) {
+/// by   where it was asked for, in brackets
+void check_there(const env::DeviceName& asked, const AcceleratorType& accelerator, const Place& place,
+                 std::string_view operation, std::string_view by) {
   const std::string known = name_of(accelerator.type);
   const bool of_that_type = asked.type == known;
   if (of_that_type && asked.index.value_or(0) < accelerator.count) return;
@@ -24,10 +26,8 @@ void check_there(const env::DeviceName& asked, const AcceleratorType& accelerato
     instead = of_that_type ? fmt::format("at most {}:{} or cpu", known, accelerator.count - 1)
                            : fmt::format("{} or cpu", known);
   }
-  base::fail(ErrorKind::device, place, "device",
-             "{} is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), {} {} "
-             "visible; ask for {}{}",
-             asked.str(), counted(accelerator), accelerator.count == 1 ? "is" : "are", instead,
+  base::fail(ErrorKind::device, place, operation, "{} is asked for{}, {} {} visible; ask for {}{}", asked.str(), by,
+             counted(accelerator), accelerator.count == 1 ? "is" : "are", instead,
              accelerator.type == c10::DeviceType::CUDA ? ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES" : "");
 }
 
@@ -44,7 +44,10 @@ c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings
   const auto& asked = settings.device;
   const int64_t count = accelerator.count;
   if (asked && asked->is_cpu()) return c10::kCPU;
-  if (asked) check_there(*asked, accelerator, place);
+  if (asked) {
+    check_there(*asked, accelerator, place, "device",
+                " (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file)");
+  }
   if (asked && asked->index) return {accelerator.type, static_cast<c10::DeviceIndex>(*asked->index)};
   if (!asked && (settings.cpu || count == 0)) return c10::kCPU;
   if (process.local_world_size > count && !settings.allow_shared_gpus) {
@@ -54,6 +57,14 @@ c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings
                process.local_world_size, counted(accelerator), count);
   }
   return {accelerator.type, static_cast<c10::DeviceIndex>(process.local_rank % count)};
+}
+
+void check_visible(c10::Device device, const AcceleratorType& accelerator, std::string_view operation,
+                   const Place& place) {
+  if (device.is_cpu() || device.is_meta()) return;
+  env::DeviceName asked{.type = name_of(device.type())};
+  if (device.has_index()) asked.index = device.index();
+  check_there(asked, accelerator, place, operation, "");
 }
 
 void make_current(c10::Device device) {

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string_view>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/env/process_env.hpp"
@@ -29,6 +30,10 @@ AcceleratorType accelerator() noexcept;
 /// Pure. Throws Error (device) for a device by name that is not there, and for more local ranks than devices, unless
 /// settings.allow_shared_gpus, which deals the devices out in turn.
 c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, const AcceleratorType& accelerator,
+                   const Place& place = {});
+
+/// Throws Error (device), as choose() does, where it is neither the CPU nor one of the visible devices.
+void check_visible(c10::Device device, const AcceleratorType& accelerator, std::string_view operation,
                    const Place& place = {});
 
 /// From now on it is this thread's current device: what LibTorch takes where only the type is named, and where kernels

@@ -15,6 +15,7 @@
 #include <typeinfo>
 
 #include "accelerate/base/what_failed.hpp"
+#include "accelerate/device/choose.hpp"
 
 namespace accelerate::nn::detail {
 namespace {
@@ -66,6 +67,9 @@ DataParallelCore::DataParallelCore(std::vector<at::Device> devices, std::optiona
     : devices_(std::move(devices)), output_device_(at::kCPU), dim_(dim) {
   if (devices_.empty()) base::fail(ErrorKind::usage, {}, "DataParallel", "there are 0 devices, must be at least 1");
   output_device_ = output_device.value_or(devices_.front());
+  const auto there = device::accelerator();
+  for (const auto& device : devices_) device::check_visible(device, there, "DataParallel");
+  device::check_visible(output_device_, there, "DataParallel");
 }
 
 void DataParallelCore::count(const at::Tensor& tensor) {

@@ -26,7 +26,7 @@ namespace detail {
 /// What DataParallel does whatever its module is.
 class DataParallelCore {
  public:
-  /// Throws Error (usage) for no devices.
+  /// Throws Error (usage) for no devices, (device) for one that is not there.
   DataParallelCore(std::vector<at::Device> devices, std::optional<at::Device> output_device, int64_t dim);
 
   /// A tensor of the input; all of one call are as long along dim.
@@ -91,7 +91,7 @@ class DataParallel : public torch::nn::Module {
   /// dim             that is split, of inputs, and joined, of outputs
   /// factory         makes a module of the same class and layers, whose values do not matter. Empty: copies are
   ///                 clone()s, for which the class itself, not a base of it, derives from torch::nn::Cloneable<Class>.
-  /// Throws Error (usage) for an empty module and for no devices.
+  /// Throws Error (usage) for an empty module and for no devices, (device) for one that is not there.
   explicit DataParallel(std::shared_ptr<Net> module, std::vector<at::Device> devices,
                         std::optional<at::Device> output_device = {}, int64_t dim = 0, Factory factory = {})
       : core_(std::move(devices), output_device, dim), module_(std::move(module)), factory_(std::move(factory)) {

@@ -99,6 +99,24 @@ TEST_CASE("the accelerator may be of any type: its name is asked for, and stands
         std::string::npos);
 }
 
+TEST_CASE("a device that a call names is the CPU, or there, or refused with the count and what to do") {
+  const auto refused = [](const char* name, const device::AcceleratorType& accelerator) -> std::string {
+    try {
+      device::check_visible(c10::Device(name), accelerator, "DataParallel");
+    } catch (const accelerate::Error& error) {
+      CHECK((error.kind() == accelerate::ErrorKind::device));
+      return error.what();
+    }
+    return "";
+  };
+  for (const char* there : {"cpu", "cpu:0", "meta", "cuda", "cuda:1"}) CHECK(refused(there, gpus(2)).empty());
+  const std::string look = "cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES";
+  CHECK(refused("cuda:2", gpus(2)) ==
+        "DataParallel: cuda:2 is asked for, 2 GPUs are visible; ask for at most cuda:1 or " + look);
+  CHECK(refused("cuda", gpus(0)) == "DataParallel: cuda is asked for, 0 GPUs are visible; ask for " + look);
+  CHECK(refused("xpu:0", gpus(1)) == "DataParallel: xpu:0 is asked for, 1 GPU is visible; ask for cuda or " + look);
+}
+
 TEST_CASE("the GPUs of this machine are counted as LibTorch counts them") {
   const auto found = device::accelerator();
   CHECK((found.type == c10::kCUDA));

@@ -3,7 +3,9 @@
 #include "tests/testing.hpp"
 //
 #include "examples/animator.hpp"
+#include "examples/devices_of_rank.hpp"
 #include "examples/resnet18.hpp"
+#include "tests/refusal.hpp"
 #include "tests/temporary_folder.hpp"
 
 TEST_CASE("the network is the course's: so many parameters, logits per image, weights normal with deviation 0.01") {
@@ -43,4 +45,43 @@ TEST_CASE("the curve grows with each epoch, in the terminal and as a line throug
   size_t points = 0;
   for (size_t at = 0; (at = svg.find("<circle", at)) != std::string::npos; ++at) ++points;
   CHECK(points == 3);
+}
+
+TEST_CASE("ranks of a machine have devices of their own, and more than it has are refused with both numbers") {
+  using Devices = std::vector<torch::Device>;
+  const torch::Device cpu("cpu"), first("cuda:0"), second("cuda:1");
+  CHECK(devices_of_rank(cpu, 2, 4, 0) == Devices{cpu, cpu});
+  CHECK(devices_of_rank(first, 3, 1, 3) == Devices{first, second, torch::Device("cuda:2")});
+  CHECK(devices_of_rank(first, 2, 2, 4) == Devices{first, torch::Device("cuda:2")});
+  CHECK(devices_of_rank(second, 2, 2, 4) == Devices{second, torch::Device("cuda:3")});
+  CHECK(devices_of_rank(first, 1, 8, 1) == Devices{first});  // ranks that share it were told to
+  const auto refused = [&](int64_t count, int64_t ranks, int64_t visible) {
+    return testing::refusal<std::invalid_argument>([&] { devices_of_rank(first, count, ranks, visible); });
+  };
+  CHECK(refused(4, 1, 1) ==
+        "--num_devices is 4 for each of 1 rank of this machine, which has 1 cuda device; give at most 1");
+  CHECK(refused(3, 2, 5) ==
+        "--num_devices is 3 for each of 2 ranks of this machine, which has 5 cuda devices; give at most 2");
+}
+
+TEST_CASE("the network learns: in a few steps it tells four noisy patterns apart, those that it has not seen too") {
+  torch::manual_seed(0);
+  auto net = resnet18();
+  const auto labels = torch::arange(8) % 4;
+  const auto patterns = torch::randn({4, 1, 8, 8});
+  const auto drawn = [&] { return patterns.index_select(0, labels) + 0.3 * torch::randn({8, 1, 8, 8}); };
+  const auto images = drawn();
+  torch::optim::SGD sgd(net->parameters(), 0.005);
+  const auto loss_of = [&] { return torch::nn::functional::cross_entropy(net->forward(images), labels); };
+  const double before = loss_of().item<double>();
+  for (int step = 0; step < 10; ++step) {
+    sgd.zero_grad();
+    loss_of().backward();
+    sgd.step();
+  }
+  const torch::NoGradGuard no_grad;
+  CHECK(before > 1.5);  // of ten classes by chance: 2.3
+  CHECK(loss_of().item<double>() < 0.4);
+  // Of few batches the running statistics are not worth much yet: the batch's own.
+  CHECK(net->forward(drawn()).argmax(1).eq(labels).sum().item<int64_t>() >= 6);
 }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "accelerate/device/choose.hpp"
 #include "accelerate/nn/data_parallel.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "tests/accelerator/ranks.hpp"
@@ -292,6 +293,13 @@ TEST_CASE("wrong calls are refused with both values") {
   Net net;
   CHECK(refusal([&] { DataParallel(net, std::vector<at::Device>{}); }) ==
         "DataParallel: there are 0 devices, must be at least 1");
+  const auto gpus = accelerate::device::accelerator().count;
+  const std::string not_there = fmt::format(
+      "DataParallel: cuda:99 is asked for, {} GPU{} visible; ask for {}cpu, or look at nvidia-smi and "
+      "CUDA_VISIBLE_DEVICES",
+      gpus, gpus == 1 ? " is" : "s are", gpus == 0 ? "" : fmt::format("at most cuda:{} or ", gpus - 1));
+  CHECK(refusal([&] { DataParallel(net, {kCpu, at::Device("cuda:99")}); }) == not_there);
+  CHECK(refusal([&] { DataParallel(net, kThree, at::Device("cuda:99")); }) == not_there);
   CHECK(refusal([&] { DataParallel(std::shared_ptr<NetImpl>(), kThree); }) == "DataParallel: the module is empty");
   CHECK(refusal([&] {
           DataParallel(net, {at::Device("meta"), kCpu})(torch::ones({2, 4}));
