@@ -19,13 +19,15 @@ namespace accelerate::device {
 struct KnownTensor {
   std::string text{};  ///< "fc1.weight [128, 9216] float32"
   int64_t bytes = 0;
+  std::string kind{};  ///< "parameters", "optimizer_1": what it is added up with
 };
 using KnownTensors = std::function<std::vector<KnownTensor>()>;
 
 /// Whether an allocator of LibTorch's says that memory ran out: by its type, or, the CPU's, by its text alone.
 [[nodiscard]] bool says_out_of_memory(const std::exception& error);
 
-/// Error (device): who, doing what, what the allocator said, the largest tensors known, and what to do.
+/// Error (device): who, doing what, what the allocator said, what is known to be there by kinds, the largest tensors,
+/// and what to do.
 [[noreturn]] void fail_out_of_memory(const c10::Error& error, const Place& place, std::string_view operation,
                                      const std::vector<KnownTensor>& known = {});
 

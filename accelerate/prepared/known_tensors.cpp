@@ -19,8 +19,10 @@ namespace {
 using KnownTensors = std::vector<device::KnownTensor>;
 using Names = std::unordered_map<const void*, std::string>;
 
-device::KnownTensor known(const gradient::NamedTensor& tensor) {
-  return {.text = gradient::describe(tensor, "tensor"), .bytes = static_cast<int64_t>(tensor.tensor.nbytes())};
+device::KnownTensor known(const gradient::NamedTensor& tensor, std::string kind) {
+  return {.text = gradient::describe(tensor, "tensor"),
+          .bytes = static_cast<int64_t>(tensor.tensor.nbytes()),
+          .kind = std::move(kind)};
 }
 
 // What follows a name where there are several models: "fc1.weight of model_1".
@@ -39,16 +41,19 @@ Names names_of_parameters(Shared& shared) {
 void add_model(const ModelCore& model, const Names& names, const Shared& shared, KnownTensors& all) {
   for (const auto& parameter : model.parameters()) {
     const std::string& name = names.at(parameter.tensor.unsafeGetTensorImpl());
-    all.push_back(known({name, parameter.tensor}));
+    all.push_back(known({name, parameter.tensor}, "parameters"));
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (gradient.defined()) all.push_back(known({"gradient of " + name, gradient}));
+    if (gradient.defined()) all.push_back(known({"gradient of " + name, gradient}, "gradients"));
     if (shared.masters.has(parameter.tensor)) {
       all.push_back(
           {.text = fmt::format("float32 master of {} [{}]", name, fmt::join(parameter.tensor.sizes().vec(), ", ")),
-           .bytes = 4 * parameter.tensor.numel()});
+           .bytes = 4 * parameter.tensor.numel(),
+           .kind = "float32 masters"});
     }
   }
-  for (const auto& buffer : model.buffers()) all.push_back(known({buffer.name + whose(model), buffer.tensor}));
+  for (const auto& buffer : model.buffers()) {
+    all.push_back(known({buffer.name + whose(model), buffer.tensor}, "buffers"));
+  }
 }
 
 // "exp_avg of fc1.weight". Only of optimizers that are known: another one's state is asked for by making a copy.
@@ -63,7 +68,8 @@ void add_state(OptimizerCore& core, const Names& names, const Shared& shared, Kn
       const auto name = names.find(parameter.unsafeGetTensorImpl());
       for (const auto& [what, tensor] : found->second) {
         if (tensor.device() != parameter.device() || tensor.dim() == 0) continue;
-        all.push_back(known({fmt::format("{} of {}", what, name == names.end() ? core.name() : name->second), tensor}));
+        all.push_back(known({fmt::format("{} of {}", what, name == names.end() ? core.name() : name->second), tensor},
+                            core.name()));
       }
     }
   }

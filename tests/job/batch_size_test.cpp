@@ -70,16 +70,20 @@ TEST_CASE(
   CHECK(accelerate::device::naming_out_of_memory(here, "forward", [] { return 3; }) == 3);
 }
 
-TEST_CASE("the largest tensors that are known to be there are said, and what else there may be") {
+TEST_CASE("what is known to be there is said by kinds, with the largest tensors, and what else there may be") {
   const auto known = [] {
-    return std::vector<accelerate::device::KnownTensor>{
-        {"a [1] Float", 4}, {"b [512, 512] Float", 1 << 20}, {"c [2] Float", 8}, {"d [512] Float", 2048}};
+    return std::vector<accelerate::device::KnownTensor>{{"a [1] Float", 4, "parameters"},
+                                                        {"b [512, 512] Float", 1 << 20, "optimizer"},
+                                                        {"c [2] Float", 8, "parameters"},
+                                                        {"d [512] Float", 2048, "optimizer_1"},
+                                                        {"e [1] Char", 1}};
   };
   const auto run = [] { throw of_a_device(); };
   CHECK_THROWS_WITH(
       accelerate::device::naming_out_of_memory({}, "backward", run, known),
-      "backward: CUDA out of memory. Tried to allocate 2 GiB; known to be there: 1.0 MiB in 4 tensors, the "
-      "largest b [512, 512] Float (1.0 MiB), d [512] Float (2.0 KiB), c [2] Float (8 bytes); the rest is "
+      "backward: CUDA out of memory. Tried to allocate 2 GiB; known to be there: 1.0 MiB in 5 tensors "
+      "(parameters 12 bytes, optimizer 1.0 MiB, optimizer_1 2.0 KiB), the largest b [512, 512] Float (1.0 MiB), d "
+      "[512] Float (2.0 KiB), c [2] Float (8 bytes); the rest is "
       "mostly what forward keeps for backward: mixed_precision and nn::checkpoint() make it smaller; take a "
       "smaller batch, or let find_executable_batch_size() look for one");
 }
@@ -132,11 +136,30 @@ TEST_CASE("the CPU's memory that runs out in forward and backward is an Error wi
       "allocate memory)";
   const std::string advice = "; take a smaller batch, or let find_executable_batch_size() look for one";
   const std::string forward = text_of_error([&] { model(torch::ones({3})); });
-  CHECK(forward.find("forward: " + allocator + "; known to be there: 12 bytes in 1 tensors") != std::string::npos);
+  CHECK(forward.find("forward: " + allocator +
+                     "; known to be there: 12 bytes in 1 tensor (parameters 12 bytes), the largest weight [3] Float "
+                     "(12 bytes); ") != std::string::npos);
   CHECK(forward.ends_with(advice));
   const std::string backward = text_of_error([&] { accelerator.backward(GreedyBackward::apply(model->weight).sum()); });
   CHECK(backward.find("backward: " + allocator) != std::string::npos);
   CHECK(backward.ends_with(advice));
+}
+
+TEST_CASE("what each optimizer keeps is added up by itself" * doctest::skip(kAllocatorGivesUp)) {
+  accelerate::Accelerator accelerator({.cpu = true});
+  torch::nn::Linear first(2, 2), second(3, 3);
+  torch::optim::Adam adam(first->parameters(), 0.1);
+  torch::optim::SGD sgd(second->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [greedy, one, other, step_one, step_other] = accelerator.prepare(Greedy(), first, second, adam, sgd);
+  accelerator.backward(one(torch::ones({1, 2})).sum() + other(torch::ones({1, 3})).sum());
+  step_one.step();
+  step_other.step();
+  step_one.zero_grad();
+  step_other.zero_grad();
+  const std::string text = text_of_error([&, &model = greedy] { model(torch::ones({3})); });
+  CAPTURE(text);
+  CHECK(text.find("; known to be there: 180 bytes in 11 tensors (parameters 84 bytes, optimizer 48 bytes, optimizer_1 "
+                  "48 bytes), the largest ") != std::string::npos);
 }
 
 TEST_CASE("a batch size is found where the CPU's own allocation fails" * doctest::skip(kAllocatorGivesUp)) {
