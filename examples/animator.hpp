@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 /// Times of several stretches, in seconds.
@@ -38,7 +41,18 @@ class Animator {
     values_.push_back(value);
     fmt::print("{}\n", terminal());
     std::fflush(stdout);
-    if (!svg_.empty()) std::ofstream(svg_) << svg();
+    write();
+  }
+
+  /// The file as it is so far. Before the first epoch: whether it can be written, said before it costs an epoch.
+  void write() const {
+    if (svg_.empty()) return;
+    std::ofstream file(svg_);
+    file << svg();
+    file.close();
+    if (!file) {
+      throw std::runtime_error(fmt::format("{} cannot be written: {}", svg_, std::generic_category().message(errno)));
+    }
   }
 
   /// "test accuracy ▁▄▆█ 0.871 (epoch 4 of 10)"

@@ -8,6 +8,8 @@
 #include <accelerate/accelerate.hpp>
 #include <accelerate/nn/data_parallel.hpp>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 
 #include "animator.hpp"
 #include "devices_of_rank.hpp"
@@ -80,6 +82,7 @@ void train(const Options& options) {
   accelerator.print("batch {}, learning rate {:g}\n", loader.total_batch_size(), rate);
   Timer timer;
   Animator animator("test accuracy", options.num_epochs, options.svg);
+  accelerator.on_main_process([&] { animator.write(); });
   double accuracy = 0;
   for (int64_t epoch = 0; epoch < options.num_epochs; ++epoch) {
     timer.start();
@@ -98,6 +101,12 @@ void train(const Options& options) {
       [&] { fmt::print("test accuracy {:.2f}, {:.1f} s/epoch, on {}\n", accuracy, timer.average(), names); });
 }
 
+// CLI11's own check lets "nan" pass.
+std::string a_rate(const std::string& text) {
+  const double rate = std::strtod(text.c_str(), nullptr);
+  return std::isfinite(rate) && rate > 0 ? "" : text + " is not a finite number above 0";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -114,7 +123,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--batch_size", options.batch_size, "Samples per step and device")->check(some)->capture_default_str();
   app.add_option("--lr", options.lr, "SGD's rate, times the number of all devices")
-      ->check(CLI::PositiveNumber)
+      ->check(a_rate)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights and order")->capture_default_str();
   app.add_option("--svg", options.svg, "File for the curve, written anew after each epoch");

@@ -32,8 +32,15 @@ def run(count, devices, *command):
     return curve
 
 
+def refused(why, *command):
+    done = subprocess.run(command, timeout=100, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode != 0 and why in done.stdout, (done.returncode, done.stdout)
+
+
 def main():
     program, data, launch = sys.argv[1], ["--data-dir", sys.argv[2]], sys.argv[3:]
+    refused("--lr: nan is not a finite number above 0", program, "--lr", "nan")
+    refused("/nowhere/curve.svg cannot be written: No such file", program, *data, "--quick", "--svg", "/nowhere/curve.svg")
     run(1, "cpu", program, *data)
     threads = run(2, "cpu, cpu", program, *data, "--num_devices", "2")
     ranks = run(2, "cpu, cpu", *launch, program, *data)

@@ -47,6 +47,16 @@ TEST_CASE("the curve grows with each epoch, in the terminal and as a line throug
   CHECK(points == 3);
 }
 
+TEST_CASE("a file for the curve that cannot be written is said with its name, before the first epoch too") {
+  const testing::TemporaryFolder folder;
+  const std::string file = folder / "none/curve.svg";
+  CHECK(testing::refusal<std::runtime_error>([&] { Animator("test accuracy", 4, file).write(); }) ==
+        file + " cannot be written: No such file or directory");
+  Animator animator("test accuracy", 4, folder / "curve.svg");
+  animator.write();
+  CHECK(testing::text_of(folder / "curve.svg") == animator.svg());
+}
+
 TEST_CASE("ranks of a machine have devices of their own, and more than it has are refused with both numbers") {
   using Devices = std::vector<torch::Device>;
   const torch::Device cpu("cpu"), first("cuda:0"), second("cuda:1");
