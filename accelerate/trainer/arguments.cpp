@@ -64,6 +64,10 @@ void check_evaluation(const TrainingArguments& given, const ArgumentsContext& co
     must_be.fail("eval_steps is {}, eval_strategy is {}; eval_steps counts with eval_strategy steps only",
                  *given.eval_steps, name(given.eval_strategy));
   }
+  if (given.eval_delay > 0 && !evaluates) {
+    must_be.fail("eval_delay is {}, eval_strategy is no; nothing is evaluated: give eval_strategy steps or epoch",
+                 given.eval_delay);
+  }
   if (evaluates && !context.has_eval_dataset) {
     must_be.fail("eval_strategy is {}, there is no eval_dataset; give one, or eval_strategy no",
                  name(given.eval_strategy));
@@ -160,6 +164,12 @@ void check(const TrainingArguments& arguments, const ArgumentsContext& context) 
   if (arguments.warmup_steps > 0 && arguments.warmup_ratio > 0) {
     must_be.fail("warmup_steps is {} and warmup_ratio is {}, only one of them can be given", arguments.warmup_steps,
                  arguments.warmup_ratio);
+  }
+  const bool warms_up = arguments.warmup_steps > 0 || arguments.warmup_ratio > 0;
+  if (warms_up && arguments.lr_scheduler_type == SchedulerType::constant) {
+    must_be.fail("{}, lr_scheduler_type is constant, which does not warm up; take constant_with_warmup",
+                 arguments.warmup_steps > 0 ? fmt::format("warmup_steps is {}", arguments.warmup_steps)
+                                            : fmt::format("warmup_ratio is {}", arguments.warmup_ratio));
   }
   if (arguments.dataloader_prefetch_factor && arguments.dataloader_num_workers == 0) {
     must_be.fail("dataloader_prefetch_factor is {}, dataloader_num_workers is 0; only workers read ahead",

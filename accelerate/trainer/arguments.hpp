@@ -51,7 +51,7 @@ struct TrainingArguments {
   /// Largest norm of all gradients; 0: they are not clipped.
   double max_grad_norm = 1.0;
   SchedulerType lr_scheduler_type = SchedulerType::linear;
-  /// Steps in which the rate rises from 0; excludes warmup_ratio.
+  /// Steps in which the rate rises from 0; excludes warmup_ratio. With the schedule constant it is refused.
   int64_t warmup_steps = 0;
   /// The same as a part of all steps, 0 to 1, rounded up.
   double warmup_ratio = 0.0;

@@ -62,6 +62,12 @@ TEST_CASE("arguments that contradict one another are refused") {
   CHECK(refusal({.bf16 = true, .fp16 = true}) == "bf16 and fp16 are both true, only one of them can be");
   CHECK(refusal({.warmup_steps = 100, .warmup_ratio = 0.1}) ==
         "warmup_steps is 100 and warmup_ratio is 0.1, only one of them can be given");
+  CHECK(refusal({.lr_scheduler_type = SchedulerType::constant, .warmup_steps = 100}) ==
+        "warmup_steps is 100, lr_scheduler_type is constant, which does not warm up; take constant_with_warmup");
+  CHECK(refusal({.lr_scheduler_type = SchedulerType::constant, .warmup_ratio = 0.1}) ==
+        "warmup_ratio is 0.1, lr_scheduler_type is constant, which does not warm up; take constant_with_warmup");
+  CHECK(refusal({.eval_delay = 3}) ==
+        "eval_delay is 3, eval_strategy is no; nothing is evaluated: give eval_strategy steps or epoch");
   CHECK(refusal({.eval_steps = 100}) ==
         "eval_steps is 100, eval_strategy is no; eval_steps counts with eval_strategy steps only");
   CHECK(refusal({.eval_strategy = IntervalStrategy::epoch, .eval_steps = 5}) ==

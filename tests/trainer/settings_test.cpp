@@ -67,7 +67,7 @@ std::vector<double> rates_of(SchedulerType type) {
                         .max_steps = 6,
                         .learning_rate = 1.0,
                         .lr_scheduler_type = type,
-                        .warmup_steps = 2,
+                        .warmup_steps = type == SchedulerType::constant ? 0 : 2,
                         .logging_steps = 1},
                        {.train_dataset = triples(6)});
   trainer.train();
