@@ -106,8 +106,11 @@ void DataParallelCore::check_place(const torch::nn::Module& module) const {
     // "cuda" is any of them.
     const at::Device device = item.value().device(), first = devices_.front();
     if (device.type() == first.type() && (!first.has_index() || device == first)) return;
-    base::fail(ErrorKind::usage, {}, "DataParallel", "{} is on {}, the first device is {}; move the module there first",
-               item.key(), device.str(), first.str());
+    base::fail(
+        ErrorKind::usage, {}, "DataParallel",
+        "{} is on {}, the first device is {}; move the module there, or begin the devices with {}: prepare() moves "
+        "a module to its rank's device",
+        item.key(), device.str(), first.str(), device.str());
   }
 }
 

@@ -303,7 +303,9 @@ TEST_CASE("wrong calls are refused with both values") {
   CHECK(refusal([&] { DataParallel(std::shared_ptr<NetImpl>(), kThree); }) == "DataParallel: the module is empty");
   CHECK(refusal([&] {
           DataParallel(net, {at::Device("meta"), kCpu})(torch::ones({2, 4}));
-        }) == "DataParallel: first.weight is on cpu, the first device is meta; move the module there first");
+        }) ==
+        "DataParallel: first.weight is on cpu, the first device is meta; move the module there, or begin the "
+        "devices with cpu: prepare() moves a module to its rank's device");
   CHECK(refusal([&] {
           DataParallel(net, kThree, {}, 2)(torch::ones({2, 4}));
         }) == "DataParallel: dim is 2, an input has 2 dimensions");
