@@ -2,8 +2,10 @@
 #include "accelerate/tracking/report.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <system_error>
@@ -121,6 +123,12 @@ void add_file(LoggedFolder& logged, const std::filesystem::path& path, const std
   const bool is_profile = path.filename() == "profile_summary.json";
   if (!is_profile && path.filename() != "metrics.jsonl") return;
   std::ifstream in(path, std::ios::binary);
+  if (!in.is_open()) {
+    const std::string why = std::generic_category().message(errno), file = path.filename().string();
+    logged.unreadable_files.push_back(
+        fmt::format("{}{}{} cannot be read: {}", name, name.empty() ? "" : "/", file, why));
+    return;
+  }
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!is_profile) {
     logged.files.push_back({.name = name, .logs = parse_run_logs(text)});
@@ -139,9 +147,15 @@ LoggedFolder read_logged_folder(const std::filesystem::path& folder) {
   std::error_code failed;
   for (auto at = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied, failed);
        !failed && at != fs::recursive_directory_iterator(); at.increment(failed)) {
+    std::error_code unknown;
+    if (at->is_directory(unknown)) continue;
     add_file(logged, at->path(), at->path().parent_path().lexically_relative(folder).string());
   }
   if (failed) base::fail(ErrorKind::io, {}, "report", "{} cannot be read: {}", folder.string(), failed.message());
+  if (logged.files.empty() && logged.profiles.empty() && !logged.unreadable_files.empty()) {
+    base::fail(ErrorKind::io, {}, "report", "in {} nothing can be read: {}", folder.string(),
+               fmt::join(logged.unreadable_files, "; "));
+  }
   if (logged.files.empty() && logged.profiles.empty()) {
     base::fail(ErrorKind::data, {}, "report",
                "no metrics.jsonl and no profile_summary.json is in {} or below; runs with log_with = {{\"jsonl\"}} "
@@ -162,6 +176,9 @@ std::string report_html(const LoggedFolder& folder) {
   }
   for (const auto& name : folder.unreadable_profiles) {
     html += fmt::format("<p class=\"note\">{} is no profile of ours and was left out.</p>\n", html_text(name));
+  }
+  for (const auto& text : folder.unreadable_files) {
+    html += fmt::format("<p class=\"note\">{}; it was left out.</p>\n", html_text(text));
   }
   return html + "</body></html>\n";
 }

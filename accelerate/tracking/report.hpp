@@ -26,10 +26,12 @@ struct LoggedFolder {
   std::vector<LoggedFile> files{};
   std::vector<LoggedProfile> profiles{};
   std::vector<std::string> unreadable_profiles{};  ///< files of that name that are none
+  std::vector<std::string> unreadable_files{};     ///< "b/metrics.jsonl cannot be read: Permission denied"
 };
 
 /// Every metrics.jsonl and profile_summary.json in a folder and below it, by name.
-/// Throws Error (io) where there is no such folder; Error (data) where there is no such file in it.
+/// Throws Error (io) where there is no such folder and where no such file in it can be read; Error (data) where there
+/// is no such file in it.
 [[nodiscard]] LoggedFolder read_logged_folder(const std::filesystem::path& folder);
 
 /// A page of HTML that needs no other file and no network: for each run its configuration, its length, its curves with

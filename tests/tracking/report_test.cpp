@@ -138,6 +138,22 @@ TEST_CASE("numbers that are never finite, and infinite steps, still make a page"
   }
 }
 
+TEST_CASE("a log that cannot be read is said in the page, and is an error where there is nothing else") {
+  const testing::TemporaryFolder folder;
+  std::filesystem::create_symlink("/nowhere/metrics.jsonl", folder.path / "metrics.jsonl");
+  std::filesystem::create_directories(folder.path / "b" / "metrics.jsonl");
+  CHECK(refusal(folder.path) == "io: report: in " + folder.path.string() +
+                                    " nothing can be read: metrics.jsonl cannot be read: No such file or directory");
+  std::filesystem::create_directories(folder.path / "c");
+  std::ofstream(folder.path / "c" / "metrics.jsonl") << two_runs;
+  const auto logged = read_logged_folder(folder.path);
+  REQUIRE(logged.files.size() == 1);
+  CHECK(logged.files[0].name == "c");
+  const std::string page = report_html(logged);
+  CHECK(page.find("<p class=\"note\">metrics.jsonl cannot be read: No such file or directory; it was left out.</p>") !=
+        std::string::npos);
+}
+
 TEST_CASE("every metrics.jsonl below a folder is found; none, or no folder, is an error") {
   const testing::TemporaryFolder folder;
   CHECK(refusal(folder.path) == "data: report: no metrics.jsonl and no profile_summary.json is in " +
