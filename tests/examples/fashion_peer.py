@@ -83,4 +83,5 @@ def main():
     print(f"last: {ours[-1]:.3f} here, {theirs[-1]:.3f} in PyTorch")
 
 
-main()
+if __name__ == "__main__":
+    main()

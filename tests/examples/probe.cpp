@@ -4,6 +4,9 @@
 //   probe train FILE float64|float32|bf16|fp16 STEPS BATCH
 //       trains BasicNet (no dropout) on the weights and batches that parity.py wrote and prints a loss per step; on P
 //       ranks each takes its P-th of every batch, and the mean of the losses is printed
+//   probe resnet FILE float64|float32 STEPS BATCH
+//       the same with fashion_resnet's network and SGD, on one rank; the last number is the loss of the first batch in
+//       evaluation mode
 //   probe scaler INIT GROWTH BACKOFF INTERVAL FLAGS
 //       the loss scale after each iteration; FLAGS is one of 0 and 1 per iteration, 1: a gradient was inf
 //   probe learn no|bf16|fp16 DATA_DIR          trains two layers on the digits once and prints the test accuracy
@@ -17,6 +20,7 @@
 #include <limits>
 
 #include "examples/basic_net.hpp"
+#include "examples/resnet18.hpp"
 
 namespace {
 
@@ -69,6 +73,36 @@ void train(const std::string& path, const std::string& type, int64_t steps, int6
     const auto mean = accelerator.reduce(loss.detach(), accelerate::comm::ReduceOp::mean);
     accelerator.print("{:.17g}\n", mean.item<double>());
   }
+}
+
+void resnet(const std::string& path, const std::string& type, int64_t steps, int64_t batch) {
+  accelerate::Accelerator accelerator({.cpu = true});
+  const auto dtype = type == "float64" ? torch::kDouble : torch::kFloat;
+  at::set_num_threads(1);
+  Numbers numbers(path);
+  auto net = resnet18();
+  net->to(dtype);
+  {
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.copy_(numbers.take(parameter.sizes()));
+  }
+  const auto images = numbers.take({steps, batch, 1, 28, 28}).to(dtype);
+  const auto labels = numbers.take({steps, batch}).to(torch::kLong);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+
+  const auto loss_of = [&, &model = model](int64_t step) {
+    return torch::nn::functional::cross_entropy(model(images[step]), labels[step]);
+  };
+  for (int64_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    const auto loss = loss_of(step);
+    accelerator.backward(loss);
+    optimizer.step();
+    accelerator.print("{:.17g}\n", loss.item<double>());
+  }
+  net->eval();
+  const torch::NoGradGuard no_grad;
+  accelerator.print("{:.17g}\n", loss_of(0).item<double>());
 }
 
 void scale(const accelerate::precision::GradScalerOptions& options, const std::string& flags) {
@@ -160,6 +194,9 @@ int main(int argc, char** argv) {
     if (words.at(0) == "fail") fail(std::stoll(words.at(1)));
     if (words.at(0) == "train") {
       train(words.at(1), words.at(2), std::stoll(words.at(3)), std::stoll(words.at(4)));
+    }
+    if (words.at(0) == "resnet") {
+      resnet(words.at(1), words.at(2), std::stoll(words.at(3)), std::stoll(words.at(4)));
     }
     if (words.at(0) == "scaler") {
       scale({.init_scale = std::stod(words.at(1)),
