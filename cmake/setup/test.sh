@@ -24,43 +24,71 @@ test_in() {
   ctest --test-dir "$folder" -j "$(($(jobs) * 3 / 2))" --output-on-failure --no-tests=error "$@"
 }
 
-# Everything: what takes long, the sanitizers, and a build without each part; warnings are errors. A part that fails does not
-# stop the rest.
+# Everything: what takes long, the sanitizers, and a build without each part; warnings are errors.
+full_parts=(release asan tsan without_mpi_jpeg_png without_gloo_cuda)
+declare -A full_name=(
+  [release]="every test" [asan]="address and undefined sanitizers" [tsan]="thread sanitizer"
+  [without_mpi_jpeg_png]="without MPI, JPEG and PNG" [without_gloo_cuda]="without gloo and CUDA"
+)
+
+# Each part is build_<part> and test_<part>. One that fails does not stop the rest.
 test_full() {
-  full_failed=""
-  part "every test" test_in build
-  part "address and undefined sanitizers" test_asan
-  part "thread sanitizer" test_tsan
-  # Of the tests what has nothing to do with these parts comes out of ccache; the library is compiled with other folders of headers.
-  part "without MPI, JPEG and PNG" test_without MPI JPEG PNG
-  # Compiles every source file of the library by itself, so that each goes on including what it uses; gloo's and CUDA's are
-  # compiled so in every build. What runs in one process is the same without gloo.
-  part "without gloo and CUDA" test_without GLOO CUDA -DCMAKE_UNITY_BUILD=OFF -DACCELERATE_UNITY_TESTS=ON -DACCELERATE_PRECOMPILE=ON \
-    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" -DACCELERATE_TEST_UNITS=OFF
-  [ -z "$full_failed" ] || fail "full: failed:${full_failed%,}"
+  local failed="" part i status
+  for ((i = 0; i < ${#full_parts[@]}; i++)); do
+    part=${full_parts[i]}
+    say "full: ${full_name[$part]}"
+    by_itself "build_$part"
+    if [ $status -eq 0 ]; then
+      compile_ahead "${full_parts[@]:i+1}"
+      by_itself "test_$part"
+      stop_compiling
+    fi
+    [ $status -eq 0 ] || failed+=" ${full_name[$part]},"
+  done
+  [ -z "$failed" ] || fail "full: failed:${failed%,}"
   say "full: all parts passed"
 }
 
-# part <name> <command>: runs it in a shell of its own, so that its first failing line ends it and not the whole.
-part() {
-  local name=$1 status=0
-  shift
-  say "full: $name"
+# by_itself <command>: in a shell of its own, so that its first failing line ends it and not the whole; how it ended is in
+# $status. Not for an `if`: there bash would go on after a failing line.
+by_itself() {
   set +e
   (
     set -e
-    "$@"
+    "$1"
   )
   status=$?
   set -e
-  [ $status -eq 0 ] || full_failed+=" $name,"
 }
+
+# compile_ahead <parts>: while tests run, and mostly wait, the builds of the parts to come, one after the other, with what
+# is left of the processors. What fails here fails again, and is said, in its part.
+compile_ahead() {
+  set -m   # a process group of its own, to be stopped as one
+  (
+    chrt --idle --pid 0 "$BASHPID"
+    for part; do by_itself "build_$part"; done
+  ) </dev/null >/dev/null 2>&1 &
+  ahead=$!
+  set +m
+  trap stop_compiling EXIT   # Ctrl-C does not reach that group
+}
+
+stop_compiling() {
+  trap - EXIT
+  kill -TERM -- "-$ahead" 2>/dev/null || true
+  wait "$ahead" 2>/dev/null || true
+}
+
+# run_tests has built it.
+build_release() { :; }
+test_release() { test_in build; }
 
 # Set-up, consumers and benches are the same in every build.
 not_again='^(setup|consumer)/'
 
+build_asan() { build_all asan; }
 test_asan() {
-  build_all asan
   local leaks=$PWD/tests/setup/lsan.supp
   export ASAN_OPTIONS=detect_odr_violation=0 LSAN_OPTIONS="suppressions=$leaks:print_suppressions=0"
   test_in build-asan -LE full -E "$not_again"
@@ -72,25 +100,44 @@ test_asan() {
 tsan_tests='^(base|env|launch)/|^data/|threads|worker|completable_work'
 tsan_not='\.(mpi|gloo)$|\.(mpi|gloo)\.|data/batch_memory_test|combinators/cache_test|sources/npy_test|shard_cases|mutated_files|examples/'
 
-test_tsan() {
+build_tsan() {
   configure_in build-tsan tsan
   cmake --build build-tsan -j "$(jobs)" --target plain_tests unit_tests accelerate_launch >&2
+}
+test_tsan() {
   # GCC 12's thread sanitizer cannot live with as much address randomisation as new kernels do.
   TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
     setarch "$(uname -m)" -R ctest --test-dir build-tsan -j "$(jobs)" --output-on-failure -LE full -R "$tsan_tests" -E "$tsan_not"
 }
 
-# test_without <MPI|GLOO|CUDA ... or an option for CMake>: the tests that still apply are those that this configuration has.
-test_without() {
-  local folder=build-no part options=()
+# Of the tests what has nothing to do with these parts comes out of ccache; the library is compiled with other folders of headers.
+build_without_mpi_jpeg_png() { build_without MPI JPEG PNG; }
+test_without_mpi_jpeg_png() { test_without MPI JPEG PNG; }
+
+# Compiles every source file of the library by itself, so that each goes on including what it uses; gloo's and CUDA's are
+# compiled so in every build. What runs in one process is the same without gloo.
+build_without_gloo_cuda() {
+  build_without GLOO CUDA -DCMAKE_UNITY_BUILD=OFF -DACCELERATE_UNITY_TESTS=ON -DACCELERATE_PRECOMPILE=ON \
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" -DACCELERATE_TEST_UNITS=OFF
+}
+test_without_gloo_cuda() { test_without GLOO CUDA; }
+
+# build_without <MPI|GLOO|CUDA ... or an option for CMake>
+build_without() {
+  local part options=()
   for part; do
-    if [[ $part == -* ]]; then
-      options+=("$part")
-      continue
-    fi
-    folder+=-${part,,}
-    options+=("-DACCELERATE_WITH_$part=OFF")
+    [[ $part == -* ]] && options+=("$part") || options+=("-DACCELERATE_WITH_$part=OFF")
   done
-  build_in "$folder" release "${options[@]}" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
-  test_in "$folder" -LE full -E "$not_again"
+  build_in "$(folder_without "$@")" release "${options[@]}" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
+}
+
+# The tests that still apply are those that this configuration has.
+test_without() { test_in "$(folder_without "$@")" -LE full -E "$not_again"; }
+
+folder_without() {
+  local folder=build-no part
+  for part; do
+    [[ $part == -* ]] || folder+=-${part,,}
+  done
+  echo "$folder"
 }

@@ -18,7 +18,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "cmake" / "setup"))
 import fetch_data  # noqa: E402
 
-TOOLS = "bash dirname readlink cat sort tr sed tail env mkdir mktemp rm ln mv basename flock cmp cp grep sleep touch awk nproc".split()
+TOOLS = "bash dirname readlink cat sort tr sed tail env mkdir mktemp rm ln mv basename flock cmp cp grep sleep touch awk nproc chrt".split()
 
 # A python3 that makes "environments" and "installs" into them; what it does is written to $RECORD.
 PYTHON = """#!/bin/bash
@@ -280,7 +280,7 @@ class Environment(OnAMachine):
 
 class Full(OnAMachine):
     parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI, JPEG and PNG", "without gloo and CUDA"]
-    stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_in() { [[ $1 != build-no-gloo-cuda ]]; }; "
+    stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_tsan() { :; }; build_in() { [[ $1 != build-no-gloo-cuda ]]; }; "
 
     def run_full(self, text):
         return self.machine.run(*self.machine.script(self.stand_ins + text))
@@ -294,6 +294,24 @@ class Full(OnAMachine):
     def test_all_parts_passed_is_said(self):
         result = self.run_full("test_in() { :; }; test_tsan() { :; }; build_in() { :; }; test_full")
         self.assertEqual((result.returncode, result.stderr.splitlines()[-1]), (0, "run: full: all parts passed"))
+
+    def test_while_one_part_is_tested_the_next_ones_are_compiled_and_stopped_when_it_is_their_turn(self):
+        (self.folder / "built").touch()
+        result = self.run_full(
+            f'built={self.folder}/built; '
+            'build_in() { echo "$1" >> $built; if [[ $1 == build-no-mpi* && $(grep -c mpi $built) == 1 ]]; then sleep 600; fi; }; '
+            'build_all() { build_in build-$1; }; build_tsan() { build_in build-tsan; }; '
+            'test_in() { until grep -q mpi $built; do sleep 0.01; done; }; test_tsan() { :; }; test_full')
+        self.assertEqual((result.returncode, result.stderr.splitlines()[-1]), (0, "run: full: all parts passed"))
+        self.assertEqual((self.folder / "built").read_text().split()[:5],
+                         ["build-asan", "build-tsan", "build-no-mpi-jpeg-png", "build-asan", "build-tsan"])
+
+    def test_an_interrupted_full_stops_what_it_compiles(self):
+        lock = self.folder / "lock"
+        text = (f'build_all() {{ exec 9>{lock}; flock 9; sleep 600; }}; test_in() {{ until [ -e {lock} ]; do sleep 0.01; done; sleep 0.1; '
+                'kill -INT $$ $BASHPID; sleep 600; }; test_full')
+        self.assertNotEqual(self.run_full(text).returncode, 0)
+        subprocess.run(["flock", "--timeout", "5", lock, "true"], check=True)  # nobody holds it: all have ended
 
 
 class Server(http.server.ThreadingHTTPServer):
