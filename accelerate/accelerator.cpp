@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/accelerator.hpp"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 
-#include <cstdio>
-
 #include "accelerate/base/heartbeat.hpp"
-#include "accelerate/comm/user_call.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
@@ -43,6 +39,30 @@ tracking::TrackingOptions tracking_options(const AcceleratorOptions& options) {
   return tracked;
 }
 
+/// What all that the Accelerator prepares will share.
+std::shared_ptr<prepared::Shared> shared_by_all(const job::Job& job, const AcceleratorOptions& options) {
+  if (options.check_synchronized_every < 0) {
+    base::fail(ErrorKind::usage, job.place, "check_synchronized_every", "is {}, must be 0 (never) or more",
+               options.check_synchronized_every);
+  }
+  auto shared = std::make_shared<prepared::Shared>();
+  shared->group = job.group;
+  shared->device = job.device;
+  shared->place = job.place;
+  shared->debug = job.settings.debug;
+  shared->policy = prepared::checked_policy(
+      options.precision_policy.value_or(precision::policy_of(job.settings.mixed_precision)), job.device, job.place);
+  shared->window.options = {.sync_with_dataloader = options.accumulation.sync_with_dataloader,
+                            .sync_each_batch = options.accumulation.sync_each_batch,
+                            .short_window = options.accumulation.short_window};
+  shared->check_synchronized_every = options.check_synchronized_every;
+  precision::check(options.grad_scaler, job.place);
+  if (shared->policy.scales_loss()) {
+    shared->scaling = std::make_shared<prepared::LossScaling>(*shared, options.grad_scaler);
+  }
+  return shared;
+}
+
 }  // namespace
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
@@ -51,44 +71,18 @@ Accelerator::Accelerator(const AcceleratorOptions& options)
 Accelerator::Accelerator(comm::Group group, const AcceleratorOptions& options)
     : Accelerator(job::start_on(std::move(group), given(options)), options) {}
 
-Accelerator::Accelerator(job::Job job, const AcceleratorOptions& options)
-    : process_(job.process),
+Accelerator::Accelerator(const job::Job& job, const AcceleratorOptions& options)
+    : Accelerator(job, shared_by_all(job, options), options) {}
+
+Accelerator::Accelerator(const job::Job& job, const std::shared_ptr<prepared::Shared>& shared,
+                         const AcceleratorOptions& options)
+    : Processes(shared, job.process.local_rank),
+      Checkpoints(std::make_unique<prepared::Checkpointing>(shared, options.project)),
+      TrackedRun(tracking_options(options), job.place),
       options_(prepare_options(options, job.group.size())),
       mixed_precision_(job.settings.mixed_precision),
-      shared_(std::make_shared<prepared::Shared>()),
-      trackers_(tracking_options(options), job.place) {
-  shared_->group = std::move(job.group);
-  shared_->device = job.device;
-  shared_->place = job.place;
-  shared_->debug = job.settings.debug;
-  shared_->policy = prepared::checked_policy(options.precision_policy.value_or(precision::policy_of(mixed_precision_)),
-                                             shared_->device, shared_->place);
-  shared_->window.options = {.sync_with_dataloader = options.accumulation.sync_with_dataloader,
-                             .sync_each_batch = options.accumulation.sync_each_batch,
-                             .short_window = options.accumulation.short_window};
-  stop_at_nan_loss_ = options.stop_at_nan_loss;
-  precision::check(options.grad_scaler, shared_->place);
-  if (shared_->policy.scales_loss()) {
-    shared_->scaling = std::make_shared<prepared::LossScaling>(*shared_, options.grad_scaler);
-  }
+      stop_at_nan_loss_(options.stop_at_nan_loss) {
   set_gradient_accumulation_steps(job.settings.gradient_accumulation_steps);
-  checkpointing_ = std::make_unique<prepared::Checkpointing>(shared_, options.project);
-  shared_->check_synchronized_every = options.check_synchronized_every;
-  if (options.check_synchronized_every < 0) {
-    base::fail(ErrorKind::usage, place(), "check_synchronized_every", "is {}, must be 0 (never) or more",
-               options.check_synchronized_every);
-  }
-}
-
-prepared::TensorDict Accelerator::load(const std::filesystem::path& path) {
-  prepared::TensorDict dict;
-  for (const auto& [name, tensor] : checkpoint::read_weights(path, "load")) dict.insert(name, tensor);
-  return dict;
-}
-
-DistributedType Accelerator::distributed_type() const {
-  if (num_processes() == 1) return DistributedType::no;
-  return device().is_cpu() ? DistributedType::multi_cpu : DistributedType::multi_gpu;
 }
 
 void Accelerator::free_memory() {
@@ -196,39 +190,10 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   shared_->window.options.steps = steps;
 }
 
-bool Accelerator::check_trigger() {
-  const auto set = at::full({1}, trigger_ ? 1 : 0, at::kLong);
-  comm::in_user_call("check_trigger", "whether any rank set it is not known", place(),
-                     [&] { shared_->group.all_reduce(set, comm::ReduceOp::max); });
-  trigger_ = false;
-  return set.item<int64_t>() != 0;
-}
-
-std::vector<std::string> Accelerator::gather_object(std::string_view bytes) const {
-  return comm::in_user_call("gather_object", "the ranks' objects are not put together", place(),
-                            [&] { return shared_->group.all_gather_bytes(bytes); });
-}
-
-std::string Accelerator::broadcast_object(std::string_view bytes, int64_t from_process) const {
-  return comm::in_user_call("broadcast_object", "the object is not handed out", place(),
-                            [&] { return shared_->group.broadcast_bytes(bytes, from_process); });
-}
-
-std::vector<std::string> Accelerator::broadcast_object_list(std::vector<std::string> objects,
-                                                            int64_t from_process) const {
-  for (std::string& bytes : objects) bytes = broadcast_object(bytes, from_process);
-  return objects;
-}
-
 void Accelerator::set_seed(uint64_t seed, const SeedOptions& options) const {
   device::set_seed(seed, options, process_index());
 }
 
 void Accelerator::synchronize_rng_states() const { job::synchronize_rng_states(shared_->group, device()); }
-
-void Accelerator::write_stdout(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 }  // namespace accelerate

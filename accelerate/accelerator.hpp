@@ -2,11 +2,8 @@
 // The facade: it holds the rooms' objects and forwards; no algorithm lives here.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <concepts>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,48 +14,36 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/checkpoints.hpp"
 #include "accelerate/comm/group.hpp"
 #include "accelerate/device/seed.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
 #include "accelerate/job/batch_size.hpp"
-#include "accelerate/job/process_control.hpp"
 #include "accelerate/job/random_states.hpp"
 #include "accelerate/job/start.hpp"
 #include "accelerate/job/stop_notice.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/options.hpp"
 #include "accelerate/precision/autocast.hpp"
-#include "accelerate/prepared/checkpointing.hpp"
 #include "accelerate/prepared/dtypes.hpp"
 #include "accelerate/prepared/graphed_step.hpp"
 #include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/local_sgd.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
-#include "accelerate/prepared/metrics.hpp"
 #include "accelerate/prepared/prepare.hpp"
+#include "accelerate/processes.hpp"
 #include "accelerate/profile/devices.hpp"
 #include "accelerate/profile/memory.hpp"
 #include "accelerate/profile/profiler.hpp"
+#include "accelerate/tracked_run.hpp"
 #include "accelerate/tracking/logger.hpp"
-#include "accelerate/tracking/tensors/convert.hpp"
-#include "accelerate/tracking/trackers.hpp"
-#include "accelerate/tree/collectives.hpp"
-#include "accelerate/tree/split.hpp"
-#include "accelerate/tree/tree.hpp"
 
 namespace accelerate {
 
-using checkpoint::SaveOptions;
-using checkpoint::WeightsOptions;
-using checkpoint::WhenBusy;
 using prepared::GraphedStep;
 using prepared::GraphOptions;
-using prepared::LoadedModel;
-using prepared::LoadedState;
-using prepared::LoadOptions;
 using prepared::LossCount;
 using prepared::PreparedLoader;
-using prepared::PreparedModel;
 using prepared::PreparedOptimizer;
 using prepared::PreparedScheduler;
 using profile::MemoryFigures;
@@ -67,12 +52,13 @@ using profile::Profiler;
 using profile::ProfileSchedule;
 using tracking::Logger;
 using tracking::LoggerOptions;
-using tracking::Tracker;
 
 /// Finds out where it runs and makes one training loop run there: one process or many, CPU or GPU.
 ///
 /// Several may live in one process. Not copyable; objects it prepared may outlive it.
-class Accelerator {
+/// What it can besides: who and where, and what the processes do together (Processes), save_state() and its kin
+/// (Checkpoints), trackers (TrackedRun).
+class Accelerator : public Processes, public Checkpoints, public TrackedRun {
  public:
   explicit Accelerator(const AcceleratorOptions& options = {});
   /// On a group that exists already (ranks as threads, a part of a job): backend, timeout and debug are that group's.
@@ -81,20 +67,6 @@ class Accelerator {
   Accelerator& operator=(const Accelerator&) = delete;
   Accelerator(Accelerator&&) = default;
   Accelerator& operator=(Accelerator&&) = default;
-
-  // Who and where -----------------------------------------------------------------------------------------------------
-  [[nodiscard]] int64_t num_processes() const { return shared_->group.size(); }
-  [[nodiscard]] int64_t process_index() const { return shared_->group.rank(); }
-  [[nodiscard]] int64_t local_process_index() const { return process_.local_rank; }
-  [[nodiscard]] bool is_main_process() const { return process_index() == 0; }
-  [[nodiscard]] bool is_local_main_process() const { return local_process_index() == 0; }
-  [[nodiscard]] bool is_last_process() const { return process_index() == num_processes() - 1; }
-  [[nodiscard]] bool use_distributed() const { return num_processes() > 1; }
-  [[nodiscard]] DistributedType distributed_type() const;
-  [[nodiscard]] at::Device device() const { return shared_->device; }
-  /// The ranks of the job; its backend() says how they talk.
-  [[nodiscard]] const comm::Group& group() const { return shared_->group; }
-  [[nodiscard]] const Place& place() const { return shared_->place; }
 
   // prepare -----------------------------------------------------------------------------------------------------------
   /// Modules (holders, references, shared pointers, torch::jit::Module), optimizers, loaders and schedulers, any number
@@ -321,187 +293,7 @@ class Accelerator {
   [[nodiscard]] int64_t gradient_accumulation_steps() const { return shared_->window.options.steps; }
   void set_gradient_accumulation_steps(int64_t steps);
 
-  // Checkpoints -------------------------------------------------------------------------------------------------------
-  /// Saves models, optimizers, schedules, loaders, the loss scale, random states, where accumulation stands and what
-  /// was registered, in a folder that is there as a whole or not at all. Between steps: gradients are saved within an
-  /// open accumulation window only. Hugging Face Accelerate's load_state() reads it, too. Collective.
-  ///
-  /// folder    replaced if it is a checkpoint; empty: project.project_dir/checkpoints/checkpoint_N, N one more than the
-  ///           highest there, of which project.total_limit stay
-  /// returns   it; nothing where an asynchronous save was skipped
-  /// Throws Error (io, usage) on every rank, and leaves what was there.
-  std::optional<std::filesystem::path> save_state(const std::filesystem::path& folder = {},
-                                                  const SaveOptions& options = {}) {
-    return checkpointing_->save_state(folder, options);
-  }
-  /// Everything becomes what was saved: call it when the same objects have been prepared in the same order, outside of
-  /// loops over loaders. The next pass over a loader goes on where it stood. Also with another number of ranks, and
-  /// with folders of Hugging Face Accelerate. Collective.
-  ///
-  /// folder    of a checkpoint, or one that holds checkpoint_N: the newest that is whole; empty:
-  /// project_dir/checkpoints Throws Error: io and data for what cannot be read or is not whole, usage and data where it
-  /// does not fit what is prepared; then nothing is changed.
-  LoadedState load_state(const std::filesystem::path& folder = {}, const LoadOptions& options = {}) {
-    return checkpointing_->load_state(folder, options);
-  }
-  /// Until an asynchronous save is done. Throws its error. Collective.
-  void wait_for_checkpoint() { checkpointing_->wait(); }
-
-  /// Weights alone, for others to read: model.safetensors, or several files and an index. The main process writes them,
-  /// with save_on_each_node one process of each machine. Collective.
-  template <typename Model>
-  void save_model(const PreparedModel<Model>& model, const std::filesystem::path& folder,
-                  const WeightsOptions& options = {}) {
-    checkpointing_->save_model(model.core(), folder, options);
-  }
-  /// path     a .safetensors file, one of torch.save, an index, or a folder of these
-  /// strict   names must meet exactly; shapes must in any case
-  /// returns  names that did not meet
-  /// Throws Error (data) with all of them; then nothing is changed. Collective.
-  template <typename Model>
-  LoadedModel load_model(const PreparedModel<Model>& model, const std::filesystem::path& path, bool strict = true) {
-    return checkpointing_->load_model(model.core(), path, strict);
-  }
-  /// Tensors as a file, written by the same: safetensors by its name, else one that torch.load reads. Collective.
-  void save(const prepared::TensorDict& tensors, const std::filesystem::path& path) {
-    checkpointing_->save(prepared::named(tensors), path);
-  }
-  /// Tensors of such a file, on the CPU; they may lie in the mapped file.
-  [[nodiscard]] static prepared::TensorDict load(const std::filesystem::path& path);
-
-  /// Objects that are saved and loaded with the rest, in this order: with state_dict() and load_state_dict() of tensors
-  /// by name, or state() and load_state() of a std::string. Shared pointers and what is moved in are kept, other
-  /// objects referenced.
-  template <typename... Objects>
-  void register_for_checkpointing(Objects&&... objects) {
-    prepared::check_all_checkpointable<Objects...>();
-    (checkpointing_->add_custom(prepared::custom_object(prepared::custom_pointer(std::forward<Objects>(objects)))),
-     ...);
-  }
-  /// Called by save_state() with the folder in the making, where it may put files, on every rank.
-  prepared::HookHandle register_save_state_pre_hook(prepared::StateHook hook) {
-    return checkpointing_->add_save_hook(std::move(hook));
-  }
-  /// Called by load_state() with the folder, before anything is changed, on every rank.
-  prepared::HookHandle register_load_state_pre_hook(prepared::StateHook hook) {
-    return checkpointing_->add_load_hook(std::move(hook));
-  }
-
-  // Together ----------------------------------------------------------------------------------------------------------
-  /// Values are tensors or pairs, tuples, vectors, maps and structs of them (see tree/README.md).
-  /// gather: [n_r, ...] of each rank to [sum n_r, ...] on every rank; 0-dim counts as [1].
-  template <typename Value>
-  [[nodiscard]] Value gather(const Value& value) const {
-    return tree::gather(value, shared_->group);
-  }
-  /// gather, without the samples that were repeated to fill the last batch of the loader whose loop is open.
-  template <typename Value>
-  [[nodiscard]] Value gather_for_metrics(const Value& value) const {
-    return prepared::cut_to_real(*shared_, tree::gather(value, shared_->group, "gather_for_metrics"));
-  }
-  /// The same for objects as bytes, one per sample of this rank's batch.
-  [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {
-    return prepared::gather_objects_for_metrics(*shared_, objects);
-  }
-  /// scale   the result is multiplied by it
-  template <typename Value>
-  [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
-    return tree::reduce(value, shared_->group, op, scale);
-  }
-  /// reduction   "sum", "mean", "max", "min" or "product"
-  template <typename Value>
-  [[nodiscard]] Value reduce(const Value& value, std::string_view reduction, double scale = 1.0) const {
-    return reduce(value, prepared::reduce_op_of(reduction, place()), scale);
-  }
-  /// In place, as torch.distributed does; also returned.
-  template <typename Value>
-  Value broadcast(const Value& value, int64_t from_process = 0) const {
-    return tree::broadcast(value, shared_->group, from_process);
-  }
-  template <typename Value>
-  [[nodiscard]] Value pad_across_processes(const Value& value, const tree::PadOptions& options = {}) const {
-    return tree::pad_across_processes(value, shared_->group, options);
-  }
-  /// Bytes of every rank, on every rank, in rank order.
-  [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const;
-  [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const;
-  /// Each of them from that rank; every rank gives as many.
-  [[nodiscard]] std::vector<std::string> broadcast_object_list(std::vector<std::string> objects,
-                                                               int64_t from_process = 0) const;
-  /// This rank's part of a vector, tensor or map of them; the first ranks get one more. apply_padding: all the same
-  /// number, the last element repeated.
-  template <typename Value>
-  [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
-    return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
-  }
-  void wait_for_everyone() const { job::wait_in_turn(shared_->group, "wait_for_everyone"); }
-
-  /// Any rank may set it; check_trigger() is then true once on every rank. Every rank calls check_trigger().
-  void set_trigger() { trigger_ = true; }
-  [[nodiscard]] bool check_trigger();
-
-  /// The main process runs it before the others do (local: of this machine).
-  template <std::invocable Function>
-  void main_process_first(Function&& function) const {
-    job::first(shared_->group, "main_process_first", is_main_process(), std::forward<Function>(function));
-  }
-  template <std::invocable Function>
-  void local_main_process_first(Function&& function) const {
-    job::first(shared_->group, "local_main_process_first", is_local_main_process(), std::forward<Function>(function));
-  }
-  template <std::invocable Function>
-  void on_main_process(Function&& function) const {
-    if (is_main_process()) function();
-  }
-  template <std::invocable Function>
-  void on_local_main_process(Function&& function) const {
-    if (is_local_main_process()) function();
-  }
-  template <std::invocable Function>
-  void on_last_process(Function&& function) const {
-    if (is_last_process()) function();
-  }
-  template <std::invocable Function>
-  void on_process(int64_t process_index, Function&& function) const {
-    if (this->process_index() == process_index) function();
-  }
-  template <std::invocable Function>
-  void on_local_process(int64_t local_process_index, Function&& function) const {
-    if (this->local_process_index() == local_process_index) function();
-  }
-  /// To stdout, once on each machine.
-  template <typename... Args>
-  void print(fmt::format_string<Args...> format, Args&&... args) const {
-    if (is_local_main_process()) write_stdout(fmt::format(format, std::forward<Args>(args)...));
-  }
-
   // Seeing it ---------------------------------------------------------------------------------------------------------
-  /// Begins a run of the trackers in log_with, in the folder <logging_dir>/<project_name>; one that runs ends. config:
-  /// what the run was configured with, {{"lr", 1e-3}, {"net", "basic"}}. What is logged is kept by the main process
-  /// alone, unless a tracker of one's own says otherwise; every rank may call all of this.
-  /// Throws Error: usage for a name that is no folder's, io for a folder that cannot be written.
-  void init_trackers(const std::string& project_name, const tracking::Values& config = {}) {
-    trackers_.start(project_name, config);
-  }
-  /// {{"loss", loss}, {"epoch", 3}}: numbers, texts, tensors of one element (whose device is waited for) and groups of
-  /// numbers. A tracker that fails is named in the log, once, and stops nothing.
-  void log(const tracking::Values& values, tracking::Step step = {}) { trackers_.log(values, step); }
-  void log_text(const std::string& name, const std::string& text, tracking::Step step = {}) {
-    trackers_.log_text(name, text, step);
-  }
-  /// images   [N, C, H, W], [C, H, W] or [H, W], C of 1 to 4, of bytes or of floating point from 0 to 1
-  void log_images(const std::string& name, const at::Tensor& images, tracking::Step step = {}) {
-    tracking::log_images(trackers_, name, images, step, place());
-  }
-  void log_histogram(const std::string& name, const at::Tensor& values, tracking::Step step = {}) {
-    tracking::log_histogram(trackers_, name, values, step);
-  }
-  /// One of log_with; where it does not run, one that keeps nothing.
-  /// Throws Error (usage), naming those there are.
-  [[nodiscard]] std::shared_ptr<Tracker> get_tracker(std::string_view name) const { return trackers_.get(name); }
-  /// The trackers' run is over. It also is when the Accelerator goes.
-  void end_training() { trackers_.finish(); }
-
   /// For the program's own log lines, "[rank 0] ...".
   [[nodiscard]] Logger logger(const LoggerOptions& options = {}) const {
     return {process_index(), num_processes(), [group = group()] { job::wait_in_turn(group, "logger.in_order"); },
@@ -522,7 +314,8 @@ class Accelerator {
   void synchronize_rng_states() const;
 
  private:
-  Accelerator(job::Job job, const AcceleratorOptions& options);
+  Accelerator(const job::Job& job, const AcceleratorOptions& options);
+  Accelerator(const job::Job& job, const std::shared_ptr<prepared::Shared>& shared, const AcceleratorOptions& options);
 
   template <typename... Models>
   std::vector<std::shared_ptr<prepared::ModelCore>> models_of(const Models&... models) const {
@@ -534,19 +327,13 @@ class Accelerator {
       return {};
     }
   }
-  static void write_stdout(std::string_view text);
   void check_loss(const at::Tensor& loss);
   /// weight   what the loss is multiplied by
   void weighted_backward(const at::Tensor& loss, double weight, bool retain_graph);
   [[nodiscard]] prepared::LossScaling& scaling(std::string_view asked_by) const;
 
-  env::ProcessEnv process_;
   prepared::PrepareOptions options_;
   Precision mixed_precision_ = Precision::no;
-  std::shared_ptr<prepared::Shared> shared_;
-  std::unique_ptr<prepared::Checkpointing> checkpointing_;
-  tracking::Trackers trackers_;
-  bool trigger_ = false;
   bool stop_at_nan_loss_ = false;
   int64_t backwards_ = 0;
 };
