@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/env/parse.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -23,12 +24,28 @@ bool is_option(std::string argument, std::string_view name) {
   return argument == "__" + std::string(name);
 }
 
-bool says_how_many(const Arguments& arguments) {
-  constexpr std::array<std::string_view, 6> options{"num_processes",   "config_file", "hostfile",
-                                                    "mpirun_hostfile", "hosts",       "device"};
-  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
-    return std::any_of(options.begin(), options.end(),
-                       [&](std::string_view name) { return is_option(argument, name); });
+/// An option that says how many ranks there are or who knows it, and the variable that says the same.
+struct SaysHowMany {
+  std::string_view option;
+  std::string_view variable;
+};
+
+constexpr std::array<SaysHowMany, 9> kSayHowMany{{{"num_processes", "ACCELERATE_NUM_PROCESSES"},
+                                                  {"num_machines", "ACCELERATE_NUM_MACHINES"},
+                                                  {"ranks_per_machine", "ACCELERATE_RANKS_PER_MACHINE"},
+                                                  {"config_file", "ACCELERATE_CONFIG_FILE"},
+                                                  {"hosts", "ACCELERATE_HOSTS"},
+                                                  {"hostfile", "ACCELERATE_HOSTFILE"},
+                                                  {"mpirun_hostfile", "ACCELERATE_MPIRUN_HOSTFILE"},
+                                                  {"runner", "ACCELERATE_RUNNER"},
+                                                  {"device", "ACCELERATE_TORCH_DEVICE"}}};
+
+bool says_how_many(const Arguments& arguments, const env::Variables& variables) {
+  if (env::find(variables, "SLURM_JOB_ID")) return true;  // by its nodes and tasks
+  return std::any_of(kSayHowMany.begin(), kSayHowMany.end(), [&](const SaysHowMany& each) {
+    return env::find(variables, std::string(each.variable)) ||
+           std::any_of(arguments.begin(), arguments.end(),
+                       [&](const std::string& argument) { return is_option(argument, each.option); });
   });
 }
 
@@ -41,10 +58,10 @@ std::string own_folder() {
 
 }  // namespace
 
-std::vector<std::string> test_command(const Arguments& arguments, const Machine& machine, bool has_config_file,
-                                      const std::string& folder) {
+std::vector<std::string> test_command(const Arguments& arguments, const Machine& machine,
+                                      const env::Variables& variables, const std::string& folder) {
   std::vector<std::string> command{folder + "/accelerate_launch"};
-  if (!has_config_file && machine.gpus == 0 && !says_how_many(arguments)) {
+  if (machine.gpus == 0 && !says_how_many(arguments, variables)) {
     command.insert(command.end(), {"--num_processes", "2"});
   }
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -57,7 +74,8 @@ Answer test_job(const Arguments& arguments) {
       std::string(tester),
       "Says check by check whether a job works here: every collective, a training that equals the one on one "
       "rank.\nTakes accelerate_launch's options and starts the ranks as that would; a rank per GPU, without GPUs "
-      "two on the CPU.\nExit code: 0, 1 where a check failed, else accelerate_launch's.\n",
+      "two on the CPU,\nunless an option, a variable or Slurm says how many.\n"
+      "Exit code: 0, 1 where a check failed, else accelerate_launch's.\n",
       {"accelerate_test", "accelerate_test --num_processes 4 --backend gloo"});
   const bool asks = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
     return argument == "--help" || argument == "-h" || argument == "--version";
@@ -68,7 +86,7 @@ Answer test_job(const Arguments& arguments) {
   }
   const auto variables = env::current_variables();
   const std::string folder = own_folder();
-  auto command = test_command(arguments, this_machine(variables), variables.contains("ACCELERATE_CONFIG_FILE"), folder);
+  auto command = test_command(arguments, this_machine(variables), variables, folder);
   std::vector<char*> words;
   for (std::string& word : command) words.push_back(word.data());
   words.push_back(nullptr);

@@ -9,16 +9,30 @@ using namespace accelerate::launch;
 
 TEST_CASE("two ranks are tested where nothing says how many and no GPU is there") {
   const Arguments two{"/b/accelerate_launch", "--num_processes", "2", "/b/accelerate_test_worker"};
-  CHECK(test_command({}, {.gpus = 0}, false, "/b") == two);
+  CHECK(test_command({}, {.gpus = 0}, {}, "/b") == two);
   const Arguments one_each{"/b/accelerate_launch", "/b/accelerate_test_worker"};
-  CHECK(test_command({}, {.gpus = 2}, false, "/b") == one_each);
-  CHECK(test_command({}, {.gpus = 0}, true, "/b") == one_each);
-  for (const char* given : {"--num_processes=4", "--num-processes", "--hostfile", "--config-file", "--hosts=a:1"}) {
-    CHECK(test_command({given}, {.gpus = 0}, false, "/b") ==
+  CHECK(test_command({}, {.gpus = 2}, {}, "/b") == one_each);
+  for (const char* given :
+       {"--num_processes=4", "--num-processes", "--num_machines=3", "--ranks_per_machine=4,2", "--config-file",
+        "--hosts=a:1", "--hostfile", "--mpirun_hostfile", "--runner=srun", "--device=cuda:1"}) {
+    CAPTURE(given);
+    CHECK(test_command({given}, {.gpus = 0}, {}, "/b") ==
           Arguments{"/b/accelerate_launch", given, "/b/accelerate_test_worker"});
   }
-  CHECK(test_command({"--backend", "gloo"}, {.gpus = 0}, false, "/b") ==
+  CHECK(test_command({"--backend", "gloo"}, {.gpus = 0}, {}, "/b") ==
         Arguments{"/b/accelerate_launch", "--num_processes", "2", "--backend", "gloo", "/b/accelerate_test_worker"});
+}
+
+TEST_CASE("no ranks are added to what Slurm or the environment says") {
+  for (const char* name :
+       {"SLURM_JOB_ID", "ACCELERATE_NUM_PROCESSES", "ACCELERATE_NUM_MACHINES", "ACCELERATE_RANKS_PER_MACHINE",
+        "ACCELERATE_CONFIG_FILE", "ACCELERATE_HOSTS", "ACCELERATE_HOSTFILE", "ACCELERATE_MPIRUN_HOSTFILE",
+        "ACCELERATE_RUNNER", "ACCELERATE_TORCH_DEVICE"}) {
+    CAPTURE(name);
+    CHECK(test_command({}, {.gpus = 0}, {{name, "4"}}, "/b") ==
+          Arguments{"/b/accelerate_launch", "/b/accelerate_test_worker"});
+    CHECK(test_command({}, {.gpus = 0}, {{name, ""}}, "/b").size() == 4);  // which counts as not set
+  }
 }
 
 TEST_CASE("help says what it takes; a wrong option is accelerate_launch's to refuse") {
