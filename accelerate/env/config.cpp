@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -82,6 +83,17 @@ void read_map(const YAML::Node& map, Config& config, bool is_group = false) {
   }
 }
 
+/// What kind of training a file was made for stands before everything else: its other keys may be those of that kind.
+void check_kind(const YAML::Node& root, const std::string& path) {
+  std::map<std::string, std::string> kind;
+  for (const auto& entry : root) {
+    if (!entry.first.IsScalar() || !entry.second.IsScalar()) continue;
+    const auto key = entry.first.Scalar();
+    if (key == "compute_environment" || key == "distributed_type") kind.emplace(key, entry.second.Scalar());
+  }
+  check_distributed_type(kind, path);
+}
+
 /// The other's name for a setting; ours wins.
 void rename(Config& config, const std::string& from, const std::string& to) {
   auto found = config.values.extract(from);
@@ -113,6 +125,7 @@ Config parse_config(std::string_view text, const std::string& path) {
   const YAML::Node root = load(text, path);
   if (root.IsNull()) return config;
   if (!root.IsMap()) refuse("{} must hold lines like 'cpu: true'", path);
+  check_kind(root, path);
   read_map(root, config);
   check_distributed_type(config.values, path);
   rename(config, "use_cpu", "cpu");
