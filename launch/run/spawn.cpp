@@ -111,30 +111,47 @@ bool is_file(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
 }
 
+/// A name with a slash, which is a path. Refuses what is not there or no file, with the system's word for it.
+void check_file(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) {
+    const int error = errno;
+    if (error == ENOENT) fail_with(127, ErrorKind::usage, "{} not found: {}", path, std::strerror(error));
+    fail_with(126, ErrorKind::usage, "{} cannot be run: {}", path, std::strerror(error));
+  }
+  if (S_ISDIR(status.st_mode)) fail_with(126, ErrorKind::usage, "{} is a folder, not a program", path);
+}
+
+/// The first program of this name in PATH's folders; "": none.
+std::string find_in_path(const std::string& name, const env::Variables& variables) {
+  const auto path = variables.find("PATH");
+  if (path == variables.end()) return "";
+  std::istringstream folders(path->second);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_file(candidate) && access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string find_program(const std::string& name, const env::Variables& variables) {
-  const auto path = variables.find("PATH");
-  std::string found = name.find('/') != std::string::npos && is_file(name) ? name : "";
-  if (name.find('/') == std::string::npos && path != variables.end()) {
-    std::istringstream folders(path->second);
-    for (std::string folder; found.empty() && std::getline(folders, folder, ':');) {
-      const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
-      if (is_file(candidate) && access(candidate.c_str(), X_OK) == 0) found = candidate;
+  if (name.find('/') == std::string::npos) {
+    const std::string found = find_in_path(name, variables);
+    if (found.empty() && is_file(name)) {
+      fail_with(127, ErrorKind::usage, "{} is not in PATH; the one in this folder is ./{}", name, name);
     }
+    if (found.empty()) fail_with(127, ErrorKind::usage, "{} not found in PATH", name);
+    return found;
   }
-  struct stat status {};
-  if (found.empty() && stat(name.c_str(), &status) == 0 && name.find('/') != std::string::npos) {
-    fail_with(126, ErrorKind::usage, "{} is a folder, not a program", name);
+  check_file(name);
+  if (access(name.c_str(), X_OK) != 0) {
+    const int error = errno;
+    fail_with(126, ErrorKind::usage, "{} is not executable: {}; chmod +x {} allows it", name, std::strerror(error),
+              name);
   }
-  if (found.empty() && name.find('/') == std::string::npos && is_file(name)) {
-    fail_with(127, ErrorKind::usage, "{} is not in PATH; the one in this folder is ./{}", name, name);
-  }
-  if (found.empty()) fail_with(127, ErrorKind::usage, "{} not found", name);
-  if (access(found.c_str(), X_OK) != 0) {
-    fail_with(126, ErrorKind::usage, "{} is not executable; chmod +x {} allows it", name, name);
-  }
-  return found;
+  return name;
 }
 
 bool is_program(const std::string& name, const env::Variables& variables) {

@@ -106,7 +106,7 @@ TEST_CASE("two jobs that are told one port do not share it") {
 TEST_CASE("a launch that cannot start says so with a shell's exit code") {
   const auto missing = launch({"--num_processes", "1", "./no_such_program"});
   CHECK(missing.code == 127);
-  CHECK(missing.err == "accelerate_launch: ./no_such_program not found\n");
+  CHECK(missing.err == "accelerate_launch: ./no_such_program not found: No such file or directory\n");
   CHECK(launch({"/tmp"}).code == 126);
   const auto wrong = launch({"--num_processes", "0", "true"});
   CHECK(wrong.code == 2);

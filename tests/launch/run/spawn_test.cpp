@@ -47,13 +47,27 @@ TEST_CASE("a name with a slash is a path, another is looked up in PATH") {
 TEST_CASE("a program that cannot be run is refused with a shell's exit codes") {
   const Folder folder;
   using Pair = std::pair<int, std::string>;
-  CHECK(refusal("./no_such_program") == Pair{127, "accelerate_launch: ./no_such_program not found"});
-  CHECK(refusal("no_such_program", {{"PATH", "/bin"}}) == Pair{127, "accelerate_launch: no_such_program not found"});
-  CHECK(refusal("data.txt", {{"PATH", folder.path}}) == Pair{127, "accelerate_launch: data.txt not found"});
+  CHECK(refusal("./no_such_program") ==
+        Pair{127, "accelerate_launch: ./no_such_program not found: No such file or directory"});
+  CHECK(refusal("no_such_program", {{"PATH", "/bin"}}) ==
+        Pair{127, "accelerate_launch: no_such_program not found in PATH"});
+  CHECK(refusal("data.txt", {{"PATH", folder.path}}) == Pair{127, "accelerate_launch: data.txt not found in PATH"});
   CHECK(refusal("/tmp") == Pair{126, "accelerate_launch: /tmp is a folder, not a program"});
   const std::string data = folder.path + "/data.txt";
-  CHECK(refusal(data) ==
-        Pair{126, "accelerate_launch: " + data + " is not executable; chmod +x " + data + " allows it"});
+  CHECK(refusal(data) == Pair{126, "accelerate_launch: " + data + " is not executable: Permission denied; chmod +x " +
+                                       data + " allows it"});
+}
+
+TEST_CASE("a path that the system does not follow is told with its word, and is not called missing") {
+  const Folder folder;
+  using Pair = std::pair<int, std::string>;
+  CHECK(refusal("/dev/null/x") == Pair{126, "accelerate_launch: /dev/null/x cannot be run: Not a directory"});
+  const std::string circle = folder.path + "/circle";
+  std::filesystem::create_symlink(circle, circle);
+  CHECK(refusal(circle) ==
+        Pair{126, "accelerate_launch: " + circle + " cannot be run: Too many levels of symbolic links"});
+  const std::string longest = "/" + std::string(300, 'x');
+  CHECK(refusal(longest) == Pair{126, "accelerate_launch: " + longest + " cannot be run: File name too long"});
 }
 
 TEST_CASE("a program in this folder but not in PATH is pointed out") {

@@ -258,6 +258,7 @@ TEST_CASE("a signal during the wait for a restart ends the job") {
 
 TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {
   const LaunchOptions options{.num_processes = 2, .command = {"/no/such/program"}};
-  CHECK_THROWS_WITH_AS(supervise(plan(options, {}, {}, {})), "accelerate_launch: /no/such/program not found",
+  CHECK_THROWS_WITH_AS(supervise(plan(options, {}, {}, {})),
+                       "accelerate_launch: /no/such/program not found: No such file or directory",
                        accelerate::launch::LaunchError);
 }
