@@ -121,6 +121,12 @@ std::optional<std::string> what_was_chosen(const LaunchOptions& options, const M
   return fmt::format("{} {}, one per visible GPU; --num_processes N or --cpu chooses otherwise", ranks, what);
 }
 
+std::optional<std::string> address_not_used(const LaunchOptions& options) {
+  const auto& given = options.main_process_ip;
+  if (!given || given == default_address || value_of(options, &LaunchOptions::num_machines) > 1) return std::nullopt;
+  return fmt::format("main_process_ip {} is not used on one machine, whose ranks meet at {}", *given, default_address);
+}
+
 std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine) {
   const int64_t ranks = number_of_processes(options, machine);
   if (ranks <= machine.usable_cpus || !(on_cpu(options) || machine.gpus == 0)) return std::nullopt;

@@ -66,6 +66,9 @@ int64_t number_of_processes(const LaunchOptions& options, const Machine& machine
 /// What was chosen where nothing was said, and how to choose; nothing where num_processes is given. One line.
 std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine);
 
+/// That main_process_ip is passed over, where it is given and one machine has all ranks, which meet there. One line.
+std::optional<std::string> address_not_used(const LaunchOptions& options);
+
 /// A warning where ranks of this machine share processors. One line.
 std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine);
 

@@ -37,6 +37,7 @@ Here look_around(const Call& call) {
   const auto place = place_of(here.options, here.machine);
   check_local_ranks(here.options, *std::max_element(place.ranks_of_machine.begin(), place.ranks_of_machine.end()));
   call.note(what_was_chosen(here.options, here.machine));
+  call.note(address_not_used(here.options));
   return here;
 }
 
@@ -61,9 +62,8 @@ std::string script_of_local(const Call& call) {
   (void)supervise_options(here.options);  // what it refuses
   check_backend(here.options, value_of(here.options, &LaunchOptions::num_machines));
   const auto port = value_of(here.options, &LaunchOptions::main_process_port);
-  const Wiring wiring{.address = value_of(here.options, &LaunchOptions::main_process_ip),
-                      .port = port == 0 ? ReservedPort(0).number() : port,
-                      .serve_mpi = decide_mpi(call, here)};
+  Wiring wiring{.port = port == 0 ? ReservedPort(0).number() : port, .serve_mpi = decide_mpi(call, here)};
+  if (value_of(here.options, &LaunchOptions::num_machines) > 1) wiring.address = *here.options.main_process_ip;
   return as_script(plan(here.options, here.machine, call.variables, wiring), call.variables, current_folder());
 }
 

@@ -49,7 +49,7 @@ std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::v
   common.num_processes = common.ranks_per_machine ? options.num_processes : std::nullopt;
   if (!ranks.empty()) common.ranks_per_machine = fmt::format("{}", fmt::join(ranks, ","));
   common.num_machines = static_cast<int64_t>(hosts.size());
-  if (!common.main_process_ip) common.main_process_ip = without_user(hosts.front().name);
+  if (!common.main_process_ip && hosts.size() > 1) common.main_process_ip = without_user(hosts.front().name);
   if (common.main_process_port.value_or(0) == 0) common.main_process_port = port_of_job(job_id);
   std::vector<LaunchOptions> all(hosts.size(), common);
   for (size_t machine = 0; machine < all.size(); ++machine) all[machine].machine_rank = static_cast<int64_t>(machine);

@@ -271,6 +271,15 @@ TEST_CASE("one line says what was chosen where nothing was said") {
         "1 rank, one per visible GPU; --num_processes N or --cpu chooses otherwise");
 }
 
+TEST_CASE("an address for a job of one machine is told to be passed over") {
+  using accelerate::launch::address_not_used;
+  CHECK(address_not_used({.main_process_ip = "gpu-a"}) ==
+        "main_process_ip gpu-a is not used on one machine, whose ranks meet at 127.0.0.1");
+  CHECK_FALSE(address_not_used({}));
+  CHECK_FALSE(address_not_used({.main_process_ip = "127.0.0.1"}));
+  CHECK_FALSE(address_not_used({.num_machines = 2, .main_process_ip = "gpu-a"}));
+}
+
 TEST_CASE("more ranks than processors are told") {
   using accelerate::launch::too_many_for_the_processors;
   CHECK_FALSE(too_many_for_the_processors({.num_processes = 16}, no_gpus));

@@ -59,6 +59,12 @@ TEST_CASE("over ssh each host is told its machine, and all the same place to mee
   CHECK(*told[0].main_process_port < 30000);
 }
 
+TEST_CASE("over ssh one host is told no address, as it has all ranks; one that is given is its to pass over") {
+  Hosts hosts{{"gpu-a", 2}};
+  CHECK_FALSE(options_of_hosts({}, hosts, "id")[0].main_process_ip);
+  CHECK(options_of_hosts({.main_process_ip = "gpu-b"}, hosts, "id")[0].main_process_ip == "gpu-b");
+}
+
 TEST_CASE("hosts without slots decide themselves how many ranks they start, unless the number is given") {
   Hosts hosts{{"a", 0}, {"b", 0}};
   CHECK_FALSE(options_of_hosts({}, hosts, "")[0].ranks_per_machine);

@@ -100,6 +100,18 @@ TEST_CASE("a dry run by hand: the ranks of this machine, at the place where all 
   CHECK(ran.out == "2 4 0 gpu-a 4000\n3 4 1 gpu-a 4000\n");
 }
 
+TEST_CASE("on one machine a run and its script pass over an address alike, and say so") {
+  const Words words{"--main_process_ip", "gpu-b", "--main_process_port", "0", "--num_processes", "1"};
+  const Words command{"sh", "-c", "echo $MASTER_ADDR"};
+  CHECK(dry(words, command, {}).ran.out == "127.0.0.1\n");
+  Words all = words;
+  all.insert(all.end(), command.begin(), command.end());
+  const auto run = Child(testing::launcher(all)).wait();
+  CHECK(run.out == "127.0.0.1\n");
+  CHECK(run.err ==
+        "accelerate_launch: main_process_ip gpu-b is not used on one machine, whose ranks meet at 127.0.0.1\n");
+}
+
 TEST_CASE("a dry run refuses what the run refuses: mpi by hand over several machines") {
   const Words by_hand{"--num_machines",
                       "2",
