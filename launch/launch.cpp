@@ -30,7 +30,9 @@ std::optional<Runner> mpi_without_us(Runner runner, LaunchOptions& options, cons
   const auto why_not = why_no_mpi_server();
   if (!why_not) return std::nullopt;
   call.note(fmt::format("{}; mpirun starts the ranks", *why_not));
-  options.num_processes = number_of_processes(options, this_machine(call.variables));
+  const Machine machine = this_machine(call.variables);
+  call.note(what_was_chosen(options, machine));
+  options.num_processes = number_of_processes(options, machine);
   return Runner::mpirun;
 }
 

@@ -2,7 +2,7 @@
 // Who starts the ranks, where the options and Slurm's variables leave it open.
 #pragma once
 
-#include <string_view>
+#include <string>
 
 #include "launch/plan/options.hpp"
 
@@ -18,6 +18,20 @@ enum class Runner {
 
 /// Throws LaunchError (2) when options contradict one another.
 Runner choose_runner(const LaunchOptions& options, const env::Variables& variables);
+
+/// How many ranks the job has whose shell (of sbatch or salloc) this is, where the options leave it open.
+struct SlurmTasks {
+  std::string number = "1";  ///< as Slurm has it
+  bool named = false;        ///< false: one per node, as the job names no number
+
+  bool operator==(const SlurmTasks&) const = default;
+};
+
+/// Pure.
+SlurmTasks tasks_of_job(const env::Variables& variables);
+
+/// What was chosen by it, and how to choose otherwise. One line.
+std::string what_slurm_chose(const SlurmTasks& tasks);
 
 /// The options of a launcher that srun started once on each node: which machine this is, and where they meet; in a
 /// batch script on one node: as many ranks as it has tasks. As they are elsewhere, or where the options say it

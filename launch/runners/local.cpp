@@ -28,8 +28,7 @@ struct Here {
 Here look_around(const Call& call) {
   Here here{.options = with_slurm_place(call.options, call.variables)};
   if (here.options.num_processes != call.options.num_processes) {
-    call.note(fmt::format("{} ranks, as many as Slurm's job has tasks; --num_processes N chooses otherwise",
-                          *here.options.num_processes));
+    call.note(what_slurm_chose(tasks_of_job(call.variables)));
   }
   const auto& gpus = here.options.gpu_ids;
   here.machine = this_machine(call.variables, gpus == all_gpus ? std::nullopt : gpus);

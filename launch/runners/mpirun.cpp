@@ -58,6 +58,14 @@ void notice_lost_hosts(env::Variables& variables) {
 
 }  // namespace
 
+std::optional<std::string> what_mpirun_chose(const LaunchOptions& options, std::vector<HostSlots> hosts) {
+  if (options.num_processes) return std::nullopt;
+  if (hosts.empty()) return "1 rank; --num_processes N starts more";
+  if (!fill_hosts(hosts, 0).empty()) return std::nullopt;
+  return fmt::format("{} rank{}, one per host; the hosts' slots (gpu-a:4) or --num_processes N choose otherwise",
+                     hosts.size(), hosts.size() == 1 ? "" : "s");
+}
+
 LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                        const std::string& job_id, const std::string& self) {
   check_for_mpirun(options, hosts);

@@ -2,13 +2,19 @@
 // Open MPI starts the ranks: MPI over several machines needs its daemons.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "launch/plan/hosts.hpp"
 #include "launch/plan/options.hpp"
 #include "launch/plan/plan.hpp"
 
 namespace accelerate::launch {
+
+/// What was chosen where neither num_processes nor the hosts' slots say how many ranks there are, and how to choose.
+/// One line.
+std::optional<std::string> what_mpirun_chose(const LaunchOptions& options, std::vector<HostSlots> hosts);
 
 /// One worker, which is mpirun. Pure.
 ///

@@ -15,11 +15,6 @@ std::optional<std::string> first_of(const env::Variables& variables, const std::
   return env::first_set(variables, names).text;
 }
 
-/// What the allocation asks for; a task per node where it does not say.
-std::string tasks_of_allocation(const env::Variables& variables) {
-  return first_of(variables, {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}).value_or("1");
-}
-
 /// Of a count that is no number the ranks know more.
 void check_multi_gpu_of(const LaunchOptions& options, const std::string& tasks) {
   check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
@@ -46,7 +41,7 @@ env::Variables environment_under_slurm(const LaunchOptions& options, const env::
 LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& job_id,
                      const std::string& self) {
   const std::string tasks =
-      options.num_processes ? fmt::to_string(*options.num_processes) : tasks_of_allocation(inherited);
+      options.num_processes ? fmt::to_string(*options.num_processes) : tasks_of_job(inherited).number;
   check_multi_gpu_of(options, tasks);
   // Ranks that ask for another start end with a code, too, and each in its own time.
   const auto* at_first_code = options.resume_code ? "--kill-on-bad-exit=0" : "--kill-on-bad-exit=1";

@@ -73,8 +73,25 @@ LaunchPlan with_id_of_script(LaunchPlan plan, const Call& call) {
   return plan;
 }
 
-LaunchPlan mpirun_by_hand(const Call& call) { return with_id_of_script(mpirun_plan(call), call); }
-LaunchPlan srun_by_hand(const Call& call) { return with_id_of_script(srun_plan(call), call); }
+void say_what_mpirun_starts(const Call& call) {
+  const auto hosts = hosts_of(call.options);
+  call.note(what_mpirun_chose(call.options, hosts));
+  if (hosts.empty()) call.note(address_not_used(call.options));
+}
+
+void say_what_srun_starts(const Call& call) {
+  if (!call.options.num_processes) call.note(what_slurm_chose(tasks_of_job(call.variables)));
+}
+
+LaunchPlan mpirun_by_hand(const Call& call) {
+  say_what_mpirun_starts(call);
+  return with_id_of_script(mpirun_plan(call), call);
+}
+
+LaunchPlan srun_by_hand(const Call& call) {
+  say_what_srun_starts(call);
+  return with_id_of_script(srun_plan(call), call);
+}
 
 /// For one task of several, which would each draw another.
 LaunchPlan task_by_hand(const Call& call) {
@@ -120,8 +137,14 @@ int run_others(const Call& call) {
 }
 
 int run_mpirun(const Call& call) {
+  say_what_mpirun_starts(call);
   check_this_machine(call);
   return run_others<mpirun_plan>(call);
+}
+
+int run_srun(const Call& call) {
+  say_what_srun_starts(call);
+  return run_others<srun_plan>(call);
 }
 
 int run_as_task(const Call& call) { return run_task(task_plan(call).workers.front(), call.options); }
@@ -137,7 +160,7 @@ struct Row {
 constexpr std::array<Row, 5> kRows{{{Runner::local, "", "", script_of_local, run_local},
                                     {Runner::ssh, "ssh", "openssh-client", script<ssh_by_hand>, run_others<ssh_plan>},
                                     {Runner::mpirun, "mpirun", "openmpi-bin", script<mpirun_by_hand>, run_mpirun},
-                                    {Runner::srun, "srun", "slurm-client", script<srun_by_hand>, run_others<srun_plan>},
+                                    {Runner::srun, "srun", "slurm-client", script<srun_by_hand>, run_srun},
                                     {Runner::task, "", "", script<task_by_hand>, run_as_task}}};
 
 const Row& row_of(Runner runner) {

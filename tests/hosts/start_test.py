@@ -54,8 +54,11 @@ class Gloo(Starts):
         self.check_all((2, ways.launcher_ssh), (3, ways.launcher_ssh))
 
     def test_launcher_under_slurm(self):
-        self.check_all((2, ways.launcher_per_node), (3, ways.launcher_per_node), (2, ways.launcher_per_task),
-                       (3, ways.launcher_salloc), (2, ways.launcher_sbatch), (3, ways.launcher_sbatch))
+        self.check_all((2, ways.launcher_per_node), (3, ways.launcher_per_node), (2, ways.launcher_per_task), (3, ways.launcher_per_task),
+                       (2, ways.launcher_salloc), (3, ways.launcher_salloc), (2, ways.launcher_sbatch), (3, ways.launcher_sbatch))
+
+    def test_launcher_where_slurm_counts_otherwise(self):
+        self.check_all((2, ways.launcher_ntasks_per_node), (2, ways.launcher_sbatch_nodes), (2, ways.launcher_sbatch_ntasks_per_node))
 
     def test_ipv6_alone(self):
         self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), family=6)

@@ -123,6 +123,11 @@ def launcher_per_node(hosts, command, **variables):
     return on_host1(hosts, words, command, variables)
 
 
+def launcher_ntasks_per_node(hosts, command, **variables):
+    words = ["srun", "-N", hosts.count, "--ntasks-per-node=1", "--mpi=none", LAUNCHER, "--backend", "gloo", "--num_processes", hosts.count]
+    return on_host1(hosts, words, command, variables)
+
+
 def launcher_per_task(hosts, command, **variables):
     words = ["srun", "-N", hosts.count, "-n", 2 * hosts.count, "--mpi=none", LAUNCHER, "--backend", "gloo"]
     return on_host1(hosts, words, command, variables)
@@ -137,13 +142,24 @@ def launcher_salloc(hosts, command, **variables):
     return on_host1(hosts, ["salloc", "-N", hosts.count, "-n", hosts.count, LAUNCHER, "--backend", "gloo"], command, variables)
 
 
-def launcher_sbatch(hosts, command, options=("--backend", "gloo"), **variables):
+def launcher_sbatch(hosts, command, options=("--backend", "gloo"), tasks=None, **variables):
+    """tasks   what the job says of their number; none: one on each host"""
+    tasks = ["-n", hosts.count] if tasks is None else tasks
     script, output = hosts.folder / "batch.sh", hosts.folder / "batch.out"
     words = " ".join(f"'{word}'" for word in [*pairs(variables), LAUNCHER, *options, *command])
     script.write_text(f"#!/bin/sh\nexec env {words}\n")
-    job = on_host1(hosts, ["sbatch", "--wait", "-N", hosts.count, "-n", hosts.count, "-o", output, script], [], {})
+    job = on_host1(hosts, ["sbatch", "--wait", "-N", hosts.count, *tasks, "-o", output, script], [], {})
     job.outputs.append(output)
     return job
+
+
+def launcher_sbatch_nodes(hosts, command, **variables):
+    """The job says nothing of tasks."""
+    return launcher_sbatch(hosts, command, tasks=[], **variables)
+
+
+def launcher_sbatch_ntasks_per_node(hosts, command, **variables):
+    return launcher_sbatch(hosts, command, tasks=["--ntasks-per-node=2"], **variables)
 
 
 def launcher_sbatch_pmix(hosts, command, **variables):
@@ -156,7 +172,8 @@ def launcher_sbatch_pmix_labels(hosts, command, **variables):
     return launcher_sbatch(hosts, command, options=("--backend", "mpi", "--label", "--log_dir", logs), **variables)
 
 
-RANKS_PER_HOST = {launcher_per_task: 2, launcher_per_task_pmix: 2}
+RANKS_PER_HOST = {launcher_per_task: 2, launcher_per_task_pmix: 2, launcher_sbatch_ntasks_per_node: 2}
 SERVICES = {launcher_ssh: {"ssh": True}, launcher_mpirun: {"ssh": True}, mpirun: {"ssh": True}, mpirun_gloo: {"ssh": True},
-            **{way: {"slurm": True} for way in (srun, srun_pmix, srun_pmix_gloo, launcher_per_node, launcher_per_task, launcher_per_task_pmix,
-                                                launcher_salloc, launcher_sbatch, launcher_sbatch_pmix, launcher_sbatch_pmix_labels)}}
+            **{way: {"slurm": True} for way in (srun, srun_pmix, srun_pmix_gloo, launcher_per_node, launcher_ntasks_per_node, launcher_per_task,
+                                                launcher_per_task_pmix, launcher_salloc, launcher_sbatch, launcher_sbatch_nodes,
+                                                launcher_sbatch_ntasks_per_node, launcher_sbatch_pmix, launcher_sbatch_pmix_labels)}}

@@ -135,10 +135,23 @@ TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refu
       LaunchError);
 }
 
+TEST_CASE("mpirun's ranks are counted in a line where neither their number nor slots say it") {
+  CHECK(what_mpirun_chose({}, {}) == "1 rank; --num_processes N starts more");
+  CHECK(what_mpirun_chose({}, {{"a", 0}, {"b", 0}}) ==
+        "2 ranks, one per host; the hosts' slots (gpu-a:4) or --num_processes N choose otherwise");
+  CHECK(what_mpirun_chose({}, {{"a", 0}}) ==
+        "1 rank, one per host; the hosts' slots (gpu-a:4) or --num_processes N choose otherwise");
+  CHECK_FALSE(what_mpirun_chose({}, {{"a", 2}, {"b", 2}}));
+  CHECK_FALSE(what_mpirun_chose({.num_processes = 2}, {{"a", 0}, {"b", 0}}));
+}
+
 TEST_CASE("srun starts as many tasks as are asked for, else as the allocation has") {
   const Variables allocation{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "2"}, {"RANK", "7"}};
   CHECK(plan_srun({.command = {"./train", "-x"}}, allocation, "id", "").workers[0].command ==
         Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--", "./train", "-x"});
+  auto per_node = allocation;
+  per_node["SLURM_NTASKS_PER_NODE"] = "4";
+  CHECK(plan_srun({.command = {"./train"}}, per_node, "id", "").workers[0].command[2] == "--ntasks=8");
   auto with_tasks = allocation;
   with_tasks["SLURM_NTASKS"] = "6";
   LaunchOptions options{.command = {"./train"}};

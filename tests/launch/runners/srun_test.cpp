@@ -35,7 +35,9 @@ exit $highest
 )";
 
 /// Ranks under our launcher in an allocation.
-Ran in_allocation(const Words& options, const std::string& of_rank_1) {
+///
+/// more   variables that Slurm would set, too; "" takes one away
+Ran in_allocation(const Words& options, const std::string& of_rank_1, const accelerate::env::Variables& more = {}) {
   const Scratch scratch;
   const std::string srun = scratch.path + "/srun";
   std::ofstream(srun) << fake_srun;
@@ -43,13 +45,13 @@ Ran in_allocation(const Words& options, const std::string& of_rank_1) {
   Words words{"--runner", "srun", "--cpu"};
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {"sh", "-c", "[ $SLURM_PROCID = 1 ] || { touch \"$UP\"; exec sleep 1000; }; " + of_rank_1});
-  return Child(testing::launcher(words),
-               {{"PATH", scratch.path + ":" + accelerate::env::current_variables().at("PATH")},
-                {"UP", scratch.path + "/up"},
-                {"SLURM_JOB_ID", "7"},
-                {"SLURM_JOB_NUM_NODES", "2"},
-                {"SLURM_NTASKS", "2"}})
-      .wait();
+  accelerate::env::Variables variables{{"PATH", scratch.path + ":" + accelerate::env::current_variables().at("PATH")},
+                                       {"UP", scratch.path + "/up"},
+                                       {"SLURM_JOB_ID", "7"},
+                                       {"SLURM_JOB_NUM_NODES", "2"},
+                                       {"SLURM_NTASKS", "2"}};
+  for (const auto& [name, value] : more) variables[name] = value;
+  return Child(testing::launcher(words), variables).wait();
 }
 
 }  // namespace
@@ -72,6 +74,20 @@ TEST_CASE("under srun too all ranks start again, and the reason is the first ran
   CHECK(ran.out == "start 0\nstart 1\n");
   CHECK(ran.err.find("accelerate_launch: restart 1 of 1 in 0.5 s\n") != std::string::npos);
   CHECK(ran.err.ends_with("accelerate_launch: no restart: --max_restarts 1 is used up\n"));
+}
+
+TEST_CASE("one line says how many ranks srun starts, and why, where nobody gave their number") {
+  const auto said = [](const Words& options, const accelerate::env::Variables& more) {
+    const std::string err = in_allocation(options, "exit 7", more).err;
+    return err.substr(0, err.find('\n'));
+  };
+  CHECK(said({}, {}) ==
+        "accelerate_launch: 2 ranks, as many as Slurm's job has tasks; --num_processes N chooses otherwise");
+  CHECK(said({}, {{"SLURM_NTASKS", ""}}) ==
+        "accelerate_launch: 2 ranks, one per node, as Slurm's job names no number of tasks; --num_processes N chooses "
+        "otherwise");
+  CHECK(said({"--num_processes", "2"}, {}).find("chooses otherwise") == std::string::npos);
+  CHECK(said({"--quiet"}, {}).find("chooses otherwise") == std::string::npos);
 }
 
 TEST_CASE("where no rank's launcher tells of a failure, srun's exit code is ours") {
