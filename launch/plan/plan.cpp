@@ -50,7 +50,7 @@ void add_settings(env::Variables& variables, const LaunchOptions& options) {
 /// What the launcher itself has read.
 void drop_own(env::Variables& variables) {
   variables.erase("ACCELERATE_CONFIG_FILE");
-  variables.erase("ACCELERATE_RESTART_COUNT");  // from our launcher on another machine
+  for (const char* name : {"ACCELERATE_RESTART_COUNT", version_of_starter}) variables.erase(name);  // between launchers
   for_each_option([&](std::string_view /*group*/, const auto& row) { variables.erase(std::string(row.variable)); });
 }
 

@@ -44,6 +44,10 @@ struct Wiring {
   int64_t restart_count = 0;
 };
 
+/// In which a launcher tells those that stand around its ranks, on other hosts perhaps, its own version. Reaches no
+/// rank.
+inline constexpr const char* version_of_starter = "ACCELERATE_LAUNCHER_VERSION";
+
 /// options     resolved (resolve.hpp)
 /// inherited   the launcher's own environment; what other launchers left in it does not reach the workers
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,

@@ -14,6 +14,7 @@
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/error.hpp"
 #include "launch/run/signals.hpp"
+#include "launch/runners/call.hpp"
 #include "launch/runners/child.hpp"
 #include "launch/runners/frames.hpp"
 #include "launch/runners/relay.hpp"
@@ -46,11 +47,7 @@ class Agent {
 
  private:
   void start(const RemoteJob& job) {
-    if (job.version != ACCELERATE_VERSION) {
-      fail(ErrorKind::environment,
-           "{} has accelerate_launch {}, the host that starts the job has {}; they must be the same", base::host_name(),
-           ACCELERATE_VERSION, job.version);
-    }
+    check_version(job.version);
     if (chdir(job.folder.c_str()) != 0) {
       fail(ErrorKind::environment, "{} on {}: {}; the folder must be there as where the job is started", job.folder,
            base::host_name(), std::strerror(errno));

@@ -7,12 +7,21 @@
 #include <filesystem>
 #include <system_error>
 
+#include "accelerate/base/error.hpp"
+#include "launch/plan/error.hpp"
 #include "launch/plan/output_options.hpp"
 
 namespace accelerate::launch {
 
 void Call::note(const std::optional<std::string>& line) const {
   if (line && !options.quiet.value_or(false)) fmt::print(stderr, "accelerate_launch: {}\n", *line);
+}
+
+void check_version(const std::string& of_starter) {
+  if (of_starter == ACCELERATE_VERSION) return;
+  fail(ErrorKind::environment,
+       "{} has accelerate_launch {}, the host that starts the job has {}; they must be the same", base::host_name(),
+       ACCELERATE_VERSION, of_starter);
 }
 
 SuperviseOptions supervise_options(const LaunchOptions& options) {

@@ -21,6 +21,9 @@ struct Call {
   void note(const std::optional<std::string>& line) const;
 };
 
+/// Throws LaunchError (1) when the launcher that started the job, on whichever host, is of another version.
+void check_version(const std::string& of_starter);
+
 /// How ranks that this launcher starts itself are supervised. Throws LaunchError (2) for options that contradict one
 /// another.
 SuperviseOptions supervise_options(const LaunchOptions& options);

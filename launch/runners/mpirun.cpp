@@ -87,6 +87,7 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   set_for_ranks(of_ranks, options);
   if (restart) of_ranks["TORCHELASTIC_RESTART_COUNT"] = *restart;
   of_ranks["ACCELERATE_JOB_ID"] = job_id;
+  if (!self.empty()) of_ranks[version_of_starter] = ACCELERATE_VERSION;
   if (!hosts.empty()) {
     of_ranks["MASTER_ADDR"] = options.main_process_ip.value_or(host_of(hosts.front().name));
     const auto port = options.main_process_port.value_or(0);

@@ -48,6 +48,7 @@ LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherit
   WorkerPlan srun{.command = {"srun", at_first_code, "--ntasks=" + tasks},
                   .environment = environment_under_slurm(options, inherited)};
   srun.environment["ACCELERATE_JOB_ID"] = job_id;  // which srun hands on
+  if (!self.empty()) srun.environment[version_of_starter] = ACCELERATE_VERSION;
   if (const auto backend = named_backend(options))
     srun.command.push_back(*backend == "mpi" ? "--mpi=pmix" : "--mpi=none");
   if (options.enable_cpu_affinity.value_or(false)) srun.command.emplace_back("--cpu-bind=none");  // task.hpp binds

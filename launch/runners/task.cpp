@@ -62,6 +62,8 @@ int run_task(WorkerPlan worker, const LaunchOptions& options) {
 
 int run_task(const LaunchOptions& options) {
   auto variables = env::current_variables();
+  // A launcher from before this check says nothing.
+  if (const auto version = env::find(variables, version_of_starter)) check_version(*version);
   const auto place = env::read(variables);
   set_for_ranks(variables, options);
   return run_task({.rank = place.rank,

@@ -2,6 +2,8 @@
 // What the runners would start.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "launch/run/port.hpp"
 #include "launch/runners/mpirun.hpp"
 #include "launch/runners/srun.hpp"
@@ -184,6 +186,22 @@ TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by
   CHECK(Words(srun.end() - static_cast<std::ptrdiff_t>(around.size()), srun.end()) == around);
   const auto mpirun = plan_mpirun(options, {}, {}, "id", "/bin/self").workers[0].command;
   CHECK(Words(mpirun.end() - static_cast<std::ptrdiff_t>(around.size()), mpirun.end()) == around);
+}
+
+TEST_CASE("launchers around ranks are told the version of the one that starts the job; ranks are not") {
+  const std::string name = version_of_starter;
+  const Variables outer{{name, "0.1"}};
+  const std::string ours = parse({"--version"}).print.value();
+  const auto said = [&](const LaunchPlan& plan) {
+    return "accelerate_launch " + plan.workers.at(0).environment.at(name) + "\n";
+  };
+  const auto mpirun = plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, outer, "id", "/bin/self");
+  CHECK(said(mpirun) == ours);
+  const Words& words = mpirun.workers[0].command;
+  CHECK(std::find(words.begin(), words.end(), name) != words.end());  // -x takes it to the other hosts
+  CHECK(said(plan_srun({.command = {"x"}}, outer, "id", "/bin/self")) == ours);
+  CHECK_FALSE(plan_srun({.command = {"x"}}, outer, "id", "").workers[0].environment.contains(name));
+  CHECK_FALSE(plan_task({.command = {"x"}}, outer).workers[0].environment.contains(name));
 }
 
 TEST_CASE("srun and mpirun leave the ranks unbound where the launcher around each binds it to its share") {

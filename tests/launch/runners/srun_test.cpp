@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/error.hpp"
+#include "launch/plan/options.hpp"
 #include "tests/launch/run.hpp"
 #include "tests/launch/scratch.hpp"
 
@@ -88,6 +90,24 @@ TEST_CASE("one line says how many ranks srun starts, and why, where nobody gave 
         "otherwise");
   CHECK(said({"--num_processes", "2"}, {}).find("chooses otherwise") == std::string::npos);
   CHECK(said({"--quiet"}, {}).find("chooses otherwise") == std::string::npos);
+}
+
+TEST_CASE("a launcher around a rank refuses one that starts the job of another version, which the rank is not told") {
+  const std::string version = accelerate::launch::parse({"--version"}).print.value().substr(18);
+  const auto around = [](const std::string& of_starter) {
+    return Child(testing::launcher({"--task", "--", "sh", "-c", "echo ${ACCELERATE_LAUNCHER_VERSION-none}"}),
+                 {{"ACCELERATE_LAUNCHER_VERSION", of_starter}})
+        .wait();
+  };
+  const auto other = around("9.9");
+  CHECK(other.code == 1);
+  CHECK(other.out == "");
+  CHECK(other.err == "accelerate_launch: " + accelerate::base::host_name() + " has accelerate_launch " +
+                         version.substr(0, version.size() - 1) +
+                         ", the host that starts the job has 9.9; they must be the same\n");
+  const auto same = around(version.substr(0, version.size() - 1));
+  CHECK(same.code == 0);
+  CHECK(same.out == "none\n");
 }
 
 TEST_CASE("where no rank's launcher tells of a failure, srun's exit code is ours") {
