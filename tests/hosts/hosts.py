@@ -117,7 +117,7 @@ class Host(Namespace):
     def left_behind(self, patience=10):
         """What is there after so many seconds and was not when the host came up."""
         left = lambda: ([args for pid, args in self.processes().items() if pid not in self.at_rest] +  # noqa: E731
-                        self.run("find /dev/shm /tmp -mindepth 1 -type f").split())
+                        self.run("find /dev/shm /tmp -mindepth 1 '(' -type f -o -name 'accelerate_launch*' ')'").split())
         try:
             until(lambda: not left(), patience, "the end", pause=0.3)
         except TimeoutError:

@@ -45,6 +45,8 @@ Words job(const std::string& then, const Words& options = {}) {
 }
 
 constexpr auto grace_time = std::chrono::milliseconds(1000);  // as job() has it
+// Between its SIGTERM and its SIGKILL, also where nobody is left (odls_base_sigkill_timeout); its folders stay as long.
+constexpr auto pause_of_mpirun = std::chrono::milliseconds(1000);
 const std::string wait_forever = "while :; do sleep 0.1; done";
 
 enum class At { pipes, terminal };
@@ -127,6 +129,15 @@ class Job {
   std::optional<Child> child_;
   std::optional<testing::AtTerminal> terminal_;
 };
+
+/// 0: it is gone.
+pid_t parent_of(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string word; status >> word;) {
+    if (word == "PPid:" && status >> pid) return pid;
+  }
+  return 0;
+}
 
 /// The nearest process above with this name; 0: none.
 pid_t above(pid_t pid, const std::string& name) {
@@ -232,6 +243,19 @@ TEST_CASE("an mpirun that is killed takes its ranks with it, and what they start
   CHECK(ran.code == 137);
   CHECK(ran.err.find("accelerate_launch: mpirun (") != std::string::npos);
   CHECK(ran.err.find(") ended with signal 9 (killed).\n") != std::string::npos);
+}
+
+TEST_CASE("what stands around a rank of mpirun's takes the job with it when it is killed") {
+  for (const bool guardian : {true, false}) {
+    CAPTURE(guardian);
+    Job job(::job(wait_forever, {"--runner", "mpirun"}));
+    REQUIRE(job.is_up());
+    const pid_t around = job.named(0, "guardian");
+    const pid_t victim = guardian ? around : parent_of(around);
+    REQUIRE(above(victim, "mpirun") > 0);
+    job.check_all_is_gone_after([&] { kill(victim, SIGKILL); }, pause_of_mpirun);
+    CHECK(job.end().code != 0);
+  }
 }
 
 TEST_CASE("a terminal that is closed ends everything") {

@@ -33,7 +33,7 @@ class FakeSsh {
   explicit FakeSsh(
       const std::string& body =
           "while [ \"$1\" != -- ]; do shift; done; host=$2; cd / && exec env -i HOME=/ FROM_HOST=\"$host\" "
-          "sh -c \"$3\"") {
+          "TMPDIR=\"${TMPDIR:-/tmp}\" sh -c \"$3\"") {
     char name[] = "/tmp/fake_ssh.XXXXXX";
     folder_ = mkdtemp(name);
     std::ofstream(folder_ + "/ssh") << "#!/bin/sh\n" << body << "\n";
@@ -68,6 +68,19 @@ std::vector<pid_t> pids(const std::string& text) {
   for (size_t at = text.find("pid "); at != std::string::npos; at = text.find("pid ", at + 1)) {
     found.push_back(static_cast<pid_t>(std::stol(text.substr(at + 4))));
   }
+  return found;
+}
+
+/// A rank on each of two hosts, and what each has put into a session of its own; both say who they are.
+const Words with_daemons{"sh", "-c",
+                         "export RANK; setsid sh -c 'echo daemon$RANK pid $$; exec sleep 300' & "
+                         "echo rank$RANK pid $$; exec sleep 300"};
+
+/// The four of them.
+std::vector<pid_t> ranks_and_daemons(Child& child) {
+  for (const char* each : {"rank0 pid", "rank1 pid", "daemon0 pid", "daemon1 pid"}) REQUIRE(child.wait_for(each));
+  const auto found = pids(child.out());
+  REQUIRE(found.size() == 4);
   return found;
 }
 
@@ -210,35 +223,34 @@ TEST_CASE("rank 0 reads the launcher's stdin") {
   CHECK(Child({"sh", "-c", line}, ssh.variables()).wait().out == "0 hello\n1\n");
 }
 
-TEST_CASE("no rank outlives a launcher that was killed") {
+TEST_CASE("nothing of the ranks outlives a launcher that was killed") {
   const FakeSsh ssh;
-  std::vector<pid_t> ranks;
-  {
-    Child child(on_hosts("a:1,b:1", {"sh", "-c", "echo rank$RANK pid $$; exec sleep 300"}), ssh.variables());
-    REQUIRE(child.wait_for("rank0 pid"));
-    REQUIRE(child.wait_for("rank1 pid"));
-    ranks = pids(child.out());
-    CHECK(ranks.size() == 2);
-    const auto [took, a_second] = testing::time_until(
-        [&] { return std::none_of(ranks.begin(), ranks.end(), testing::alive); }, [&] { kill(child.pid(), SIGKILL); });
-    MESSAGE("gone after " << took.count() << " ms; allowed: " << a_second.count());
-    CHECK(took <= a_second);
-  }
+  const testing::Scratch scratch;
+  Child child(on_hosts("a:1,b:1", with_daemons), ssh.variables(scratch.variables()));
+  const auto all = ranks_and_daemons(child);
+  CHECK_FALSE(scratch.empty());
+  const auto [took, a_second] =
+      testing::time_until([&] { return std::none_of(all.begin(), all.end(), testing::alive) && scratch.empty(); },
+                          [&] { kill(child.pid(), SIGKILL); });
+  MESSAGE("gone after " << took.count() << " ms; allowed: " << a_second.count());
+  CHECK(took <= a_second);
 }
 
-TEST_CASE("whichever process of ours is killed between the launcher and a host, no rank outlives it") {
+TEST_CASE("whichever process of ours is killed between the launcher and a host, nothing of the ranks outlives it") {
   const FakeSsh ssh;
+  const testing::Scratch scratch;
   const std::string host = "a" + std::to_string(getpid());
   for (const std::string word : {"--relay", "--agent"}) {
     CAPTURE(word);
-    Child child(on_hosts(host + ":1,b:1", {"sh", "-c", "echo rank$RANK pid $$; exec sleep 300"}), ssh.variables());
-    REQUIRE(child.wait_for("rank0 pid"));
-    REQUIRE(child.wait_for("rank1 pid"));
-    const auto ranks = pids(child.out());
+    Child child(on_hosts(host + ":1,b:1", with_daemons), ssh.variables(scratch.variables()));
+    const auto all = ranks_and_daemons(child);
+    CHECK_FALSE(scratch.empty());
     const pid_t victim = process_with(word, host);
     REQUIRE(victim > 0);
-    const auto [took, a_second] = testing::time_until(
-        [&] { return std::none_of(ranks.begin(), ranks.end(), testing::alive); }, [&] { kill(victim, SIGKILL); });
+    const auto [took, a_second] =
+        testing::time_until([&] { return std::none_of(all.begin(), all.end(), testing::alive) && scratch.empty(); },
+                            [&] { kill(victim, SIGKILL); });
+    MESSAGE("gone after " << took.count() << " ms; allowed: " << a_second.count());
     CHECK(took <= a_second);
     CHECK(child.wait().code != 0);
   }
