@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FAKE = os.path.join(HERE, "fake_side.py")
@@ -110,6 +111,19 @@ class RunTest(unittest.TestCase):
                     ("step_overhead", "tiny MLP, prepared, vs hand-written loop", "us"),
                     ("collectives", "all_reduce 1 KB, 2 ranks, mpi, vs torch.distributed gloo", "us")]:
             self.assertIn(row, rows)
+
+    def rows_on(self, gpus):
+        with unittest.mock.patch.dict(os.environ, ACCELERATE_BENCH_GPUS=str(gpus)):
+            return [row.name for name in ("gpu", "ddp") for row in load().BENCHES[name].rows]
+
+    def test_on_gpus_rows_say_how_many_and_a_speed_up_is_of_two_that_share_one_batch(self):
+        one, two, four = (self.rows_on(gpus) for gpus in (1, 2, 4))
+        self.assertIn("MLP, 1 GPU, vs Accelerate", one)
+        self.assertIn("BasicNet, 64 x 28x28, 1 GPU, vs Accelerate", one)
+        self.assertEqual([name for name in one if "torchrun" in name or "nccl" in name or "vs 1 rank" in name], [])
+        self.assertIn("MLP, 2 GPUs, nccl, vs torchrun+Accelerate", two)
+        self.assertIn("BasicNet, 2 ranks, vs 1 rank", two)
+        self.assertEqual([name for name in four if "vs 1 rank" in name], [])
 
 
 if __name__ == "__main__":
