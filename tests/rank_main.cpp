@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <optional>
 
+#include "accelerate/device/choose.hpp"
 #include "accelerate/device/cpu_threads.hpp"
+#include "accelerate/env/settings.hpp"
 #include "tests/world.hpp"
 
 namespace {
@@ -15,6 +17,17 @@ namespace {
 std::optional<accelerate::comm::Group>& the_world() {
   static std::optional<accelerate::comm::Group> group;
   return group;
+}
+
+/// This rank's GPU where one is there and nothing (ACCELERATE_USE_CPU) keeps ranks off it: the one that an Accelerator
+/// without options chooses.
+std::optional<at::Device> gpu() {
+  namespace env = accelerate::env;
+  const auto variables = env::current_variables();
+  const auto settings = env::resolve_settings({}, variables, env::read_config(variables));
+  const auto chosen = accelerate::device::choose(env::read(variables), settings, accelerate::device::accelerator(), {});
+  accelerate::device::make_current(chosen);
+  return chosen.is_cpu() ? std::nullopt : std::optional(chosen);
 }
 
 /// As an Accelerator would: these tests make groups without one, and more threads than cores are slow.
@@ -30,8 +43,14 @@ namespace testing {
 
 accelerate::env::ProcessEnv process_env() { return accelerate::env::read(accelerate::env::current_variables()); }
 
+accelerate::comm::ConnectOptions connect_options() {
+  return {.timeout = std::chrono::seconds(60),
+          .device = gpu(),
+          .force_group = std::getenv("ACCELERATE_TEST_NCCL") != nullptr};
+}
+
 const accelerate::comm::Group& world() {
-  if (!the_world()) the_world() = accelerate::comm::connect(process_env(), {.timeout = std::chrono::seconds(60)});
+  if (!the_world()) the_world() = accelerate::comm::connect(process_env(), connect_options());
   return *the_world();
 }
 

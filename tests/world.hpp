@@ -10,6 +10,10 @@ namespace testing {
 /// The job as the launcher described it.
 accelerate::env::ProcessEnv process_env();
 
+/// With this rank's GPU, if it is to have one: its tensors go over nccl then. ACCELERATE_TEST_NCCL (bench/gpu.sh sets
+/// it): in a job of one rank too.
+accelerate::comm::ConnectOptions connect_options();
+
 /// All ranks of the job. Every rank test runs the same cases in the same order, so they can share it.
 const accelerate::comm::Group& world();
 

@@ -8,11 +8,13 @@
 
 namespace {
 
-/// On the group of the job, and where that has one rank, on a real group of one too.
+/// On the group of the job, and where that is one rank without a connection, on a real group of one too.
 void on_every_rank(const std::function<void(const Group&)>& check) {
   check(testing::world());
-  if (testing::world().size() > 1) return;
-  static const Group forced = accelerate::comm::connect(testing::process_env(), {.force_group = true});
+  if (testing::world().backend() != "single") return;
+  auto options = testing::connect_options();
+  options.force_group = true;
+  static const Group forced = accelerate::comm::connect(testing::process_env(), options);
   check(forced);
 }
 
@@ -28,7 +30,16 @@ TEST_CASE("the group is the job's, on the backend that was asked for") {
   CHECK(group.place().host == accelerate::base::host_name());
   const auto variables = accelerate::env::current_variables();
   const auto asked = variables.find("ACCELERATE_BACKEND");
-  if (asked != variables.end()) CHECK(group.backend() == (group.size() == 1 ? "single" : asked->second));
+  if (asked == variables.end()) return;
+  const auto options = testing::connect_options();
+  if (group.size() == 1 && !options.force_group) {
+    CHECK(group.backend() == "single");
+  } else if (options.device) {
+    CHECK(group.backend().starts_with("nccl+"));
+    CHECK((asked->second == "nccl" || group.backend() == "nccl+" + asked->second));
+  } else {
+    CHECK(group.backend() == asked->second);
+  }
 }
 
 TEST_CASE("what c10d's handle asks of MPI beyond what it knows is refused") {

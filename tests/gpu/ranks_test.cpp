@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks with a GPU each, over nccl: bench/gpu.sh runs all rank_tests so. The others of them hand CPU tensors over.
+// Ranks with a GPU each, over nccl: bench/gpu.sh runs all rank_tests so. The others of them hand CPU tensors over. With
+// one GPU in a group of one: nccl carries what is given to the group, and gradients need no reduction.
 #include "tests/testing.hpp"
 //
-#include "accelerate/accelerate.hpp"
+#include "tests/accelerator/ranks.hpp"
 #include "tests/world.hpp"
 
 using accelerate::Accelerator;
 using accelerate::Precision;
 
 namespace {
+
+/// All ranks of the job; elsewhere these tests would pass without a GPU, or hand its tensors to a group of the CPU.
+const accelerate::comm::Group& over_nccl() {
+  REQUIRE(testing::world().backend().starts_with("nccl"));
+  return testing::world();
+}
 
 /// Eight parameters, equal wherever they are made; on images of 6 x 6.
 torch::nn::Sequential gpu_net(at::ScalarType dtype) {
@@ -33,7 +40,7 @@ void check_close(const std::vector<at::Tensor>& ours, const std::vector<at::Tens
 
 /// Gradients of a linear layer after some steps with one sample on each rank: no higher in rank than there are ranks.
 std::vector<at::Tensor> gpu_gradients(const accelerate::gradient::CommHook& hook) {
-  Accelerator accelerator(testing::world(), {.comm_hook = hook});
+  Accelerator accelerator(over_nccl(), {.comm_hook = hook});
   torch::manual_seed(5);
   torch::nn::Linear net(40, 20);
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.0));
@@ -48,7 +55,7 @@ std::vector<at::Tensor> gpu_gradients(const accelerate::gradient::CommHook& hook
 
 /// Losses of twelve steps in fp16.
 std::vector<at::Tensor> gpu_losses(bool graphs) {
-  Accelerator accelerator(testing::world(), {.mixed_precision = Precision::fp16});
+  Accelerator accelerator(over_nccl(), {.mixed_precision = Precision::fp16});
   auto net = gpu_net(torch::kFloat);
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 0.0078125));
   const auto function = [&, &model = model, &optimizer = optimizer](const at::Tensor& x) {
@@ -71,22 +78,22 @@ std::vector<at::Tensor> gpu_losses(bool graphs) {
 }  // namespace
 
 TEST_CASE("collectives carry the GPUs' tensors") {
-  Accelerator accelerator(testing::world(), {});
+  Accelerator accelerator(over_nccl(), {});
   REQUIRE(accelerator.device().is_cuda());
   const int64_t rank = accelerator.process_index(), ranks = accelerator.num_processes();
   const auto rows = torch::full({rank + 1, 2}, rank, torch::TensorOptions(accelerator.device()).dtype(torch::kFloat));
-  const auto all = testing::world().all_gather(rows);
+  const auto all = over_nccl().all_gather(rows);
   CHECK(all.is_cuda());
   std::vector<at::Tensor> expected;
   for (int64_t r = 0; r < ranks; ++r) expected.push_back(torch::full({r + 1, 2}, r, torch::kFloat));
   CHECK(torch::equal(all.cpu(), torch::cat(expected)));
   const auto sum = rows.narrow(0, 0, 1).clone();
-  testing::world().all_reduce(sum);
+  over_nccl().all_reduce(sum);
   CHECK(torch::equal(sum.cpu(), torch::full({1, 2}, ranks * (ranks - 1) / 2, torch::kFloat)));
 }
 
 TEST_CASE("ranks on GPUs train as one process with the whole batch, with SyncBatchNorm") {
-  Accelerator accelerator(testing::world(), {});
+  Accelerator accelerator(over_nccl(), {});
   REQUIRE(accelerator.device().is_cuda());
   const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
   auto net = gpu_net(torch::kDouble), whole = gpu_net(torch::kDouble);
@@ -109,12 +116,43 @@ TEST_CASE("ranks on GPUs train as one process with the whole batch, with SyncBat
   check_close(net->buffers(), whole->buffers(), 1e-10);
 }
 
+TEST_CASE("ranks that run out of batches before others join their reductions over nccl") {
+  Accelerator accelerator(over_nccl(), {.even_batches = false});
+  REQUIRE(accelerator.device().is_cuda());
+  const int64_t samples = 3, rank = accelerator.process_index(), ranks = accelerator.num_processes();
+  const double rate = 0.0078125;
+  OneWeight net;
+  auto [model, optimizer, loader] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), rate), counting(samples, 1));
+  int64_t steps = 0;
+  {
+    auto join = accelerator.join_uneven_inputs(model);
+    for (auto& [x, target] : loader) {
+      ++steps;
+      CHECK(x.is_cuda());
+      optimizer.zero_grad();
+      accelerator.backward((model(x) - 3 * x).pow(2).mean());
+      optimizer.step();
+    }
+  }
+  CHECK(steps == std::max<int64_t>(0, (samples - rank + ranks - 1) / ranks));
+  double w = 0;  // each step on the sum of those who have a sample, divided by all
+  for (int64_t first = 0; first < samples; first += ranks) {
+    double gradient = 0;
+    for (int64_t x = first; x < std::min(samples, first + ranks); ++x) {
+      gradient += 2 * (w - 3) * static_cast<double>(x * x);
+    }
+    w -= rate * gradient / static_cast<double>(ranks);
+  }
+  CHECK(net->w.item<double>() == doctest::Approx(w).epsilon(1e-12));
+}
+
 TEST_CASE("communication hooks give the mean within their precision over nccl") {
   using namespace accelerate::gradient;
   const auto plain = gpu_gradients({});
   check_close(gpu_gradients(fp16_compress_hook()), plain, 1e-3);
   check_close(gpu_gradients(bf16_compress_hook()), plain, 1e-2);
-  const PowerSgdOptions exact{.matrix_approximation_rank = testing::world().size(), .start_step = 2};
+  const PowerSgdOptions exact{.matrix_approximation_rank = over_nccl().size(), .start_step = 2};
   check_close(gpu_gradients(power_sgd_hook(exact)), plain, 1e-3);
 }
 
