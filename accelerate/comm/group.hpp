@@ -136,7 +136,8 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options = {}
 /// The same ranks over connections of their own, for tensors of an accelerator too. All ranks of the group call it,
 /// each with its device. Returns its argument where it carries that device already, or is a group of
 /// one without connection. Throws Error (environment) where no
-/// backend is there for that type of device. For ranks that are threads; connect() does it for processes.
+/// backend is there for that type of device. For ranks that are threads, and for a group that was there before its
+/// device was chosen; connect() does it for processes.
 Group with_device(const Group& group, at::Device device);
 
 /// Runs rank_main on world_size threads of this process, each with its rank of one "threads" group: a simulation of

@@ -78,6 +78,7 @@ Job start_on(comm::Group group, const env::GivenSettings& given) {
   } else {
     start.process = env::read(variables);
     start.device = chosen(start);
+    if (!start.device.is_cpu() && !group.device()) group = comm::with_device(group, start.device);
     set_threads(start.process, start.settings);
   }
   start.group = std::move(group);

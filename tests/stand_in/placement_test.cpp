@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "accelerate/comm/core/backend_table.hpp"
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -45,6 +46,23 @@ TEST_CASE("a process alone takes the accelerator that is there, a rank its own d
     CHECK(accelerator.group().backend() == "standin+threads");
     CHECK((accelerator.distributed_type() == accelerate::DistributedType::multi_gpu));
   });
+}
+
+TEST_CASE("a group of processes for the CPU's tensors carries the device's too, of an Accelerator on it") {
+  const auto table = accelerate::comm::backend_table();
+  const auto gloo = std::ranges::find(table, "gloo", &accelerate::comm::BackendRow::name);
+  if ((*gloo)->connect == nullptr) return;
+  const auto group = accelerate::comm::connect({}, {.force_group = true});
+  CHECK(group.backend() == "gloo");
+  CHECK_FALSE(group.device().has_value());
+  Accelerator accelerator(group, {});
+  CHECK(accelerator.device() == device());
+  CHECK(accelerator.group().device() == device());
+  CHECK(accelerator.group().backend() == "standin+gloo");
+  const auto sum = torch::ones({2}, accelerator.device());
+  accelerator.group().all_reduce(sum);
+  CHECK(at::equal(sum.cpu(), torch::ones({2})));
+  CHECK(Accelerator(group, {.cpu = true}).group().backend() == "gloo");
 }
 
 TEST_CASE("a device by number that is not there, and more ranks than devices, are refused with both counts") {
