@@ -23,6 +23,13 @@ void check(const GraphOptions& options, const Place& place) {
   at_least_one("max_graphs", options.max_graphs, place);
 }
 
+std::string why_no_graphs(c10::Device device, const device::GraphRow* graphs, std::string_view backend, int64_t ranks) {
+  if (device.is_cpu()) return "the CPU has no graphs";
+  if (graphs == nullptr) return fmt::format("{} has no graphs in this build", device.str());
+  if (ranks == 1 || backend.substr(0, backend.find('+')) == graphs->backend) return {};
+  return fmt::format("collectives of backend {} cannot be recorded, only those of {}", backend, graphs->backend);
+}
+
 void GraphShelf::clear() {
   wasted_ += std::count_if(kept_.begin(), kept_.end(),
                            [](const auto& each) { return each.second.recorded && each.second.replays == 0; });

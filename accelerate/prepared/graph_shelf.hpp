@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/device/graph.hpp"
 
 namespace accelerate::prepared {
 
@@ -22,6 +24,12 @@ struct GraphOptions {
 
 /// Throws Error (usage) with the option, its value and what it must be.
 void check(const GraphOptions& options, const Place& place);
+
+/// Why no step of this device is recorded, whatever it does; empty: it may be.
+/// graphs    of that type of device; null: there are none
+/// backend   of the group, "nccl+gloo"
+[[nodiscard]] std::string why_no_graphs(c10::Device device, const device::GraphRow* graphs, std::string_view backend,
+                                        int64_t ranks);
 
 class GraphShelf {
  public:

@@ -110,23 +110,17 @@ GraphedStepCore::~GraphedStepCore() = default;
 // Each of these is something that the host does, or has to know, within a step.
 std::string GraphedStepCore::why_not() const {
   if (!failed_.empty()) return failed_;
-  const at::Device device = shared_->device;
-  if (device.is_cpu()) return "the CPU has no graphs";
-  const device::GraphRow* graphs = device::find_graphs(device.type());
-  if (graphs == nullptr) return fmt::format("{} has no graphs in this build", device.str());
   const comm::Group& group = shared_->group;
-  const std::string on_device = group.backend().substr(0, group.backend().find('+'));  // "nccl+gloo"
-  if (group.size() > 1 && on_device != graphs->backend) {
-    return fmt::format("collectives of backend {} cannot be recorded, only those of {}", group.backend(),
-                       graphs->backend);
-  }
+  std::string why =
+      why_no_graphs(shared_->device, device::find_graphs(shared_->device.type()), group.backend(), group.size());
+  if (!why.empty()) return why;
   const size_t engines = engines_of(*shared_).size();
   if (engines > 1) {
     return fmt::format("in each backward the {} ranks tell one another which of {} models it reached", group.size(),
                        engines);
   }
   for (const gradient::Engine* engine : engines_of(*shared_)) {
-    if (std::string why = engine->reducer().why_not_recorded(); !why.empty()) return why;
+    if (why = engine->reducer().why_not_recorded(); !why.empty()) return why;
   }
   if (shared_->window.options.steps > 1) {
     return fmt::format("gradient_accumulation_steps is {}; a recorded step has one micro-batch",

@@ -14,6 +14,19 @@ const Decision plain{};
 
 }  // namespace
 
+TEST_CASE("a device without graphs, and collectives that are not the graphs' backend's, are why nothing is recorded") {
+  const accelerate::device::GraphRow of_cuda{.type = at::kCUDA, .make = nullptr, .backend = "nccl"};
+  const at::Device gpu(at::kCUDA, 1);
+  CHECK(why_no_graphs(at::kCPU, nullptr, "gloo", 2) == "the CPU has no graphs");
+  CHECK(why_no_graphs(gpu, nullptr, "nccl+gloo", 2) == "cuda:1 has no graphs in this build");
+  CHECK(why_no_graphs(gpu, &of_cuda, "ucc+gloo", 2) ==
+        "collectives of backend ucc+gloo cannot be recorded, only those of nccl");
+  CHECK(why_no_graphs(gpu, &of_cuda, "gloo", 2) ==
+        "collectives of backend gloo cannot be recorded, only those of nccl");
+  CHECK(why_no_graphs(gpu, &of_cuda, "nccl+gloo", 2).empty());
+  CHECK(why_no_graphs(gpu, &of_cuda, "single", 1).empty());
+}
+
 TEST_CASE("a call is recorded when its shapes have been seen warmup_steps times, and replayed from then on") {
   GraphShelf shelf({.warmup_steps = 2});
   CHECK(shelf.next("a", 1) == plain);

@@ -430,7 +430,17 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
   });
 }
 
-TEST_CASE("two models on two ranks are not recorded, nor are collectives of another backend") {
+TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD") {
+  stand_in::on_devices(2, [](Accelerator& accelerator) {
+    auto model = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }));
+    auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
+    CHECK(step.why_plain().empty());
+    {
+      auto local = accelerator.local_sgd(model, 2);
+      CHECK(step.why_plain() == "local SGD counts steps on the host");
+    }
+    CHECK(step.why_plain().empty());
+  });
   stand_in::on_devices(2, [](Accelerator& accelerator) {
     auto [a, b] = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }),
                                       stand_in::made_alike([] { return PlainNet(); }));
