@@ -2,6 +2,7 @@
 #include "accelerate/prepared/content.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "accelerate/base/log.hpp"
@@ -88,8 +89,12 @@ NamedTensors comm_hooks_of(Shared& shared) {
 }  // namespace
 
 Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
-  if (shared.scaling) shared.scaling->settle_owed();
-  Content content{.step = shared.steps, .accumulated = shared.window.state().step};
+  if (shared.scaling) {
+    shared.scaling->settle_owed();
+    std::ignore = shared.scaling->any_was_skipped();  // skipped steps are in the count until their flags are read
+  }
+  // Below 0 where an optimizer became the first after the steps that it skipped.
+  Content content{.step = std::max<int64_t>(shared.steps, 0), .accumulated = shared.window.state().step};
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     content.models.push_back(weights_of(model));
     content.with_buffers.push_back(!model.buffers().empty());

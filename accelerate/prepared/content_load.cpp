@@ -242,6 +242,7 @@ void apply_content(Shared& shared, const Fit& fit) {
   load_optimizers(shared, content, /*by_themselves=*/false);
   load_schedulers(shared, content.schedulers);  // once more: they set the options of optimizers
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);
+  if (shared.scaling) shared.scaling->steps_replaced();
   shared.steps = content.step;
   resume_window(shared, content);
   load_comm_hooks(shared, fit.read);

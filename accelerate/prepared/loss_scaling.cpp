@@ -115,9 +115,14 @@ void LossScaling::update() {
 }
 
 void LossScaling::read_flags(bool wait) {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
-    optimizer.scaled().read_flags(wait, scaler_.options(), shared_.place);
-  }
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) read_flags(optimizer, wait);
+}
+
+// Each call of step() counted as a step of the job.
+void LossScaling::read_flags(OptimizerCore& optimizer, bool wait) {
+  optimizer.scaled().read_flags(wait, scaler_.options(), shared_.place);
+  const int64_t skipped = optimizer.scaled().take_skipped();
+  if (optimizer.index() == 0) shared_.steps -= skipped;
 }
 
 void LossScaling::move_unless_skipped(const Owed& owed) {
@@ -136,7 +141,7 @@ void LossScaling::when_stepped(const torch::optim::Optimizer* optimizer, std::fu
 }
 
 bool LossScaling::was_skipped(OptimizerCore& optimizer) {
-  optimizer.scaled().read_flags(/*wait=*/true, scaler_.options(), shared_.place);
+  read_flags(optimizer, /*wait=*/true);
   return optimizer.scaled().last_was_skipped();
 }
 
@@ -156,6 +161,10 @@ gradient::JoinModel LossScaling::join_model(const comm::Group& group) {
 void LossScaling::load_state(const precision::ScalerState& state) {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) optimizer.scaled().keep_scale();
   scaler_.load_state(state);
+}
+
+void LossScaling::steps_replaced() {
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) optimizer.scaled().forget_flags();
 }
 
 void LossScaling::forget() {

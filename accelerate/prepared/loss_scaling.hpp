@@ -74,6 +74,8 @@ class LossScaling {
 
   /// Makes the scale equal where a join_uneven_inputs ends: ranks that left it early stepped less often. Collective.
   gradient::JoinModel join_model(const comm::Group& group);
+  /// The job's steps are those of another run from now on: flags on their way do not change their count.
+  void steps_replaced();
   /// As if nothing had been done but the scale's changes.
   void forget();
 
@@ -83,6 +85,7 @@ class LossScaling {
     std::function<void()> move;
   };
   void read_flags(bool wait);
+  void read_flags(OptimizerCore& optimizer, bool wait);
   void move_unless_skipped(const Owed& owed);
   void update_when_done();
   void update();

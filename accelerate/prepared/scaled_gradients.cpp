@@ -82,6 +82,7 @@ void ScaledGradients::read(const precision::LateRead& flag, const precision::Gra
     return;
   }
   ++in_a_row_;
+  ++skipped_;
   const double scale = flag[1];
   const double lower = scale * options.backoff_factor;
   if (lower >= options.min_scale) return;

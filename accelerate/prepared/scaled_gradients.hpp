@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "accelerate/precision/grad_scaler.hpp"
@@ -54,6 +55,13 @@ class ScaledGradients {
   /// Throws Error (data) for a scale at its floor.
   void read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place);
   [[nodiscard]] bool all_read() const { return flags_.empty(); }
+  /// Nobody asks any more after steps whose flag was not read.
+  void forget_flags() {
+    flags_.clear();
+    skipped_ = 0;
+  }
+  /// Steps that were skipped, of those whose flag was read since this was called before.
+  [[nodiscard]] int64_t take_skipped() { return std::exchange(skipped_, 0); }
   /// Of the last step whose flag was read.
   [[nodiscard]] bool last_was_skipped() const { return in_a_row_ > 0; }
 
@@ -64,6 +72,7 @@ class ScaledGradients {
   bool stepped_ = false;                   // since the last update of the scale
   std::deque<precision::LateRead> flags_;  // of steps made, the oldest first: [skip, scale]
   int64_t in_a_row_ = 0;                   // skipped steps
+  int64_t skipped_ = 0;                    // not yet taken
   bool recording_ = false;
   std::vector<at::Tensor> recorded_;  // flags
 };

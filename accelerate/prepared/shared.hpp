@@ -89,7 +89,7 @@ struct Shared {
   OpenLoops open_loops{};
   /// Debug mode: what the ranks must have in common is compared.
   bool debug = false;
-  /// Steps of the optimizer that was prepared first.
+  /// Steps of the optimizer that was prepared first; skipped ones too until their flags are read.
   int64_t steps = 0;
   /// Optimizer steps after which parameters and buffers are compared across the ranks; 0: never.
   int64_t check_synchronized_every = 0;

@@ -82,6 +82,29 @@ TEST_CASE("checkpoints name themselves, so many stay, and the newest is loaded; 
   CHECK(accelerator.load_state(folder.path / "checkpoints").path == loaded.path);
 }
 
+TEST_CASE("steps that fp16 skipped are not among those that had been made") {
+  const SharedFolder folder;
+  auto options = in(folder.path);
+  options.mixed_precision = accelerate::Precision::fp16;
+  options.grad_scaler.init_scale = 1024;
+  {
+    Accelerator accelerator(options);
+    auto net = linear(1);
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
+    const double inf = std::numeric_limits<double>::infinity();
+    for (const double scale : {1.0, inf, 2.0, inf, 3.0}) {
+      optimizer.zero_grad();
+      accelerator.backward(model(torch::ones({1, 2})).sum() * scale);
+      optimizer.step();
+    }
+    accelerator.save_state();
+  }
+  Accelerator accelerator(options);
+  auto net = linear(0);
+  auto prepared = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
+  CHECK(accelerator.load_state().step == 3);
+}
+
 TEST_CASE("a newer one that is not whole is passed over and said; one that was asked for by its name is refused") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));

@@ -164,6 +164,35 @@ TEST_CASE("what a device draws after a load is what it drew after the save") {
   });
 }
 
+TEST_CASE("skipped steps of fp16 whose flags the host has not read are not among those that had been made") {
+  const Folder folder;
+  stand_in::at_every_pace([&] {
+    on_devices(
+        1,
+        [&](Accelerator& accelerator) {
+          torch::nn::Linear net(2, 1);
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
+          const auto step = [&, &model = model, &optimizer = optimizer](double scale) {
+            optimizer.zero_grad();
+            accelerator.backward(model(torch::ones({1, 2}, accelerator.device())).sum() * scale);
+            optimizer.step();
+          };
+          const double inf = std::numeric_limits<double>::infinity();
+          for (const double scale : {1.0, inf, 2.0, inf, 3.0}) step(scale);
+          accelerator.save_state(folder.path / "c", {.durable = false});
+          CHECK(accelerator.load_state(folder.path / "c").step == 3);
+          step(1.0);
+          step(inf);
+          accelerator.load_state(folder.path / "c");  // what was under way is of no count any more
+          step(inf);
+          step(1.0);
+          accelerator.save_state(folder.path / "d", {.durable = false});
+          CHECK(accelerator.load_state(folder.path / "d").step == 4);
+        },
+        stand_in::with_precision(accelerate::Precision::fp16));
+  });
+}
+
 TEST_CASE("loading doubles nothing on the device") {
   const Folder folder;
   on_devices(1, [&](Accelerator& accelerator) {
