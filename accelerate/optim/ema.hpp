@@ -58,7 +58,7 @@ class [[nodiscard]] AveragedWeights {
 /// A moving average of each weight, kept beside the model and updated in one call for each dtype and device.
 ///
 ///   optim::ExponentialMovingAverage ema(model, {.decay = 0.9999});
-///   ... optimizer.step(); ema.update();
+///   ... optimizer.step(); ema.update(optimizer.skip_flag());
 ///   { auto averaged = ema.average_parameters(); evaluate(model); }
 ///
 /// Averages are float32 where weights are of half precision, because an update is less than such a number can tell.
@@ -87,7 +87,8 @@ class ExponentialMovingAverage {
   /// After an optimizer step.
   ///
   /// skip   float32 scalar, on the weights' device or the CPU: 1 where that step was skipped, then averages stay as
-  ///        they are and the update does not count. The host does not wait for it.
+  ///        they are and the update does not count. The host does not wait for it. Of a prepared optimizer its
+  ///        skip_flag(): with fp16 it belongs here.
   void update(const std::optional<at::Tensor>& skip = std::nullopt);
 
   /// The averages become the model's weights until the result dies. Weights keep their memory. Not within an autocast

@@ -176,6 +176,11 @@ void OptimizerCore::update_unless(const at::Tensor& skip) {
 
 bool OptimizerCore::step_was_skipped() { return shared_->scaling && shared_->scaling->was_skipped(*this); }
 
+std::optional<at::Tensor> OptimizerCore::skip_flag() const {
+  const at::Tensor flag = scaled_.last_flag();
+  return flag.defined() ? std::optional(flag) : std::nullopt;
+}
+
 void OptimizerCore::settle() {
   if (fused_) fused_->settle();
 }

@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <optional>
 #include <typeinfo>
 #include <unordered_set>
 #include <utility>
@@ -45,6 +46,9 @@ class OptimizerCore : public Entry {
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return optimizer_; }
   /// Whether the last step that was to be made was skipped for inf or NaN. Waits for the device.
   [[nodiscard]] bool step_was_skipped();
+  /// float32 scalar of the device, 1: the last step that was to be made was skipped. The host does not wait. Unset:
+  /// loss scaling does not ask, or no step was to be made yet.
+  [[nodiscard]] std::optional<at::Tensor> skip_flag() const;
   /// The optimizer's state counts the steps that were made: for whoever reads it. Waits for the device where steps may
   /// have been skipped on it.
   void settle();
@@ -112,6 +116,9 @@ class PreparedOptimizer {
   }
   /// mixed_precision fp16: whether the last step was skipped because a gradient was inf or NaN. Waits for the device.
   [[nodiscard]] bool step_was_skipped() const { return core_->step_was_skipped(); }
+  /// The same on the device, without a wait: 0-dim float32, 1 where it was skipped; for ema.update(). Unset without
+  /// fp16, and before the first step.
+  [[nodiscard]] std::optional<at::Tensor> skip_flag() const { return core_->skip_flag(); }
   [[nodiscard]] OptimizerCore& core() const { return *core_; }
   [[nodiscard]] const std::shared_ptr<OptimizerCore>& core_ptr() const { return core_; }
 

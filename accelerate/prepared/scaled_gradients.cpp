@@ -53,7 +53,13 @@ at::Tensor ScaledGradients::skip() const {
 void ScaledGradients::stepped(const at::Tensor& skip) {
   stepped_ = true;
   const at::Tensor flag = at::stack({skip, scale_.to(skip.device(), true)});
+  last_flag_ = flag;
   recording_ ? recorded_.push_back(flag) : replayed({flag});
+}
+
+// A copy: a replay writes its flags where the one before had them.
+at::Tensor ScaledGradients::last_flag() const {
+  return last_flag_.defined() ? last_flag_.select(0, 0).clone() : at::Tensor();
 }
 
 std::vector<at::Tensor> ScaledGradients::end_recording() {
@@ -63,6 +69,7 @@ std::vector<at::Tensor> ScaledGradients::end_recording() {
 
 void ScaledGradients::replayed(const std::vector<at::Tensor>& flags) {
   for (const at::Tensor& flag : flags) flags_.emplace_back(flag);
+  if (!flags.empty()) last_flag_ = flags.back();
 }
 
 void ScaledGradients::read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place) {

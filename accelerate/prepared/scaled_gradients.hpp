@@ -50,6 +50,8 @@ class ScaledGradients {
   std::vector<at::Tensor> end_recording();
   /// A replay has been given to the device, and with it those flags.
   void replayed(const std::vector<at::Tensor>& flags);
+  /// Of the last step, on the device; undefined: none was made.
+  [[nodiscard]] at::Tensor last_flag() const;
 
   /// Reads the flags that are there; with wait all of them, and the host may wait for the device.
   /// Throws Error (data) for a scale at its floor.
@@ -71,6 +73,7 @@ class ScaledGradients {
   at::Tensor scale_, found_inf_, mixed_;
   bool stepped_ = false;                   // since the last update of the scale
   std::deque<precision::LateRead> flags_;  // of steps made, the oldest first: [skip, scale]
+  at::Tensor last_flag_;                   // of the last of them
   int64_t in_a_row_ = 0;                   // skipped steps
   int64_t skipped_ = 0;                    // not yet taken
   bool recording_ = false;

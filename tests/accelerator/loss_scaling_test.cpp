@@ -92,6 +92,30 @@ TEST_CASE("a skipped step leaves the optimizer's counts and averages alone") {
   CHECK(state.step() == 3);
 }
 
+TEST_CASE("an average that is given the optimizer's flag passes over skipped steps") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  accelerate::optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
+  CHECK_FALSE(optimizer.skip_flag().has_value());
+  for (const double x : {1.0, kInf, 2.0}) {
+    optimizer.zero_grad();
+    accelerator.backward(model(x).sum());
+    optimizer.step();
+    CHECK(value(*optimizer.skip_flag()) == (x == kInf ? 1 : 0));
+    ema.update(optimizer.skip_flag());
+  }
+  CHECK(ema.updates() == 2);
+  CHECK(value(ema.averages()[0]) == -2.0);  // of -1 and -3
+
+  Accelerator plain({.cpu = true});
+  OneFloat other;
+  auto [of_plain, sgd] = plain.prepare(other, torch::optim::SGD(other->parameters(), 1.0));
+  plain.backward(of_plain(1.0).sum());
+  sgd.step();
+  CHECK_FALSE(sgd.skip_flag().has_value());
+}
+
 TEST_CASE("clipping unscales first, once, and so does unscale_gradients()") {
   Accelerator accelerator(fp16());
   OneFloat net;

@@ -129,6 +129,32 @@ TEST_CASE("a steady fp16 step does not wait for the device: SGD, AdamW, windows,
   scaling_waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
 }
 
+TEST_CASE("an average passes over the steps that the device skips, without a wait of the host") {
+  stand_in::at_every_pace(
+      [] {
+        stand_in::on_devices(
+            1,
+            [](Accelerator& accelerator) {
+              stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1));
+              auto& [model, optimizer, loader] = job.prepared;
+              accelerate::optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
+              int64_t step = 0;
+              CHECK(stand_in::waits_when_steady(
+                        accelerator, loader, [&, &model = model, &optimizer = optimizer](auto& batch) {
+                          const double scale = ++step % 3 == 0 ? kInf : 1;
+                          optimizer.zero_grad();
+                          accelerator.backward(stand_in::loss_of(model(batch.data * scale), batch.target));
+                          optimizer.step();
+                          ema.update(optimizer.skip_flag());
+                        }) == 0);
+              CHECK(step == 8);
+              CHECK(ema.updates() == 6);
+            },
+            stand_in::with_precision(Precision::fp16));
+      },
+      500);
+}
+
 TEST_CASE("local SGD in fp16: ranks with gradients and without skip alike on the device, to the CPU's bits") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
