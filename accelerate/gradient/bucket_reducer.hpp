@@ -52,7 +52,8 @@ class BucketReducer {
   virtual void finish(const GradientBucket& bucket) = 0;
   /// The buckets are laid out anew, or a reduction broke off: what was kept of them counts no more.
   virtual void forget() = 0;
-  /// Of this rank's data given to collectives since it was made, replays left out.
+  /// Of this rank's data given to collectives since it was made, replays left out. For a function: as if it had sent
+  /// the bucket.
   [[nodiscard]] virtual int64_t bytes_given() const = 0;
   /// Between two reductions. Empty where one is like the other.
   [[nodiscard]] virtual ReducerState state() const { return {}; }
