@@ -3,7 +3,11 @@
 #include "accelerate/device/graph.hpp"
 
 #include <c10/core/StreamGuard.h>
+#include <unistd.h>
 
+#include <filesystem>
+
+#include "accelerate/base/remove_tree.hpp"
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -15,6 +19,13 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr accelerate::GraphOptions kWarmAtOnce{.warmup_steps = 2, .max_graphs = 2};
+
+/// A folder, gone afterwards.
+struct CheckpointOfGraphs {
+  ~CheckpointOfGraphs() { accelerate::base::remove_tree(path); }
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("accelerate-stand-in-graphs-{}", ::getpid());
+};
 
 /// What autocast knows on every device: the CPU's lists differ from the others' in softmax, losses and norms.
 struct PlainNetImpl : torch::nn::Module {
@@ -447,6 +458,33 @@ TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD"
     auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
     CHECK(step.why_plain() == "in each backward the 2 ranks tell one another which of 2 models it reached");
   });
+}
+
+TEST_CASE("a replay is a step of the job and of a moving average, but where fp16 skips it") {
+  const CheckpointOfGraphs checkpoint;
+  for (const auto precision : {Precision::no, Precision::fp16}) {
+    const bool skips = precision == Precision::fp16;
+    CAPTURE(skips);
+    stand_in::same_as_on_cpu(
+        [&](Accelerator& accelerator) -> Tensors {
+          stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 24);
+          auto& [model, optimizer, loader] = job.prepared;
+          accelerate::optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
+          auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer), kWarmAtOnce);
+          int64_t steps = 0;
+          for (auto& [images, labels] : loader) {
+            const bool overflows = skips && (++steps == 2 || steps == 5 || steps == 6 || steps == 8);
+            step(overflows ? images * kInfinity : images, labels);
+            ema.update(optimizer.skip_flag());
+          }
+          check_graphs(accelerator, step, 1);
+          accelerator.save_state(checkpoint.path, {.durable = false});
+          CHECK(accelerator.load_state(checkpoint.path).step == (skips ? 4 : 8));
+          CHECK(ema.updates() == (skips ? 4 : 8));
+          return ema.averages();
+        },
+        stand_in::with_precision(precision), {1});
+  }
 }
 
 TEST_CASE("results are a tensor, several or none, without a graph of autograd; inputs any number") {

@@ -216,6 +216,10 @@ MUTANTS = OF_OPERATIONS + [
     ("and in backward for the sums", SYNC_BATCH_NORM,
      ("batch->group.all_reduce(part.sums);",
       "if (MUTANT) static_cast<void>(batch->group.all_reduce_async(part.sums)); else batch->group.all_reduce(part.sums);"), "nn"),
+    ("a hook's function: the wait for the counts of use", GRADIENT + "hooks/function.cpp",
+     ("group_.all_reduce(bucket.counts);", "{ if (MUTANT) static_cast<void>(group_.all_reduce_async(bucket.counts)); "
+      "else group_.all_reduce(bucket.counts); }"), "uneven"),
+    ("a replay counts as a step of the job", GRAPHED, out("shared_->steps += recorded.steps;"), "graph"),
 ]
 
 

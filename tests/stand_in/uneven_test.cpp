@@ -31,28 +31,38 @@ int64_t waits_so_far(const Accelerator& accelerator) {
   return accelerator.device().is_cpu() ? 0 : stand_in::host_waits(accelerator.device().index());
 }
 
+/// Some ranks use the first head, others the second, none the third.
+Tensors leaves_heads_out(Accelerator& accelerator) {
+  stand_in::Job<Heads> job(accelerator, stand_in::kMomentum);
+  auto& [model, optimizer, loader] = job.prepared;
+  int64_t step = 0;
+  for (auto& [images, labels] : loader) {
+    optimizer.zero_grad();
+    const int64_t head = step++ == 0 ? 0 : (step + accelerator.process_index()) % 2;
+    const auto before = waits_so_far(accelerator);
+    accelerator.backward(torch::nll_loss(model(images, head), labels));
+    if (step > 1 && !accelerator.device().is_cpu() && accelerator.num_processes() > 1) {
+      CHECK(waits_so_far(accelerator) == before + 1);  // for the counts of use
+    }
+    CHECK_FALSE(model->heads[2]->weight.grad().defined());
+    optimizer.step();
+  }
+  return stand_in::state_of(model);
+}
+
 }  // namespace
 
 TEST_CASE("a head that some ranks leave out gets their zeros, one that all leave out gets nothing") {
-  same_as_on_cpu(
-      [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<Heads> job(accelerator, stand_in::kMomentum);
-        auto& [model, optimizer, loader] = job.prepared;
-        int64_t step = 0;
-        for (auto& [images, labels] : loader) {
-          optimizer.zero_grad();
-          const int64_t head = step++ == 0 ? 0 : (step + accelerator.process_index()) % 2;
-          const auto before = waits_so_far(accelerator);
-          accelerator.backward(torch::nll_loss(model(images, head), labels));
-          if (step > 1 && !accelerator.device().is_cpu() && accelerator.num_processes() > 1) {
-            CHECK(waits_so_far(accelerator) == before + 1);  // for the counts of use
-          }
-          CHECK_FALSE(model->heads[2]->weight.grad().defined());
-          optimizer.step();
-        }
-        return stand_in::state_of(model);
-      },
-      with_small_buckets());
+  same_as_on_cpu(leaves_heads_out, with_small_buckets());
+}
+
+TEST_CASE("so it is with a communication hook's function") {
+  auto options = with_small_buckets();
+  options.comm_hook = accelerate::gradient::comm_hook([](const auto& bucket, const auto& group) {
+    group.all_reduce(bucket.gradients);
+    return bucket.gradients;
+  });
+  same_as_on_cpu(leaves_heads_out, options, {2});
 }
 
 TEST_CASE("a rank that leaves a model out joins its reduction, in windows too") {
