@@ -54,12 +54,14 @@ bool says_out_of_memory(const std::exception& error) {
 
 void fail_out_of_memory(const c10::Error& error, const Place& place, std::string_view operation,
                         const std::vector<KnownTensor>& known) {
-  std::string_view said = error.what_without_backtrace();
-  if (const auto at = said.find(cpu_allocator); at != std::string_view::npos) {
-    said.remove_prefix(at);  // before it: the place in LibTorch's source
-    said = said.substr(0, said.find('\n'));
+  std::string said = error.what_without_backtrace();
+  if (const auto at = said.find(cpu_allocator); at != std::string::npos) {
+    said.erase(std::min(said.find('\n', at), said.size()));
+    const auto source =
+        said.find('[');  // "[enforce fail at alloc_cpu.cpp:121] err == 0. ": the place in LibTorch's source
+    if (source < at) said.erase(source, at - source);
   }
-  while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.remove_suffix(1);
+  while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.pop_back();
   base::fail(ErrorKind::device, place, operation,
              "{}{}; take a smaller batch, or let find_executable_batch_size() look for one", said,
              what_is_there(known));

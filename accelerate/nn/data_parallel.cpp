@@ -10,12 +10,14 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <exception>
+#include <new>
 #include <string>
 #include <thread>
 #include <typeinfo>
 
 #include "accelerate/base/what_failed.hpp"
 #include "accelerate/device/choose.hpp"
+#include "accelerate/device/out_of_memory.hpp"
 
 namespace accelerate::nn::detail {
 namespace {
@@ -49,12 +51,21 @@ std::optional<c10::Stream> current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
+/// Memory that ran out stays a c10::OutOfMemoryError: a prepared forward knows it by that, and adds what is there.
 [[noreturn]] void rethrow(const std::exception_ptr& failure, size_t i, at::Device device) {
   const std::string what = base::what_failed(failure);
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
     base::fail(error.kind(), {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
+  } catch (const std::exception& error) {
+    const bool hosts = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+    if (hosts || device::says_out_of_memory(error)) {
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__},
+                                  fmt::format("DataParallel: copy {} on {}: {}{}", i, device.str(),
+                                              hosts ? "the host is out of memory: " : "", what));
+    }
+    base::fail(ErrorKind::device, {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
   } catch (...) {
     base::fail(ErrorKind::device, {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
   }

@@ -4,8 +4,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 
 #include "accelerate/device/choose.hpp"
+#include "accelerate/job/batch_size.hpp"
 #include "accelerate/nn/data_parallel.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "tests/accelerator/ranks.hpp"
@@ -238,6 +240,51 @@ TEST_CASE("what a copy throws comes with its device, when all have ended") {
   DataParallel parallel(std::make_shared<Picky>(), kThree);
   CHECK(refusal([&] { parallel(torch::arange(3, at::kDouble)); }) == "DataParallel: copy 2 on cpu: no twos");
   CHECK(parallel(torch::zeros({3})).equal(torch::zeros({3})));
+}
+
+TEST_CASE("memory that runs out in a copy is known as such, prepared with what is there, and a batch size is found") {
+  struct Greedy : torch::nn::Cloneable<Greedy> {
+    Greedy() { reset(); }
+    void reset() override { weight = register_parameter("weight", torch::ones({3})); }
+    at::Tensor forward(const at::Tensor& x) {
+      if (x.size(0) > 2 && !allocator_says) throw std::bad_alloc();
+      if (x.size(0) > 2) {
+        throw std::runtime_error(
+            "[enforce fail at a.cpp:1] err == 0. DefaultCPUAllocator: can't allocate memory: 9 bytes");
+      }
+      return x * weight;
+    }
+    at::Tensor weight;
+    bool allocator_says = false;
+  };
+  auto net = std::make_shared<Greedy>();
+  DataParallel parallel(net, {kCpu, kCpu});
+  const auto thrown = [](const std::function<void()>& run) {
+    try {
+      run();
+    } catch (const std::exception& error) {
+      CHECK(accelerate::job::is_out_of_memory(error));
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(thrown([&] {
+          parallel(torch::ones({6, 3}));
+        }).starts_with("DataParallel: copy 0 on cpu: the host is out of memory: std::bad_alloc"));
+  accelerate::Accelerator accelerator({.cpu = true});
+  auto model = accelerator.prepare(parallel);
+  const std::string there =
+      "; known to be there: 12 bytes in 1 tensor (parameters 12 bytes), the largest module.weight [3] Float (12 "
+      "bytes); ";
+  const std::string forward = accelerate::base::prefix(accelerator.place()) + "forward: DataParallel: copy 0 on cpu: ";
+  CHECK(thrown([&] {
+          model(torch::ones({6, 3}));
+        }).starts_with(forward + "the host is out of memory: std::bad_alloc" + there));
+  net->allocator_says = true;
+  CHECK(thrown([&] {
+          model(torch::ones({6, 3}));
+        }).starts_with(forward + "DefaultCPUAllocator: can't allocate memory: 9 bytes" + there));
+  CHECK(accelerator.find_executable_batch_size([&](int64_t size) { model(torch::ones({size, 3})); }, 7) == 4);
 }
 
 TEST_CASE("copies compute in the caller's precision") {
