@@ -3,11 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -34,6 +34,13 @@ at::Tensor joined(std::vector<at::Tensor> parts) {
     }
   }
   return at::cat(parts);
+}
+
+/// [B, 2], so that ranks gather both at once: the loss once per example, and 1 where there is one. A NaN is one, too.
+at::Tensor rows_of(const at::Tensor& loss, int64_t examples) {
+  if (!loss.defined()) return at::zeros({examples, 2}, at::kDouble);
+  const at::Tensor value = loss.to(at::kDouble).reshape({1});
+  return at::cat({value, at::ones_like(value)}).repeat({examples, 1});
 }
 
 Metrics prefixed(const Metrics& metrics, const std::string& prefix) {
@@ -87,13 +94,11 @@ std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) 
 }
 
 /// real      rows that are not filling; of none the batch is computed all the same, for other ranks wait for its
-/// forward returns   of all ranks, without filling, on the CPU: the loss once per example, then what is kept
+/// forward returns   of all ranks, without filling, on the CPU: rows_of() the loss, then what is kept
 std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t real, Keep keep,
                                                    const std::vector<std::string>& labels) {
   auto [loss, outputs] = predict_on(inputs);
-  const double unknown = std::numeric_limits<double>::quiet_NaN();
-  std::vector<at::Tensor> mine{loss.defined() ? loss.to(at::kDouble).reshape({1}).repeat({inputs.examples()})
-                                              : at::full({inputs.examples()}, unknown, at::kDouble)};
+  std::vector<at::Tensor> mine{rows_of(loss, inputs.examples())};
   if (keep != Keep::losses) {
     if (!outputs.defined()) {
       base::fail(ErrorKind::usage, accelerator_.place(), "compute_loss",
@@ -102,9 +107,10 @@ std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t
     mine.push_back(outputs);
     for (const auto& name : labels) mine.push_back(inputs[name]);
   }
-  for (auto& tensor : mine) {
+  for (size_t i = 0; i < mine.size(); ++i) {
+    auto& tensor = mine[i];
     tensor = tensor.narrow(0, 0, std::min(real, tensor.size(0)));
-    if (tensor.dim() > 1 && accelerator_.use_distributed()) {
+    if (i > 0 && tensor.dim() > 1 && accelerator_.use_distributed()) {  // the loss has 2 everywhere
       tensor = accelerator_.pad_across_processes(tensor, {.dim = 1, .pad_index = kFilling});
     }
   }
@@ -150,7 +156,10 @@ TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const
     if (parts_.compute_metrics && labelled)
       result.metrics = prefixed(parts_.compute_metrics(result.prediction), prefix);
   }
-  if (!losses.isnan().all().item<bool>()) result.metrics[prefix + "_loss"] = losses.mean().item<double>();
+  const at::Tensor known = losses.select(1, 1).to(at::kBool);
+  if (known.any().item<bool>()) {
+    result.metrics[prefix + "_loss"] = losses.select(1, 0).masked_select(known).mean().item<double>();
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
   result.metrics.merge(speed_metrics(prefix, seconds.count(), losses.size(0), steps));
   if (memory) result.metrics.merge(memory->metrics(prefix));

@@ -34,6 +34,25 @@ TrainingArguments each_step(const std::string& metric, std::optional<bool> great
           .greater_is_better = greater};
 }
 
+/// Its loss is one number of each batch: x's first; above 1 there is none.
+struct FirstOfBatch : QuietTrainer {
+  using QuietTrainer::QuietTrainer;
+  LossAndOutputs prediction_step(Model&, const Inputs& inputs) override {
+    const at::Tensor first = inputs["x"][0];
+    return {.loss = first.item<double>() > 1 ? at::Tensor() : first, .outputs = inputs["x"]};
+  }
+};
+
+/// Examples with these x.
+accelerate::trainer::Dataset with_x(std::vector<double> values) {
+  struct Given {
+    [[nodiscard]] int64_t size() const { return static_cast<int64_t>(x.size()); }
+    [[nodiscard]] Example get(int64_t i) const { return {x.at(static_cast<size_t>(i)), 0}; }
+    std::vector<double> x;
+  };
+  return accelerate::data::dataset_source(Given{std::move(values)}, collate);
+}
+
 int64_t steps_with(const TrainingArguments& arguments, const std::vector<double>& values,
                    const std::shared_ptr<TrainerCallback>& callback) {
   QuietTrainer trainer(OneWeight(), arguments,
@@ -97,6 +116,44 @@ TEST_CASE("predict() takes batches without labels where prediction_step() is tol
   CHECK(output.label_ids.empty());
   CHECK(!output.metrics.contains("test_loss"));
   CHECK(!output.metrics.contains("test_error"));
+}
+
+TEST_CASE("a batch without a loss is left out of the mean, and a data set without any has no loss") {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    simulate(ranks, [] {
+      const auto evaluated = [](std::vector<double> x) {
+        FirstOfBatch trainer(OneWeight(), {.per_device_eval_batch_size = 1}, {.eval_dataset = with_x(std::move(x))});
+        return trainer.evaluate();
+      };
+      CHECK(evaluated({0.25, 9}).at("eval_loss") == 0.25);
+      CHECK(evaluated({0.25, 9, 0.75}).at("eval_loss") == 0.5);
+      CHECK_FALSE(evaluated({9, 8, 7}).contains("eval_loss"));
+    });
+  }
+}
+
+TEST_CASE("a loss that is NaN is a loss: evaluate() says so, and training ends early by it") {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    simulate(ranks, [ranks] {
+      const auto nan = std::nan("");
+      FirstOfBatch trainer(OneWeight(),
+                           {.per_device_train_batch_size = 1,
+                            .num_train_epochs = 10,
+                            .eval_strategy = IntervalStrategy::steps,
+                            .eval_steps = 1},
+                           {.train_dataset = triples(ranks),
+                            .eval_dataset = with_x({nan, nan, nan}),
+                            .callbacks = {std::make_shared<EarlyStoppingCallback>(1)}});
+      CHECK(std::isnan(trainer.evaluate().at("eval_loss")));
+      CHECK(trainer.train().global_step == 1);
+      CHECK(!trainer.state().best_metric);
+      FirstOfBatch one_of_three(OneWeight(), {.per_device_eval_batch_size = 1},
+                                {.eval_dataset = with_x({0.25, nan, 0.75})});
+      CHECK(std::isnan(one_of_three.evaluate().at("eval_loss")));
+    });
+  }
 }
 
 TEST_CASE("predictions of different length are filled with -100") {
