@@ -128,7 +128,8 @@ void TrainerBase::log(Metrics logs) {
 
 void TrainerBase::note_best(const Metrics& metrics) {
   const std::string metric = best_metric_name(arguments_);
-  if (!arguments_.metric_for_best_model && !metrics.contains(metric)) return;  // nobody asked for one
+  const bool asked = arguments_.metric_for_best_model || arguments_.load_best_model_at_end;
+  if (!asked && !metrics.contains(metric)) return;
   const double value = metric_of(metrics, metric, "metric_for_best_model", accelerator_.place());
   if (!is_better(arguments_, value, state_.best_metric)) return;
   state_.best_metric = value;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <unistd.h>
+
+#include "tests/build_folder.hpp"
 #include "tests/trainer/support.hpp"
 
 using namespace trainer_testing;
@@ -276,6 +279,20 @@ TEST_CASE("a metric that does not exist is refused with those that do") {
             "metric_for_best_model: there is no metric \"eval_accurcy\", the evaluation gave \"eval_count\", "
             "\"eval_error\", \"eval_loss\", \"eval_runtime\", \"eval_samples_per_second\" and "
             "\"eval_steps_per_second\"; name one of them as metric_for_best_model");
+}
+
+TEST_CASE("load_best_model_at_end without a loss to compare by is refused with the metrics that there are") {
+  FirstOfBatch trainer(OneWeight(),
+                       {.per_device_train_batch_size = 1,
+                        .eval_strategy = IntervalStrategy::steps,
+                        .eval_steps = 1,
+                        .output_dir = fmt::format("{}/trainer_no_loss_{}", testing::build_folder(), getpid()),
+                        .load_best_model_at_end = true},
+                       {.train_dataset = triples(1), .eval_dataset = with_x({9})});
+  CHECK(said([&] { trainer.train(); }) ==
+        here() +
+            "metric_for_best_model: there is no metric \"eval_loss\", the evaluation gave \"eval_runtime\", "
+            "\"eval_samples_per_second\" and \"eval_steps_per_second\"; name one of them as metric_for_best_model");
 }
 
 TEST_CASE("callbacks that compare evaluations want some") {
