@@ -30,9 +30,9 @@ bool is_better(const TrainingArguments& arguments, double value, const std::opti
   return greater_is_better(arguments) ? value > *best : value < *best;
 }
 
-void require_evaluation(const TrainingArguments& arguments, std::string_view asked_by) {
+void require_evaluation(const TrainingArguments& arguments, std::string_view asked_by, const Place& place) {
   if (arguments.eval_strategy != IntervalStrategy::no) return;
-  base::fail(ErrorKind::usage, {}, asked_by,
+  base::fail(ErrorKind::usage, place, asked_by,
              "eval_strategy is no; only evaluations during training tell which model is best: give eval_strategy steps "
              "or epoch");
 }

@@ -18,14 +18,15 @@ constexpr std::string_view weight_key = "model.";
 }  // namespace
 
 void BestModelCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
-  require_evaluation(now.arguments, "BestModelCallback");
+  require_evaluation(now.arguments, "BestModelCallback", now.trainer.accelerator().place());
   best_.reset();
   kept_.clear();
 }
 
 void BestModelCallback::on_evaluate(const TrainerContext& now, TrainerControl&) {
   if (!now.for_best) return;
-  const double value = metric_of(now.metrics, best_metric_name(now.arguments), "BestModelCallback");
+  const double value =
+      metric_of(now.metrics, best_metric_name(now.arguments), "BestModelCallback", now.trainer.accelerator().place());
   if (!is_better(now.arguments, value, best_)) return;
   best_ = value;
   const at::NoGradGuard no_grad;

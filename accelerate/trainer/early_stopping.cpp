@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "accelerate/trainer/best_metric.hpp"
+#include "accelerate/trainer/trainer_base.hpp"
 
 namespace accelerate::trainer {
 
@@ -20,14 +21,15 @@ EarlyStoppingCallback::EarlyStoppingCallback(int64_t patience, double threshold)
 }
 
 void EarlyStoppingCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
-  require_evaluation(now.arguments, "EarlyStoppingCallback");
+  require_evaluation(now.arguments, "EarlyStoppingCallback", now.trainer.accelerator().place());
   no_better_ = 0;
   best_.reset();
 }
 
 void EarlyStoppingCallback::on_evaluate(const TrainerContext& now, TrainerControl& control) {
   if (!now.for_best) return;
-  const double value = metric_of(now.metrics, best_metric_name(now.arguments), "EarlyStoppingCallback");
+  const double value = metric_of(now.metrics, best_metric_name(now.arguments), "EarlyStoppingCallback",
+                                 now.trainer.accelerator().place());
   const bool better = is_better(now.arguments, value, best_);
   if (better && (!best_ || std::abs(value - *best_) > threshold_)) {
     no_better_ = 0;

@@ -97,7 +97,7 @@ std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) 
 /// forward returns   of all ranks, without filling, on the CPU: rows_of() the loss, then what is kept
 std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t real, Keep keep,
                                                    const std::vector<std::string>& labels) {
-  auto [loss, outputs] = predict_on(inputs);
+  auto [loss, outputs] = using_inputs_at(accelerator_.place(), [&] { return predict_on(inputs); });
   std::vector<at::Tensor> mine{rows_of(loss, inputs.examples())};
   if (keep != Keep::losses) {
     if (!outputs.defined()) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/trainer/inputs.hpp"
 
-#include "accelerate/base/error.hpp"
 #include "accelerate/trainer/best_metric.hpp"
 
 namespace accelerate::trainer {
@@ -9,9 +8,13 @@ namespace accelerate::trainer {
 const at::Tensor& Inputs::operator[](const std::string& name) const {
   const auto found = find(name);
   if (found != end()) return found->second;
-  base::fail(ErrorKind::usage, {}, "batch", "there is no \"{}\", the collate function gave {}", name,
-             list_of_names(names()));
+  throw MissingInput(
+      fmt::format("there is no \"{}\", the collate function gave {}; ask for one of these, or let it give that one too",
+                  name, list_of_names(names())));
 }
+
+MissingInput::MissingInput(const std::string& message, const Place& place)
+    : Error(ErrorKind::usage, place, "batch", message), message_(message) {}
 
 std::vector<std::string> Inputs::names() const {
   std::vector<std::string> list;

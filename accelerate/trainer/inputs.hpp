@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/error.hpp"
+
 namespace accelerate::trainer {
 
 /// {"x": [B, ...], "labels": [B]}: tensors by name, each with a row per example.
@@ -15,7 +17,7 @@ class Inputs : public std::map<std::string, at::Tensor> {
  public:
   using std::map<std::string, at::Tensor>::map;
 
-  /// Throws Error (usage) for a name that the batch does not have, with those that it has.
+  /// Throws MissingInput for a name that the batch does not have, with those that it has.
   const at::Tensor& operator[](const std::string& name) const;
 
   [[nodiscard]] std::vector<std::string> names() const;
@@ -24,5 +26,25 @@ class Inputs : public std::map<std::string, at::Tensor> {
   /// The first `count` rows of every tensor that has B, as views.
   [[nodiscard]] Inputs first(int64_t count) const;
 };
+
+/// Error (usage). A batch does not know whose it is: the Trainer adds the place.
+class MissingInput final : public base::Error {
+ public:
+  explicit MissingInput(const std::string& message, const Place& place = {});
+  [[nodiscard]] const std::string& message() const { return message_; }
+
+ private:
+  std::string message_;
+};
+
+/// What call returns, which uses batches at this place.
+template <typename Call>
+decltype(auto) using_inputs_at(const Place& place, const Call& call) {
+  try {
+    return call();
+  } catch (const MissingInput& missing) {
+    throw MissingInput(missing.message(), place);
+  }
+}
 
 }  // namespace accelerate::trainer

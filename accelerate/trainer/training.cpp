@@ -142,7 +142,7 @@ class TrainerBase::Run {
   /// returns   whether it ended in a step
   bool micro_batch(const Inputs& inputs) {
     const auto window = accelerator_.accumulate();
-    since_log_.add(trainer_.train_on(inputs));
+    since_log_.add(using_inputs_at(accelerator_.place(), [&] { return trainer_.train_on(inputs); }));
     if (!accelerator_.sync_gradients()) return false;
     const double max_norm = trainer_.arguments_.max_grad_norm;
     if (max_norm > 0) gradient_norm_ = accelerator_.clip_grad_norm_(parameters_, max_norm);

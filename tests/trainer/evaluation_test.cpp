@@ -295,6 +295,32 @@ TEST_CASE("load_best_model_at_end without a loss to compare by is refused with t
             "\"eval_samples_per_second\" and \"eval_steps_per_second\"; name one of them as metric_for_best_model");
 }
 
+TEST_CASE("what callbacks and compute_loss miss is said with the rank that misses it") {
+  simulate(2, [] {
+    const auto place = [rank = accelerate::Accelerator().process_index()] { return here(rank, 2); };
+    const auto train_with = [](const std::shared_ptr<TrainerCallback>& callback) {
+      return said([&] {
+        FirstOfBatch(OneWeight(), {.eval_strategy = IntervalStrategy::epoch},
+                     {.train_dataset = triples(2), .eval_dataset = with_x({9, 9}), .callbacks = {callback}})
+            .train();
+      });
+    };
+    const std::string missing = ": there is no metric \"eval_loss\", the evaluation gave ";
+    CHECK(
+        train_with(std::make_shared<EarlyStoppingCallback>()).starts_with(place() + "EarlyStoppingCallback" + missing));
+    CHECK(train_with(std::make_shared<BestModelCallback>()).starts_with(place() + "BestModelCallback" + missing));
+    struct Wrong : QuietTrainer {
+      using QuietTrainer::QuietTrainer;
+      LossAndOutputs compute_loss(Model&, const Inputs& inputs) override { return {inputs["pixel_values"].sum()}; }
+    };
+    const std::string text = place() +
+                             "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; "
+                             "ask for one of these, or let it give that one too";
+    CHECK(said([] { Wrong(OneWeight(), {}, {.train_dataset = triples(2)}).train(); }) == text);
+    CHECK(said([] { Wrong(OneWeight(), {}, {.eval_dataset = triples(2)}).evaluate(); }) == text);
+  });
+}
+
 TEST_CASE("callbacks that compare evaluations want some") {
   const std::string why =
       ": eval_strategy is no; only evaluations during training tell which model is best: give eval_strategy steps or "
@@ -304,8 +330,8 @@ TEST_CASE("callbacks that compare evaluations want some") {
       QuietTrainer(OneWeight(), {}, {.train_dataset = triples(1), .callbacks = {std::move(callback)}}).train();
     });
   };
-  CHECK(begun_with(std::make_shared<EarlyStoppingCallback>()) == "EarlyStoppingCallback" + why);
-  CHECK(begun_with(std::make_shared<BestModelCallback>()) == "BestModelCallback" + why);
+  CHECK(begun_with(std::make_shared<EarlyStoppingCallback>()) == here() + "EarlyStoppingCallback" + why);
+  CHECK(begun_with(std::make_shared<BestModelCallback>()) == here() + "BestModelCallback" + why);
   CHECK(said([] { EarlyStoppingCallback(0); }) == "EarlyStoppingCallback: patience is 0, must be at least 1");
   CHECK(said([] { EarlyStoppingCallback(1, -0.5); }) == "EarlyStoppingCallback: threshold is -0.5, must be at least 0");
 }

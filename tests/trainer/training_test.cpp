@@ -261,8 +261,11 @@ TEST_CASE("a batch without the key that compute_loss wants names those that it h
     }
   };
   Wrong trainer(OneWeight(), {}, {.train_dataset = triples(1)});
-  CHECK(said([&] { trainer.train(); }) ==
-        "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"");
+  CHECK(
+      said([&] { trainer.train(); }) ==
+      here() +
+          "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; ask for one of these, "
+          "or let it give that one too");
 }
 
 TEST_CASE("what arguments and options of the Accelerator both say must agree") {
