@@ -90,6 +90,7 @@ void Accelerator::free_memory() {
   shared_->window.forget();
   shared_->masters.clear();
   if (shared_->scaling) shared_->scaling->forget();
+  profile::empty_cache(device());
 }
 
 void Accelerator::check_loss(const at::Tensor& loss) {

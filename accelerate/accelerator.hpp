@@ -164,8 +164,8 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
     return job::find_executable_batch_size(group(), run, starting_batch_size);
   }
 
-  /// Forgets what was prepared and where accumulation stands. Handles stay usable, but gradients are not averaged any
-  /// more: prepare again what goes on training.
+  /// Forgets what was prepared and where accumulation stands, and gives the device the memory back that its allocator
+  /// keeps. Handles stay usable, but gradients are not averaged any more: prepare again what goes on training.
   void free_memory();
   /// free_memory(), by the other name it has in Hugging Face Accelerate.
   void clear() { free_memory(); }

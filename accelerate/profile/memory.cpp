@@ -52,6 +52,11 @@ void reset_peak_memory(c10::Device device) {
   if (auto* const allocator = allocator_of(device)) allocator->resetPeakStats(device.index());
 }
 
+void empty_cache(c10::Device device) {
+  if (device.is_cpu()) return;
+  if (auto* const allocator = allocator_of(device)) allocator->emptyCache();
+}
+
 std::string memory_text(const MemoryFigures& memory) {
   std::string text;
   if (memory.peak_reserved_bytes > 0 || memory.peak_allocated_bytes > 0) {

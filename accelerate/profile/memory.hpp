@@ -28,6 +28,9 @@ struct MemoryFigures {
 /// Peaks begin anew. Where the system does not let the process do that, its resident peak stays.
 void reset_peak_memory(c10::Device device);
 
+/// What LibTorch's allocator keeps for the next tensors goes back to the device. May wait for the device.
+void empty_cache(c10::Device device);
+
 /// "allocated 1.5 GiB (peak 2.0 GiB), reserved 2.1 GiB (peak 2.1 GiB), resident 812 MiB (peak 1.1 GiB)"; without the
 /// accelerator's where there is none.
 [[nodiscard]] std::string memory_text(const MemoryFigures& memory);

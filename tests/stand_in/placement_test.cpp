@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where things are after prepare().
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <map>
@@ -266,6 +267,28 @@ TEST_CASE("memory() is that of the rank's device: it follows tensors, and a peak
     accelerator.reset_peak_memory();
     CHECK(accelerator.memory().peak_allocated_bytes == after.allocated_bytes);
     CHECK(accelerate::profile::memory_text(after).starts_with("allocated "));
+  });
+}
+
+TEST_CASE("what was prepared leaves no memory behind once its handles are gone and free_memory() was called") {
+  stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
+    const auto emptied = [] {
+      return dynamic_cast<c10::DeviceAllocator&>(*c10::GetAllocator(stand_in::kType)).getDeviceStats(0).num_device_free;
+    };
+    const auto before = accelerator.memory().allocated_bytes;
+    {
+      auto net = made_alike([] { return SmallNet(); });
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-2));
+      const auto [images, labels] = stand_in::small_data(4);
+      accelerator.backward(torch::nll_loss(model(images.to(accelerator.device())), labels.to(accelerator.device())));
+      optimizer.step();
+      CHECK(accelerator.memory().allocated_bytes > before);
+    }
+    const auto emptied_before = emptied();
+    accelerator.free_memory();
+    c10::impl::VirtualGuardImpl(stand_in::kType).synchronizeDevice(0);  // gradients are free when the device is done
+    CHECK(accelerator.memory().allocated_bytes == before);
+    CHECK(emptied() == emptied_before + 1);  // the allocator keeps nothing either
   });
 }
 
