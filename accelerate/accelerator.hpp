@@ -157,8 +157,9 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   [[nodiscard]] bool even_batches() const { return options_.loader.even_batches; }
   void set_even_batches(bool even) { options_.loader.even_batches = even; }
 
-  /// Calls run(batch_size), a tenth less each time, until memory suffices on every rank; returns that size. A run that
-  /// fails must leave no collective half done: memory runs out in forward or backward of its own model.
+  /// Calls run(batch_size), a tenth less each time, until memory suffices on every rank; returns that size. Where run
+  /// is collective (a prepared model's backward on several ranks), memory must run out on all of them alike: one that
+  /// comes back alone waits here for those that wait for it there, and all end with the timeout's error (peer).
   /// Throws Error (device) when zero is reached; other exceptions pass through.
   int64_t find_executable_batch_size(const std::function<void(int64_t)>& run, int64_t starting_batch_size = 128) const {
     return job::find_executable_batch_size(group(), run, starting_batch_size);

@@ -15,6 +15,8 @@ namespace accelerate::job {
 bool is_out_of_memory(const std::exception& error);
 
 /// Calls run(batch_size) with a tenth less each time (rounded down) until it does not run out of memory on any rank.
+/// Where run is collective it must run out on all ranks alike: one that comes back alone waits for those that wait for
+/// it in there, until the timeout.
 ///
 /// returns   the size that fitted, the same on all ranks
 /// Other exceptions pass through. Throws Error: usage for a start below 1, device when size 0 is reached.
