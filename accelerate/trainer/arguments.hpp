@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Trainer can be told: transformers' names, defaults and meaning.
+// What a Trainer can be told: transformers' names, meaning and defaults, but that nothing is saved or reported unasked.
 #pragma once
 
 #include <cstdint>
