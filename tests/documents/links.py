@@ -90,6 +90,7 @@ def check_rooms(page, text):
         expect(f"](accelerate/{room.name}/README.md)" in text, page, f"no link to {room.name}'s README.md")
         check_file_table(room)
     check_file_table(TOP / "launch")
+    check_file_table(TOP / "examples")
     check_file_table(TOP / "accelerate", deep=False)
 
 
