@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/fashion_resnet beside the same network, data and settings in PyTorch: test accuracy after each epoch.
 
-fashion_peer.py DATA EPOCHS [COMMAND...]    COMMAND: fashion_resnet, on however many ranks; without it PyTorch alone
+fashion_peer.py DATA EPOCHS [COMMAND...]    COMMAND: fashion_resnet, on however many ranks and devices; without it
+PyTorch alone. Both are seeded with SEED, but draw other numbers. PyTorch then trains with the batch and the rate of all
+ranks, as the program prints them; its BatchNorm sees that batch whole, ours each part alone.
 """
 import gzip
 import re
@@ -49,22 +51,23 @@ def images(folder, split):
     return (pixels.float() / 255 - 0.2860) / 0.3530, read("labels-idx1", 8).long()
 
 
-def pytorch(folder, epochs):
+def pytorch(folder, epochs, batch=BATCH, lr=LR):
+    print(f"PyTorch: batch {batch}, learning rate {lr:g}, seed {SEED}", flush=True)
     torch.manual_seed(SEED)
     net = resnet18()
-    optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     (x, y), (test_x, test_y) = images(folder, "train"), images(folder, "t10k")
     curve = []
     for _ in range(epochs):
         began = time.monotonic()
         net.train()
-        for part in torch.randperm(len(x)).split(BATCH):
+        for part in torch.randperm(len(x)).split(batch):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(x[part]), y[part]).backward()
             optimizer.step()
         net.eval()
         with torch.no_grad():
-            right = sum((net(a).argmax(1) == b).sum().item() for a, b in zip(test_x.split(BATCH), test_y.split(BATCH)))
+            right = sum((net(a).argmax(1) == b).sum().item() for a, b in zip(test_x.split(batch), test_y.split(batch)))
         curve.append(right / len(test_y))
         print(f"PyTorch: test accuracy {curve[-1]:.3f} after epoch {len(curve)}, {time.monotonic() - began:.1f} s", flush=True)
     return curve
@@ -72,14 +75,17 @@ def pytorch(folder, epochs):
 
 def main():
     folder, epochs, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    theirs = pytorch(folder, epochs)
     if not command:
+        pytorch(folder, epochs)
         return
-    options = ["--data-dir", folder, "--num_epochs", str(epochs), "--batch_size", str(BATCH), "--lr", str(LR)]
+    options = ["--data-dir", folder, "--num_epochs", str(epochs), "--batch_size", str(BATCH), "--lr", str(LR),
+               "--seed", str(SEED)]
     printed = subprocess.run([*command, *options], check=True, stdout=subprocess.PIPE, text=True).stdout
     print(printed, end="")
     ours = [float(number) for number in re.findall(r"(\d\.\d\d\d) \(epoch", printed)]
     assert len(ours) == epochs, printed
+    batch, lr = re.search(r"batch (\d+), learning rate (\S+)", printed).groups()
+    theirs = pytorch(folder, epochs, int(batch), float(lr))
     print(f"last: {ours[-1]:.3f} here, {theirs[-1]:.3f} in PyTorch")
 
 
