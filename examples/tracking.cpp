@@ -30,7 +30,10 @@ int main(int argc, char** argv) {
     optimizer.step();
 
     if (step == 0) accelerator.log_images("digits", images.slice(0, 0, 4), step);
-    accelerator.log({{"loss", loss}, {"resident_bytes", accelerator.memory().resident_bytes}}, step++);
+    accelerator.log({{"loss", loss},
+                     {"lr", optimizer.param_groups()[0].options().get_lr()},
+                     {"resident_bytes", accelerator.memory().resident_bytes}},
+                    step++);
     bar.set_postfix("loss={:.3f}", loss.item<double>());
     profiler.step();
   }

@@ -26,6 +26,7 @@ def check_files(run):
     expect("steps", [row["step"] for row in rows] == list(range(len(rows))) and len(rows) >= 30)
     losses = [row["loss"] for row in rows if "loss" in row]
     expect(f"losses {losses}", mean(losses[-5:]) < 0.5 * mean(losses[:5]))
+    expect("learning rates", all(row["lr"] == 1e-3 for row in rows if "loss" in row))
     expect("memory", all(row["resident_bytes"] > 1 << 20 for row in rows))
     with open(run / "metrics.csv") as file:
         cells = [row for row in csv.DictReader(file) if row["loss"]]
