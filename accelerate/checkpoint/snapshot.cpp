@@ -21,6 +21,12 @@ class Copier {
     for (auto& optimizer : buffers.optimizers) {
       for (auto& [number, tensors] : optimizer.tensors) collect(tensors);
     }
+    for (auto& custom : buffers.customs) {
+      if (auto* tensors = std::get_if<NamedTensors>(&custom)) collect(*tensors);
+    }
+    if (buffers.window) collect(buffers.window->gradients);
+    collect(buffers.buffers);
+    collect(buffers.comm_hooks);
   }
 
   void copy(at::Tensor& tensor) {

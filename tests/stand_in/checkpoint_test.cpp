@@ -127,6 +127,31 @@ TEST_CASE("a save beside the training waits for the device nowhere, and copies o
   });
 }
 
+TEST_CASE("what registered objects and an open window take of a copy is used again by the next save") {
+  const Folder folder;
+  on_devices(1,
+             [&](Accelerator& accelerator) {
+               Job job(accelerator, torch::optim::AdamWOptions(0.01));
+               accelerate::optim::ExponentialMovingAverage ema(job.net);
+               accelerator.register_for_checkpointing(ema);
+               auto& [model, optimizer, loader] = job.prepared;
+               for (auto& [images, labels] : loader) {
+                 auto window = accelerator.accumulate(model);
+                 stand_in::backward_on(accelerator, model, optimizer, images, labels);
+                 break;
+               }
+               const auto pinned_by_a_save = [&] {
+                 const auto before = stand_in::pinned_allocations();
+                 accelerator.save_state(folder.path / "c", {.async = true, .durable = false});
+                 accelerator.wait_for_checkpoint();
+                 return stand_in::pinned_allocations() - before;
+               };
+               CHECK(pinned_by_a_save() > 0);
+               CHECK(pinned_by_a_save() == 0);
+             },
+             {.gradient_accumulation_steps = 2});
+}
+
 TEST_CASE("tensors that are made to be saved, and die, are saved as they were") {
   const Folder folder;
   stand_in::at_every_pace([&] {
