@@ -279,13 +279,14 @@ PickleValue to_python(const precision::ScalerState& saved) {
                   {text("_growth_tracker"), saved.growth_tracker}});
 }
 
-precision::ScalerState scaler_from(const TorchFile& file) {
+std::optional<precision::ScalerState> scaler_from(const TorchFile& file) {
   const Members members(file.root(), "the loss scale's state", file.origin());
-  return {.scale = members.number("scale"),
-          .growth_factor = members.number("growth_factor"),
-          .backoff_factor = members.number("backoff_factor"),
-          .growth_interval = members.integer("growth_interval"),
-          .growth_tracker = members.integer("_growth_tracker")};
+  if (archive::entries_of(file.root())->empty()) return std::nullopt;
+  return precision::ScalerState{.scale = members.number("scale"),
+                                .growth_factor = members.number("growth_factor"),
+                                .backoff_factor = members.number("backoff_factor"),
+                                .growth_interval = members.integer("growth_interval"),
+                                .growth_tracker = members.integer("_growth_tracker")};
 }
 
 // Loaders -----------------------------------------------------------------------------------------------------------

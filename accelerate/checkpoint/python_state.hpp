@@ -3,6 +3,8 @@
 // other's.
 #pragma once
 
+#include <optional>
+
 #include "accelerate/archive/pickle_value.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
 #include "accelerate/precision/scaler_state.hpp"
@@ -24,7 +26,8 @@ namespace accelerate::checkpoint {
 [[nodiscard]] state::SchedulerState scheduler_from(const TorchFile& file);
 
 [[nodiscard]] archive::PickleValue to_python(const precision::ScalerState& state);
-[[nodiscard]] precision::ScalerState scaler_from(const TorchFile& file);
+/// Unset: of a GradScaler that is not enabled, whose state is empty.
+[[nodiscard]] std::optional<precision::ScalerState> scaler_from(const TorchFile& file);
 
 [[nodiscard]] archive::PickleValue to_python(const state::LoaderState& state);
 [[nodiscard]] state::LoaderState loader_from(const TorchFile& file);

@@ -120,7 +120,8 @@ TEST_CASE("members that are missing or of other types are named, with the file")
   };
   using checkpoint::py_dict, checkpoint::py_list;
   CHECK(told(py_list({}), checkpoint::scaler_from) == "the loss scale's state is a list, expected a dict");
-  CHECK(told(py_dict({}), checkpoint::scaler_from) == "the loss scale's state lacks 'scale'");
+  CHECK(told(py_dict({{text("growth_factor"), 2.0}}), checkpoint::scaler_from) ==
+        "the loss scale's state lacks 'scale'");
   CHECK(told(py_dict({{text("scale"), text("x")}}), checkpoint::scaler_from) ==
         "'scale' of the loss scale's state is a text, expected a number");
   CHECK(told(py_dict({{text("last_epoch"), 0.5}}), checkpoint::scheduler_from) ==
