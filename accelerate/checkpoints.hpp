@@ -71,8 +71,8 @@ class Checkpoints {
   [[nodiscard]] static prepared::TensorDict load(const std::filesystem::path& path);
 
   /// Objects that are saved and loaded with the rest, in this order: with state_dict() and load_state_dict() of tensors
-  /// by name, or state() and load_state() of a std::string. Shared pointers and what is moved in are kept, other
-  /// objects referenced.
+  /// by name, or state() and load_state() of a std::string; schedules, loaders and loss scales of this library that are
+  /// not prepared. Shared pointers and what is moved in are kept, other objects referenced.
   template <typename... Objects>
   void register_for_checkpointing(Objects&&... objects) {
     prepared::check_all_checkpointable<Objects...>();

@@ -149,7 +149,7 @@ class Reader {
     const TorchFile file = open(name);
     if (auto bytes = archive::bytes_in(file.root())) return *bytes;
     if (const auto* text = file.root().as<std::string>()) return *text;
-    return file.tensors(/*and_numbers=*/true);
+    return file.all_as_tensors(/*says=*/rank_ == 0);
   }
 
   // The first rank whose states are here: of several machines' folders each has those of its own ranks.

@@ -2,13 +2,20 @@
 // The format is torch/serialization.py's: <name>/data.pkl, <name>/data/<key>, <name>/byteorder, <name>/version.
 #include "accelerate/checkpoint/torch_file.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/ScalarType.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <tuple>
+#include <type_traits>
+#include <unordered_set>
 #include <utility>
 
+#include "accelerate/archive/members.hpp"
 #include "accelerate/archive/pickle.hpp"
+#include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/mapped_tensor.hpp"
 
 namespace accelerate::checkpoint {
@@ -27,12 +34,36 @@ namespace {
 
 constexpr std::string_view folder_in_zip = "archive/";
 
-// A plain number as the tensor that torch.tensor() makes of it; undefined for all else.
-at::Tensor tensor_of_number(const PickleValue& value) {
-  if (const auto* flag = value.as<bool>()) return at::scalar_tensor(*flag, at::kBool);
-  if (const auto* integer = value.as<int64_t>()) return at::scalar_tensor(*integer, at::kLong);
-  if (const auto* number = value.as<double>()) return at::scalar_tensor(*number, at::kDouble);
-  return {};
+constexpr size_t most_names = size_t{1} << 27;  // bytes of them: they grow with depth
+
+std::optional<c10::Scalar> plain_number(const PickleValue& value) {
+  if (const auto* flag = value.as<bool>()) return c10::Scalar(*flag);
+  if (const auto* integer = value.as<int64_t>()) return c10::Scalar(*integer);
+  if (const auto* number = value.as<double>()) return c10::Scalar(*number);
+  return std::nullopt;
+}
+
+// Of the type that holds all of them, as torch.tensor() has it (a float has 64 bits here); undefined where one is no
+// number.
+at::Tensor tensor_of_numbers(const PickleItems& items) {
+  auto type = items.empty() ? c10::ScalarType::Double : c10::ScalarType::Bool;
+  for (const PickleValue& item : items) {
+    const auto number = plain_number(item);
+    if (!number) return {};
+    type = c10::promoteTypes(type, number->type());
+  }
+  at::Tensor tensor = at::empty({static_cast<int64_t>(items.size())}, type);
+  const auto fill = [&](auto* to) {
+    for (const PickleValue& item : items) *to++ = plain_number(item)->to<std::remove_pointer_t<decltype(to)>>();
+  };
+  if (type == c10::ScalarType::Bool) {
+    fill(tensor.mutable_data_ptr<bool>());
+  } else if (type == c10::ScalarType::Long) {
+    fill(tensor.mutable_data_ptr<int64_t>());
+  } else {
+    fill(tensor.mutable_data_ptr<double>());
+  }
+  return tensor;
 }
 
 PickleValue size_tuple(c10::IntArrayRef numbers) {
@@ -139,22 +170,76 @@ void TorchFile::add_module(const PickleEntries& members, const std::string& pref
   }
 }
 
-NamedTensors TorchFile::tensors(bool and_numbers) const {
-  NamedTensors of_module;
-  if (const auto* members = archive::TorchArchive::members_of_module(root())) {
-    add_module(*members, "", of_module);
-    return of_module;
-  }
-  const PickleEntries* entries = archive::entries_of(root());
-  if (entries == nullptr) origin().broken("it holds {}, expected a dict of tensors", root().kind());
+NamedTensors TorchFile::tensors() const {
   NamedTensors list;
-  for (const auto& [key, value] : *entries) {
+  if (const auto* members = archive::TorchArchive::members_of_module(root())) {
+    add_module(*members, "", list);
+    return list;
+  }
+  for (const auto& [key, value] : entries()) {
     const auto* name = key.as<std::string>();
     if (name == nullptr) origin().broken("a tensor's name is {}, expected a text", key.kind());
-    const at::Tensor number = and_numbers ? tensor_of_number(value) : at::Tensor();
-    list.emplace_back(*name, number.defined() ? number : tensor(value, *name));
+    list.emplace_back(*name, tensor(value, *name));
   }
   return list;
+}
+
+const PickleEntries& TorchFile::entries() const {
+  const PickleEntries* entries = archive::entries_of(root());
+  if (entries == nullptr) origin().broken("it holds {}, expected a dict of tensors", root().kind());
+  return *entries;
+}
+
+struct TorchFile::Found {
+  NamedTensors tensors{};
+  std::vector<std::string> passed_over{};
+  size_t names = 0;
+};
+
+NamedTensors TorchFile::all_as_tensors(bool says) const {
+  if (archive::TorchArchive::members_of_module(root()) != nullptr) return tensors();
+  Found found;
+  add_all(entries(), "", found);
+  std::unordered_set<std::string_view> names;
+  for (const auto& [name, tensor] : found.tensors) {
+    if (!names.insert(name).second) origin().broken("two values have the name {}", archive::in_quotes(name));
+  }
+  if (says && !found.passed_over.empty()) {
+    base::log_once(base::LogLevel::warning, {}, "{}: {}: passed over what is no tensor and no number: {}",
+                   origin().operation, origin().path, fmt::join(found.passed_over, ", "));
+  }
+  return std::move(found.tensors);
+}
+
+void TorchFile::add_all(const PickleEntries& entries, const std::string& prefix, Found& found) const {
+  for (const auto& [key, value] : entries) {
+    const auto* text = key.as<std::string>();
+    const auto* number = key.as<int64_t>();
+    if (text == nullptr && number == nullptr) {
+      origin().broken("a tensor's name is {}, expected a text", key.kind());
+    }
+    add_value(value, prefix + (text != nullptr ? *text : std::to_string(*number)), found);
+  }
+}
+
+void TorchFile::add_value(const PickleValue& value, const std::string& path, Found& found) const {
+  found.names += path.size();
+  if (found.names > most_names) origin().broken("the values' names have more than {} bytes together", most_names);
+  if (is_tensor(value)) {
+    found.tensors.emplace_back(path, tensor(value, path));
+  } else if (const auto number = plain_number(value)) {
+    found.tensors.emplace_back(path, at::scalar_tensor(*number, number->type()));
+  } else if (const PickleEntries* inner = archive::entries_of(value)) {
+    add_all(*inner, path + ".", found);
+  } else if (const PickleItems* items = archive::items_in(value)) {
+    if (at::Tensor numbers = tensor_of_numbers(*items); numbers.defined()) {
+      found.tensors.emplace_back(path, std::move(numbers));
+    } else {
+      for (size_t i = 0; i < items->size(); ++i) add_value((*items)[i], fmt::format("{}.{}", path, i), found);
+    }
+  } else if (value.as<archive::PickleNone>() == nullptr) {
+    found.passed_over.push_back(fmt::format("{} ({})", archive::in_quotes(path), value.kind()));
+  }
 }
 
 NamedTensors TorchFile::tensors_by_path() const {

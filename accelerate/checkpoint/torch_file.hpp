@@ -53,13 +53,23 @@ class TorchFile {
   /// The tensors of a dict of them, by their names, in its order (a state_dict()); of a module that LibTorch's
   /// torch::save() wrote, or TorchScript, those of its submodules too: "first.weight". Throws Error (data) where it is
   /// something else.
-  /// and_numbers   plain numbers count as tensors of one
-  [[nodiscard]] NamedTensors tensors(bool and_numbers = false) const;
+  [[nodiscard]] NamedTensors tensors() const;
+  /// What can be a tensor of all that a dict holds, by the keys and positions on the way to it: of
+  /// {"model": net.state_dict(), "epoch": 3, "rates": [0.1, 0.2]} "model.fc.weight", "epoch" (no dimension) and "rates"
+  /// (one). None is passed over; so is what is no number, and integers beyond 64 bits. Of a module as tensors().
+  /// says   a line of the log names what was passed over; None is not worth one
+  /// Throws Error (data) where it is no dict, a key is no name, or two values have one name.
+  [[nodiscard]] NamedTensors all_as_tensors(bool says = true) const;
   /// All tensors in dicts within dicts, by the keys on the way to them: "state.0.exp_avg".
   [[nodiscard]] NamedTensors tensors_by_path() const;
 
  private:
   void add_by_path(const archive::PickleEntries& entries, const std::string& prefix, NamedTensors& list) const;
+  /// Of the dict that it is. Throws Error (data) where it is none.
+  [[nodiscard]] const archive::PickleEntries& entries() const;
+  struct Found;
+  void add_all(const archive::PickleEntries& entries, const std::string& prefix, Found& found) const;
+  void add_value(const archive::PickleValue& value, const std::string& path, Found& found) const;
   void add_module(const archive::PickleEntries& members, const std::string& prefix, NamedTensors& list) const;
   [[nodiscard]] at::Tensor storage(const archive::TorchTensor& of) const;
 

@@ -159,7 +159,8 @@ void check_listed(const fs::path& path, std::string_view operation) {
 
 NamedTensors read_one_file(const fs::path& path, std::string_view operation) {
   check_listed(path, operation);
-  return is_safetensors(path) ? SafetensorsFile(path, operation).tensors() : TorchFile(path, operation).tensors();
+  return is_safetensors(path) ? SafetensorsFile(path, operation).tensors()
+                              : TorchFile(path, operation).all_as_tensors();
 }
 
 NamedTensors read_sharded(const fs::path& index, std::string_view operation) {

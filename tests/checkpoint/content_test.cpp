@@ -334,24 +334,54 @@ TEST_CASE("a save that finds the one before still being written is skipped where
   CHECK(skipped);
 }
 
-TEST_CASE("plain numbers in Python's registered objects are tensors of one here, what is neither is refused") {
+TEST_CASE("what Python registered is tensors by path: dicts, numbers, lists of them; what is neither is named") {
   const SharedFolder folder;
   save(folder.path / "c", small_content());
   const auto custom = folder.path / "c" / "custom_checkpoint_1.pkl";
-  const auto write = [&](accelerate::archive::PickleValue value) {
+  const auto key = [](const char* words) { return std::string(words); };
+  using checkpoint::py_dict, checkpoint::py_list, checkpoint::py_tuple;
+  const auto write = [&](checkpoint::TorchFileWriter& writer, const accelerate::archive::PickleValue& root) {
     accelerate::archive::StringSink sink;
-    checkpoint::TorchFileWriter("save").write(
-        sink, checkpoint::py_dict({{std::string("n"), int64_t{3}}, {std::string("x"), std::move(value)}}));
+    writer.write(sink, root);
     std::ofstream(custom, std::ios::binary) << sink.text();
   };
-  write(0.5);
+  checkpoint::TorchFileWriter writer("save");
+  write(writer,
+        py_dict({{key("model"), py_dict({{key("w"), writer.tensor(torch::ones({2}), "w")}, {int64_t{7}, true}})},
+                 {key("epoch"), int64_t{3}},
+                 {key("loss"), 0.5},
+                 {key("rates"), py_list({0.25, int64_t{2}})},
+                 {key("steps"), py_tuple({int64_t{1}, true})},
+                 {key("flags"), py_list({true, false})},
+                 {key("empty"), py_list({})},
+                 {key("groups"), py_list({py_dict({{key("lr"), 0.125}, {key("name"), key("head")}})})},
+                 {key("none"), accelerate::archive::PickleNone{}},
+                 {key("kind"), key("StepLR")},
+                 {key("seed"), accelerate::archive::PickleBigInteger{std::string(9, '\1')}}}));
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler(
+      [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  static_cast<void>(checkpoint::read(folder.path / "c", 1, torch::kCPU, "load_state"));  // rank 0 speaks
   const auto read = std::get<NamedTensors>(load(folder.path / "c").customs[1]);
-  REQUIRE(read.size() == 2);
-  CHECK(torch::equal(read[0].second, torch::full({}, 3, torch::kLong)));
-  CHECK(torch::equal(read[1].second, torch::full({}, 0.5, torch::kDouble)));
-  write(std::string("text"));
+  accelerate::base::set_log_handler(before);
+  check_same(read, {{"model.w", torch::ones({2})},
+                    {"model.7", torch::full({}, true, torch::kBool)},
+                    {"epoch", torch::full({}, 3, torch::kLong)},
+                    {"loss", torch::full({}, 0.5, torch::kDouble)},
+                    {"rates", torch::tensor({0.25, 2.0}, torch::kDouble)},
+                    {"steps", torch::tensor({1, 1}, torch::kLong)},
+                    {"flags", torch::tensor({1, 0}, torch::kBool)},
+                    {"empty", torch::empty({0}, torch::kDouble)},
+                    {"groups.0.lr", torch::full({}, 0.125, torch::kDouble)}});
+  CHECK(lines == std::vector<std::string>{
+                     "load_state: " + custom.string() +
+                     ": passed over what is no tensor and no number: 'groups.0.name' (a text), 'kind' (a text), 'seed' "
+                     "(a big integer)"});
+
+  checkpoint::TorchFileWriter twice("save");
+  write(twice, py_dict({{key("a"), py_dict({{key("b"), int64_t{1}}})}, {key("a.b"), int64_t{2}}}));
   CHECK_THROWS_WITH(static_cast<void>(load(folder.path / "c")),
-                    ("load_state: " + custom.string() + ": 'x' is a text, expected a tensor").c_str());
+                    ("load_state: " + custom.string() + ": two values have the name 'a.b'").c_str());
 }
 
 TEST_CASE("total_limit takes away what killed processes left, and leaves files that are not of a checkpoint") {

@@ -295,6 +295,18 @@ def counted(net):
     return sum((t.double().flatten() * torch.arange(1, t.numel() + 1)).sum().item() for t in net.state_dict().values())
 
 
+def named(prefix, values):
+    """The lines that the probe prints of what can be a tensor: name, dtype, sum."""
+    lines = []
+    for name, value in values.items():
+        tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        dtype = {torch.float32: "Float", torch.int64: "Long", torch.bool: "Bool"}[tensor.dtype]
+        if tensor is not value and dtype == "Float":  # a number of Python's has 64 bits
+            tensor, dtype = torch.tensor(value, dtype=torch.float64), "Double"
+        lines.append(f"{prefix}{name} {dtype} {tensor.double().sum().item():.17g}")
+    return lines
+
+
 def pieces(probe, folder):
     """Files that stand alone: the loss scale, registered objects, shards, torch.save's weights; and Python's here."""
     wrote, other = folder / "of_python", Net()
@@ -309,12 +321,26 @@ def pieces(probe, folder):
     values = {"base": base, "view": base[:, 1], "turned": base.t(), "bf16": torch.full((3,), 1.5, dtype=torch.bfloat16),
               "long": torch.tensor(1 << 40), "parameter": torch.nn.Parameter(torch.ones(2)), "flags": torch.tensor([True, False])}
     torch.save(OrderedDict(values), wrote / "values.pt")
+    nested = {"model": other.state_dict(), "epoch": 3, "rates": [0.1, 0.2], "name": "net", "best": None}
+    torch.save(nested, wrote / "nested.pt")
+    registering, schedule = Accelerator(cpu=True), lr_scheduler.StepLR(torch.optim.SGD(other.parameters(), lr=0.1), 3, 0.5)
+    registering.prepare(other)
+    registering.register_for_checkpointing(schedule)
+    scalers = {"state": torch.amp.GradScaler("cpu", init_scale=512.0), "state_of_disabled": torch.amp.GradScaler("cpu", enabled=False)}
+    for name, of_python in scalers.items():
+        registering.save_state(wrote / name)
+        torch.save(of_python.state_dict(), wrote / name / "scaler.pt")
+    assert torch.load(wrote / "state_of_disabled" / "scaler.pt", weights_only=True) == {}
     printed = subprocess.run([probe, "pieces", str(folder / "ours"), str(wrote)], check=True, timeout=100, stdout=subprocess.PIPE,
                              text=True).stdout.splitlines()
     for line, file in zip(printed, ("/pytorch_model.bin", "/model.safetensors", "/sharded")):
         assert line.split()[0] == file and abs(float(line.split()[1]) - counted(other)) <= 1e-9 * abs(counted(other)), line
     dtypes = {"bf16": "BFloat16", "long": "Long", "flags": "Bool"}
-    assert printed[3:] == [f"{name} {dtypes.get(name, 'Float')} {value.double().sum().item():.17g}" for name, value in values.items()], printed
+    lines = [f"{name} {dtypes.get(name, 'Float')} {value.double().sum().item():.17g}" for name, value in values.items()]
+    lines += named("model.", nested["model"]) + named("", {"epoch": 3, "rates": [0.1, 0.2]})
+    for name, scale in (("state", 512), ("state_of_disabled", 1024)):
+        lines += [f"/{name} {scale}", *named("", schedule.state_dict())]
+    assert printed[3:] == lines, (printed[3:], lines)
 
     net = Net()
     expected = {name: torch.arange(p.numel(), dtype=torch.float32).reshape(p.shape) for name, p in net.named_parameters()}

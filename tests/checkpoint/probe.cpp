@@ -151,6 +151,13 @@ struct Bytes {
   void load_state(const std::string&) const {}
 };
 
+void print(const accelerate::prepared::TensorDict& dict) {
+  for (const auto& item : dict) {
+    std::printf("%s %s %.17g\n", item.key().c_str(), c10::toString(item.value().scalar_type()),
+                item.value().to(torch::kDouble).sum().item<double>());
+  }
+}
+
 void pieces(const std::string& out, const std::string& in) {
   accelerate::Accelerator accelerator({.cpu = true,
                                        .mixed_precision = accelerate::Precision::fp16,
@@ -186,9 +193,27 @@ void pieces(const std::string& out, const std::string& in) {
     }
     std::printf("%s %.17g\n", file, sum);
   }
-  for (const auto& item : accelerate::Accelerator::load(in + "/values.pt")) {
-    std::printf("%s %s %.17g\n", item.key().c_str(), c10::toString(item.value().scalar_type()),
-                item.value().to(torch::kDouble).sum().item<double>());
+  for (const char* file : {"/values.pt", "/nested.pt"}) print(accelerate::Accelerator::load(in + file));
+}
+
+/// Takes what it is given.
+struct Taken {
+  accelerate::prepared::TensorDict dict{};
+  [[nodiscard]] accelerate::prepared::TensorDict state_dict() const { return dict; }
+  void load_state_dict(const accelerate::prepared::TensorDict& saved) { dict = saved; }
+};
+
+/// Folders of Python's with a schedule as a registered object, and the state of a GradScaler.
+void registered(const std::string& in) {
+  for (const char* folder : {"/state", "/state_of_disabled"}) {
+    accelerate::Accelerator accelerator(
+        {.cpu = true, .mixed_precision = accelerate::Precision::fp16, .grad_scaler = {.init_scale = 1024}});
+    auto model = accelerator.prepare(Net());
+    Taken schedule;
+    accelerator.register_for_checkpointing(schedule);
+    accelerator.load_state(in + folder);
+    std::printf("%s %.17g\n", folder, accelerator.loss_scale());
+    print(schedule.dict);
   }
 }
 
@@ -204,6 +229,7 @@ int main(int argc, char** argv) {
       if (arguments[2] != "-") schedules(arguments[2], /*load=*/true);
     } else if (arguments.size() == 3 && arguments[0] == "pieces") {
       pieces(arguments[1], arguments[2]);
+      registered(arguments[2]);
     } else {
       throw std::runtime_error("train OPTIMIZER LOAD STEPS SAVE, schedules OUT IN, or pieces OUT IN");
     }
