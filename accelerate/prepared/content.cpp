@@ -112,8 +112,8 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
       add_to_groups(shared, scheduler, *content.schedulers.back(), content.optimizers);
     } else {
       base::log_once(base::LogLevel::warning, shared.place,
-                     "save_state: {} is a schedule of LibTorch's, which cannot say where it stands: it is not saved; "
-                     "take accelerate::optim's of the same name",
+                     "save_state: {} is LibTorch's ReduceLROnPlateauScheduler, which cannot say where it stands: it is "
+                     "not saved; take accelerate::optim::ReduceLROnPlateau",
                      scheduler.name());
     }
   }

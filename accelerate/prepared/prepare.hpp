@@ -104,6 +104,10 @@ auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, S
           core->access.add(
               std::shared_ptr<void>(kept), [object = kept.get()] { return object->state(); },
               [object = kept.get()](const state::SchedulerState& state) { object->load_state(state); });
+        } else if constexpr (LibTorchScheduler<Object>) {
+          core->access.add(
+              std::shared_ptr<void>(kept), [object = kept.get()] { return state_of(*object); },
+              [object = kept.get()](const state::SchedulerState& state) { prepared::load_state(*object, state); });
         }
         return PreparedScheduler<Object>(std::move(kept), with_shared(shared, std::move(core)));
       });

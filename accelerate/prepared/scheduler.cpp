@@ -3,7 +3,10 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/mean.h>
+#include <c10/util/Type.h>
 
+#include <limits>
+#include <typeinfo>
 #include <utility>
 
 #include "accelerate/base/log.hpp"
@@ -11,6 +14,39 @@
 #include "accelerate/prepared/loss_scaling.hpp"
 
 namespace accelerate::prepared {
+
+namespace {
+
+// What LibTorch keeps for those who derive from it.
+struct Kept : torch::optim::LRScheduler {
+  static unsigned& count(torch::optim::LRScheduler& scheduler) { return scheduler.*&Kept::step_count_; }
+  static std::vector<double> rates(const torch::optim::LRScheduler& scheduler) {
+    return (scheduler.*&Kept::get_current_lrs)();
+  }
+};
+
+std::string type_of(const torch::optim::LRScheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
+
+}  // namespace
+
+state::SchedulerState state_of(torch::optim::LRScheduler& scheduler) {
+  return {.name = type_of(scheduler), .steps = Kept::count(scheduler), .last_lrs = Kept::rates(scheduler)};
+}
+
+void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerState& state) {
+  const std::string type = type_of(scheduler);
+  if (state.name != type) {
+    base::fail(ErrorKind::usage, {}, "load_state",
+               "the saved state is of the schedule {}, this one is {}; make the schedule that was saved", state.name,
+               type);
+  }
+  constexpr unsigned most = std::numeric_limits<unsigned>::max();
+  if (state.steps < 0 || state.steps > most) {
+    base::fail(ErrorKind::data, {}, "load_state", "the saved state of {} has {} steps, must be 0 to {}", type,
+               state.steps, most);
+  }
+  Kept::count(scheduler) = static_cast<unsigned>(state.steps);
+}
 
 bool ScheduleEnd::reached(const optim::Scheduler& scheduler) {
   const auto& last = scheduler.last_step();

@@ -56,7 +56,7 @@ class SchedulerCore : public Entry {
   /// Collective. The mean of all ranks' metrics, to the last bit the same on each.
   [[nodiscard]] double mean_over_ranks(double metric) const;
   [[nodiscard]] const std::shared_ptr<ScheduleEnd>& end() const { return end_; }
-  /// Empty for LibTorch's own schedules, which cannot say where they stand.
+  /// Empty for LibTorch's ReduceLROnPlateauScheduler, which cannot say where it stands.
   StateAccess<state::SchedulerState> access{};
   /// Whose rates it moves; null: not known. To be compared with, not to be used.
   const torch::optim::Optimizer* of = nullptr;
@@ -75,6 +75,16 @@ concept FollowsMetric = std::derived_from<Scheduler, optim::ReduceLROnPlateau> |
 /// Those of this library: their rates can be asked for, their state saved.
 template <typename Scheduler>
 concept OurScheduler = FollowsSteps<Scheduler> || std::derived_from<Scheduler, optim::ReduceLROnPlateau>;
+
+/// LibTorch's own but the plateau, and the user's that derive from it: they count their calls.
+template <typename Scheduler>
+concept LibTorchScheduler = std::derived_from<Scheduler, torch::optim::LRScheduler>;
+
+/// Its type, its count and the rates in force; what a type of the user's adds is not in it.
+[[nodiscard]] state::SchedulerState state_of(torch::optim::LRScheduler& scheduler);
+/// Sets the count; the rates are the optimizer's. Throws Error: usage for a schedule of another type, data for a count
+/// that is none.
+void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerState& state);
 
 /// A handle: copies refer to the same prepared scheduler.
 template <typename Scheduler>

@@ -6,6 +6,7 @@
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/sink.hpp"
+#include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
 #include "tests/accelerator/ranks.hpp"
 #include "tests/checkpoint/folder.hpp"
@@ -56,6 +57,18 @@ struct Counter {
   [[nodiscard]] std::string state() const { return std::to_string(seen); }
   void load_state(const std::string& state) { seen = std::stoll(state); }
 };
+
+/// The lines that a call says.
+template <typename Call>
+std::vector<std::string> said_by(const Call& call) {
+  accelerate::base::forget_lines();
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler(
+      [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  call();
+  accelerate::base::set_log_handler(before);
+  return lines;
+}
 
 }  // namespace
 
@@ -513,6 +526,55 @@ TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tens
   CHECK(later.seen == 7);
   CHECK(later_shared->seen == 8);
   CHECK(later_ema.updates() == 1);
+}
+
+TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other schedule's state; its plateau has none") {
+  const SharedFolder folder;
+  const auto run = [&](auto schedule_of, int from, int to, const fs::path& load) {
+    Accelerator accelerator({.cpu = true});
+    auto net = linear(1);
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto made = schedule_of(sgd);
+    auto [model, optimizer, schedule] = accelerator.prepare(net, sgd, made);
+    if (!load.empty()) accelerator.load_state(load);
+    std::vector<double> rates;
+    for (int i = from; i < to; ++i) {
+      optimizer.zero_grad();
+      accelerator.backward(model(torch::ones({1, 2})).sum());
+      optimizer.step();
+      schedule.step();
+      rates.push_back(sgd.param_groups()[0].options().get_lr());
+    }
+    accelerator.save_state(folder.path / std::to_string(to));
+    return rates;
+  };
+  const auto libtorchs = [](auto& sgd) { return torch::optim::StepLR(sgd, 3, 0.5); };
+  const auto ours = [](auto& sgd) { return accelerate::optim::StepLR(sgd, 3, 0.5); };
+  const auto whole = run(libtorchs, 0, 6, "");
+  CHECK(whole == std::vector<double>{1, 1, 1, 0.5, 0.5, 0.5});
+  run(libtorchs, 0, 2, "");
+  CHECK(run(libtorchs, 2, 6, folder.path / "2") == std::vector<double>(whole.begin() + 2, whole.end()));
+  CHECK(refusal([&] { run(ours, 2, 3, folder.path / "2"); })
+            .ends_with("load_state: the saved state is of the schedule torch::optim::StepLR, this one is StepLR; make "
+                       "the schedule that was saved"));
+  run(ours, 0, 4, "");
+  CHECK(refusal([&] { run(libtorchs, 4, 5, folder.path / "4"); })
+            .ends_with("load_state: the saved state is of the schedule StepLR, this one is torch::optim::StepLR; make "
+                       "the schedule that was saved"));
+
+  Accelerator accelerator({.cpu = true});
+  auto net = linear(1);
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  torch::optim::ReduceLROnPlateauScheduler libtorchs_plateau(sgd);
+  auto handles = accelerator.prepare(net, sgd, libtorchs_plateau);
+  const auto lines = said_by([&] { accelerator.save_state(folder.path / "p"); });
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].ends_with(
+      "save_state: scheduler is LibTorch's ReduceLROnPlateauScheduler, which cannot say where it stands: it is not "
+      "saved; take accelerate::optim::ReduceLROnPlateau"));
+  torch::optim::StepLR halving(sgd, 3, 0.5);
+  CHECK(refusal([&] { accelerate::prepared::load_state(halving, {.name = "torch::optim::StepLR", .steps = -1}); }) ==
+        "load_state: the saved state of torch::optim::StepLR has -1 steps, must be 0 to 4294967295");
 }
 
 TEST_CASE("weights are loaded from what save_model() wrote; names that do not meet are listed, or passed over") {
