@@ -67,7 +67,8 @@ class Checkpoints {
   void save(const prepared::TensorDict& tensors, const std::filesystem::path& path) {
     checkpointing_->save(prepared::named(tensors), path);
   }
-  /// Tensors of such a file, on the CPU; they may lie in the mapped file.
+  /// Tensors of such a file, on the CPU; they may lie in the mapped file. Of dicts in dicts, as Python saves them, by
+  /// path: "model.fc.weight"; numbers and lists of them are tensors, what else there is a line of the log names.
   [[nodiscard]] static prepared::TensorDict load(const std::filesystem::path& path);
 
   /// Objects that are saved and loaded with the rest, in this order: with state_dict() and load_state_dict() of tensors

@@ -16,6 +16,9 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/checkpoint/content.hpp"
+#include "accelerate/precision/scaler_state.hpp"
+#include "accelerate/state/loader_state.hpp"
+#include "accelerate/state/scheduler_state.hpp"
 
 namespace accelerate::prepared {
 
@@ -41,8 +44,25 @@ concept HasByteState = requires(Object& object, const std::string& saved) {
   { object.state() } -> std::convertible_to<std::string>;
   object.load_state(saved);
 };
+/// What this library's own schedules, loaders and loss scales say of where they stand; in files it is JSON.
+template <typename State>
+concept OwnState = std::same_as<State, state::SchedulerState> || std::same_as<State, state::LoaderState> ||
+    std::same_as<State, precision::ScalerState>;
 template <typename Object>
-concept Checkpointable = HasTensorState<Object> || HasByteState<Object>;
+concept HasOwnState = requires(Object& object) {
+  requires OwnState<std::remove_cvref_t<decltype(object.state())>>;
+  object.load_state(object.state());
+};
+template <typename Object>
+concept Checkpointable = HasTensorState<Object> || HasByteState<Object> || HasOwnState<Object>;
+
+[[nodiscard]] std::string json_of(const state::SchedulerState& state);
+[[nodiscard]] std::string json_of(const state::LoaderState& state);
+[[nodiscard]] std::string json_of(const precision::ScalerState& state);
+/// Throws Error (data) for what json_of() did not write, or wrote of another kind.
+void read_json(const std::string& text, state::SchedulerState& state);
+void read_json(const std::string& text, state::LoaderState& state);
+void read_json(const std::string& text, precision::ScalerState& state);
 
 inline checkpoint::NamedTensors named(const TensorDict& dict) {
   checkpoint::NamedTensors tensors;
@@ -78,6 +98,20 @@ CustomObject custom_object(std::shared_ptr<Object> object) {
               if (!std::holds_alternative<std::string>(state)) wrong("tensors, expected bytes");
             },
             [object](const checkpoint::CustomState& state) { object->load_state(std::get<std::string>(state)); }};
+  } else if constexpr (HasOwnState<Object>) {
+    using State = std::remove_cvref_t<decltype(object->state())>;
+    return {[object] { return checkpoint::CustomState(json_of(object->state())); },
+            [wrong](const checkpoint::CustomState& state) {
+              const auto* text = std::get_if<std::string>(&state);
+              if (text == nullptr) wrong("tensors, expected bytes");
+              State saved;
+              read_json(*text, saved);
+            },
+            [object](const checkpoint::CustomState& state) {
+              State saved;
+              read_json(std::get<std::string>(state), saved);
+              object->load_state(saved);
+            }};
   } else {
     return {};
   }
@@ -109,9 +143,10 @@ auto custom_pointer(Object&& object) {
 template <std::size_t position, typename Object>
 constexpr void check_checkpointable() {
   static_assert(Checkpointable<typename OfPointer<std::remove_cvref_t<Object>>::type>,
-                "register_for_checkpointing() takes objects that have state() and load_state() of a std::string, or "
-                "state_dict() and load_state_dict() of a torch::OrderedDict<std::string, at::Tensor>; the number in "
-                "check_checkpointable<number, type> says which of them has neither");
+                "register_for_checkpointing() takes objects that have state() and load_state() of a std::string, "
+                "state_dict() and load_state_dict() of a torch::OrderedDict<std::string, at::Tensor>, and this "
+                "library's schedules, loaders and loss scales; the number in check_checkpointable<number, type> says "
+                "which of them is none of these");
 }
 template <typename... Objects>
 constexpr void check_all_checkpointable() {

@@ -58,6 +58,15 @@ struct Counter {
   void load_state(const std::string& state) { seen = std::stoll(state); }
 };
 
+auto stream_of_eight() {
+  const auto begin = [] {
+    return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
+      return next < 8 ? std::optional(next++) : std::nullopt;
+    };
+  };
+  return accelerate::data::StreamLoader(accelerate::data::make_stream(begin), {.batch_size = 2});
+}
+
 /// The lines that a call says.
 template <typename Call>
 std::vector<std::string> said_by(const Call& call) {
@@ -526,6 +535,57 @@ TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tens
   CHECK(later.seen == 7);
   CHECK(later_shared->seen == 8);
   CHECK(later_ema.updates() == 1);
+}
+
+TEST_CASE("schedules, loaders and a loss scale of this library are registered as they are, unprepared") {
+  const SharedFolder folder;
+  struct Own {
+    torch::nn::Linear net = linear(1);
+    torch::optim::SGD sgd{net->parameters(), 1.0};
+    accelerate::optim::StepLR halving{sgd, 2, 0.5};
+    accelerate::optim::ReduceLROnPlateau plateau{sgd};
+    accelerate::data::Loader data = counting(8, 2);
+    decltype(stream_of_eight()) stream = stream_of_eight();
+    accelerate::precision::GradScaler scaler{{.init_scale = 8}, torch::kCPU, {}};
+    Accelerator accelerator{{.cpu = true}};
+    Own() { accelerator.register_for_checkpointing(halving, plateau, data, stream, scaler); }
+  };
+  const auto rest = [](auto& loader) {
+    int64_t batches = 0;
+    for ([[maybe_unused]] auto& batch : loader) ++batches;
+    return batches;
+  };
+  {
+    Own own;
+    for (int i = 0; i < 3; ++i) own.halving.step();
+    for (const double metric : {1.0, 0.5, 0.75}) own.plateau.step(metric);
+    own.scaler.update(torch::ones({}));
+    for ([[maybe_unused]] auto& batch : own.data) {
+      for ([[maybe_unused]] auto& other : own.stream) {
+        own.accelerator.save_state(folder.path / "c");
+        break;
+      }
+      break;
+    }
+  }
+  Own own;
+  own.accelerator.load_state(folder.path / "c");
+  CHECK(own.halving.steps() == 3);
+  CHECK(own.halving.get_last_lr() == std::vector{0.5});
+  CHECK(own.plateau.state().plateau == accelerate::state::PlateauState{.best = 0.5, .num_bad = 1, .cooldown = 0});
+  CHECK(own.scaler.state().scale == 4);
+  CHECK(rest(own.data) == 3);
+  CHECK(rest(own.stream) == 3);
+
+  Accelerator other({.cpu = true});
+  other.register_for_checkpointing(own.data, own.plateau, own.halving, own.stream, own.scaler);
+  CHECK(refusal([&] {
+          other.load_state(folder.path / "c");
+        }).ends_with("load_state: the saved state has no \"epoch\"; it was not written by this library"));
+  accelerate::state::SchedulerState state;
+  CHECK(refusal([&] { accelerate::prepared::read_json("no JSON", state); }) ==
+        "load_state: the saved state of a registered object is no JSON, expected that of a schedule, a loader or a "
+        "loss scale; were the objects registered in another order?");
 }
 
 TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other schedule's state; its plateau has none") {
