@@ -73,10 +73,12 @@ class Jobs {
     if (content_.window) {
       value("window", part_.rank, window_file(part_.rank),
             [this](TorchFileWriter& writer) { return window(*content_.window, writer); });
+      ranges_of(content_.window->gradients, "gradients.");
     }
     const auto tensors = [&](const char* kind, const std::string& name, const NamedTensors& list) {
       if (list.empty()) return;
       value(kind, part_.rank, name, [&list](TorchFileWriter& writer) { return dict(list, writer); });
+      ranges_of(list);
     };
     tensors("buffers", buffers_file(part_.rank), content_.buffers);
     tensors("comm_hooks", comm_hooks_file(part_.rank), content_.comm_hooks);
@@ -144,6 +146,16 @@ class Jobs {
       return dict(std::get<NamedTensors>(state), writer);
     });
     jobs_.back().is_shared_out = false;
+    if (const auto* tensors = std::get_if<NamedTensors>(&state)) ranges_of(*tensors);
+  }
+
+  // Of the job that came last. path   on which its file has them
+  void ranges_of(const NamedTensors& tensors, const std::string& path = {}) {
+    Job& job = jobs_.back();
+    for (const auto& [name, tensor] : tensors) {
+      if (!tensor.defined()) continue;  // its error comes when it is written
+      job.ranges.push_back(whole(fmt::format("{}.{}/{}", job.kind, job.index, name), tensor, job.name, path + name));
+    }
   }
 
   static PickleValue dict(const NamedTensors& tensors, TorchFileWriter& writer) {

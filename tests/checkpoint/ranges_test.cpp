@@ -86,6 +86,41 @@ TEST_CASE("what no range holds, and ranges that are not what their files have, a
   CHECK(saved.told(8, 12) == "'model.0/w' has more elements than can be counted");
 }
 
+TEST_CASE("a range in a file of another dtype is told") {
+  Saved saved;
+  checkpoint::save_file(saved.folder.path / "b.safetensors", {{"part", saved.w.slice(0, 3, 9).to(torch::kDouble)}},
+                        "save");
+  CHECK(saved.told(0, 12) == "'model.0/w' has two dtypes");
+}
+
+TEST_CASE("every tensor of a checkpoint but random states has a range, in which it is whole") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  auto content = testing::small_content();
+  content.buffers = {{"model.0/bn.running_mean", torch::ones({3})}};
+  content.comm_hooks = {{"model.0/error of 3", torch::arange(4, torch::kFloat)}};
+  testing::save(place, content);
+  checkpoint::NamedTensors all;
+  const auto add = [&](const std::string& prefix, const checkpoint::NamedTensors& list) {
+    for (const auto& [name, tensor] : list) all.emplace_back(prefix + name, tensor);
+  };
+  for (size_t i = 0; i < content.models.size(); ++i) add(fmt::format("model.{}/", i), content.models[i]);
+  add("masters/", content.masters);
+  for (const auto& [number, tensors] : content.optimizers[0].tensors)
+    add(fmt::format("optimizer.0/{}.", number), tensors);
+  add("custom.1/", std::get<checkpoint::NamedTensors>(content.customs[1]));
+  add("window.0/", content.window->gradients);
+  add("buffers.0/", content.buffers);
+  add("comm_hooks.0/", content.comm_hooks);
+  const auto manifest = accelerate::archive::manifest_of(place, "load_state");
+  CHECK(manifest.ranges.size() == all.size());
+  checkpoint::SavedRanges ranges(place, manifest, "load_state");
+  for (const auto& [name, tensor] : all) {
+    CAPTURE(name);
+    CHECK(torch::equal(ranges.whole(name), tensor));
+  }
+}
+
 TEST_CASE("an optimizer's tensors are read from the ranges of the manifest, too") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
