@@ -34,7 +34,7 @@ double stall(accelerate::Accelerator& accelerator, const fs::path& folder, int64
 }  // namespace
 
 int main() {
-  const char* given = std::getenv("ACCELERATE_BENCH_DATA");  // the driver's, made by peers/checkpoint_data.py
+  const char* given = std::getenv("ACCELERATE_BENCH_DATA");  // an empty folder of bench/run's
   if (given == nullptr) {
     fmt::print(stderr, "bench_checkpoint: is started by bench/run, which makes its folder\n");
     return 2;
