@@ -637,6 +637,82 @@ TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other sche
         "load_state: the saved state of torch::optim::StepLR has -1 steps, must be 0 to 4294967295");
 }
 
+TEST_CASE("what cannot be saved is said: a foreign loader's place; a sparse gradient within a window is refused") {
+  const SharedFolder folder;
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+  std::vector<torch::Tensor> batches{torch::arange(4), torch::arange(4)};
+  auto [model, optimizer, loader] =
+      accelerator.prepare(embedding, torch::optim::SGD(embedding->parameters(), 0.1), batches);
+  const auto lines = said_by([&] { accelerator.save_state(folder.path / "c"); });
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].ends_with(
+      "save_state: loader cannot say where it stands: its place is not saved; save the number of its batches yourself, "
+      "and after load_state() walk accelerator.skip_first_batches() of it"));
+  for (auto& batch : loader) {
+    {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(batch).sum());
+    }
+    CHECK(
+        refusal([&] { accelerator.save_state(folder.path / "c"); })
+            .ends_with("save_state: the accumulation window is open and the gradient of weight is sparse, which is not "
+                       "saved; save where sync_gradients() is true"));
+    break;
+  }
+}
+
+TEST_CASE("a folder of Python's without random states is loaded, and that they stay is said") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto net = linear(1);
+  auto model = accelerator.prepare(net);
+  accelerator.save_state(folder.path / "c");
+  for (const char* file : {"manifest.json", "random_states_0.pkl"}) fs::remove(folder.path / "c" / file);
+  const auto lines = said_by([&] { accelerator.load_state(folder.path / "c"); });
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].ends_with("load_state: the checkpoint has no random states"));
+}
+
+TEST_CASE("within a window a rank whose gradients are not in its folder does not go on without them") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  std::vector<std::string> said(2);
+  const auto within_a_window = [&](bool load) {
+    on_ranks(2,
+             [&](Accelerator& accelerator) {
+               auto net = linear(1);
+               auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+               if (load) {
+                 auto& mine = said[static_cast<size_t>(accelerator.process_index())];
+                 mine = refusal([&] { accelerator.load_state(place); });
+               } else {
+                 {
+                   auto window = accelerator.accumulate(model);
+                   accelerator.backward(model(torch::ones({1, 2})).sum());
+                 }
+                 accelerator.save_state(place);
+               }
+             },
+             {.cpu = true, .gradient_accumulation_steps = 2});
+  };
+  within_a_window(false);
+  // As where each machine has a folder of its own, and rank 1 was on another one.
+  auto manifest = accelerate::archive::manifest_of(place, "load_state");
+  std::erase_if(manifest.files, [](const auto& file) { return file.name.find("_1.") != std::string::npos; });
+  std::erase_if(manifest.parts, [](const auto& part) { return part.index == 1; });
+  std::erase_if(manifest.ranges, [](const auto& range) { return range.file.find("_1.") != std::string::npos; });
+  for (const char* file : {"random_states_1.pkl", "window_1.bin"}) fs::remove(place / file);
+  std::ofstream(place / "manifest.json") << write_manifest(manifest);
+  within_a_window(true);
+  for (const auto& mine : said) {
+    CHECK(mine.ends_with(
+        "load_state: the checkpoint was saved within an accumulation window, and this rank's gradients are not in its "
+        "folder; start the ranks on the machines where they were, or load one that was saved where sync_gradients() is "
+        "true"));
+  }
+}
+
 TEST_CASE("weights are loaded from what save_model() wrote; names that do not meet are listed, or passed over") {
   const SharedFolder folder;
   Accelerator accelerator({.cpu = true});
@@ -658,6 +734,28 @@ TEST_CASE("weights are loaded from what save_model() wrote; names that do not me
   CHECK(loaded == accelerate::LoadedModel{{"bias"}, {"extra"}});
   CHECK(other->weight[0][1].item<double>() == 5);
   CHECK(torch::equal(Accelerator::load(folder.path / "one.pt")["weight"], one["weight"]));
+}
+
+TEST_CASE("all that does not meet is in one error, names and shapes, and nothing is changed") {
+  const SharedFolder folder;
+  Accelerator accelerator({.cpu = true});
+  torch::nn::Sequential net(linear(1), linear(1));
+  auto model = accelerator.prepare(net);
+  accelerate::prepared::TensorDict saved;
+  saved.insert("0.weight", torch::full({1, 3}, 5.0F));
+  saved.insert("0.bias", torch::full({2}, 5.0F));
+  saved.insert("1.weight", torch::full({1, 2}, 5.0F));
+  saved.insert("extra", torch::full({1}, 5.0F));
+  accelerator.save(saved, folder.path / "saved.pt");
+  const std::string shapes = "of another shape: 0.weight ([1, 3] saved, [1, 2] here), 0.bias ([2] saved, [1] here)";
+  const std::string is_another = "load_model: the model is not the one that was saved: ";
+  CHECK(refusal([&] {
+          accelerator.load_model(model, folder.path / "saved.pt");
+        }).ends_with(is_another + "not saved: 1.bias; saved, but not here: extra; " + shapes));
+  CHECK(refusal([&] {
+          accelerator.load_model(model, folder.path / "saved.pt", /*strict=*/false);
+        }).ends_with(is_another + shapes));
+  for (const auto& parameter : net->parameters()) CHECK(parameter.eq(1).all().item<bool>());
 }
 
 TEST_CASE("an asynchronous save is skipped, where that is asked for, while the one before is written") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/sink.hpp"
@@ -246,6 +247,34 @@ TEST_CASE("a rank that ends before it has written its part is noticed at once an
   CHECK(fs::is_empty(folder.path));
 }
 
+TEST_CASE("a rank that neither ends nor writes its part is waited for as long as the timeout, then named") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  constexpr std::chrono::seconds timeout(2);
+  std::string told;
+  accelerate::comm::run_threads(
+      2,
+      [&](const accelerate::comm::Group& group) {
+        checkpoint::Saver saver(group);
+        // It cannot leave its part, and its file that would say that it ended is not seen.
+        const auto silence = [&](const fs::path& making) {
+          if (group.rank() == 0) return;
+          fs::create_directory(making / ".part_1.saving");
+          fs::remove(making / ".working_1");
+        };
+        saver.save(small_content(), {.place = place, .options = {.async = true, .durable = false}, .hook = silence});
+        if (group.rank() == 1) std::this_thread::sleep_for(timeout);  // so that both meet after it
+        try {
+          saver.wait();
+        } catch (const accelerate::Error& error) {
+          if (group.rank() == 0) told = error.what();
+        }
+      },
+      timeout);
+  CHECK(told.ends_with("save_state: rank 1 of those that write to " + place.string() +
+                       " has not written its part after 2 s"));
+}
+
 TEST_CASE("what fails on another rank beside the training is told by both, and the checkpoint before stays") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
@@ -435,6 +464,11 @@ TEST_CASE("files of hooks belong to the checkpoint, folders do not") {
   CHECK_THROWS_WITH(save_with([](const fs::path& making) { fs::create_directory(making / "sub"); }),
                     doctest::Contains("/sub in the checkpoint, which takes files only"));
   CHECK(fs::exists(folder.path / "c" / "notes.txt"));
+  std::ofstream(folder.path / "c" / "mine.txt") << "not of it";
+  CHECK_THROWS_WITH(save_with([](const fs::path& making) { std::ofstream(making / "mine.txt") << "by a hook"; }),
+                    ("save_state: " + (folder.path / "c" / "mine.txt").string() +
+                     " is not of the checkpoint there and cannot be carried over to the new one; move it: File exists")
+                        .c_str());
 }
 
 TEST_CASE("of numbered checkpoints so many stay, when the new one is whole; a limit below 1 is none") {

@@ -2,6 +2,7 @@
 // Files that were cut, flipped, exchanged or made to deceive.
 #include "tests/testing.hpp"
 //
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
@@ -147,6 +148,25 @@ TEST_CASE("members that are missing or of other types are named, with the file")
   write_torch_file(path, py_dict({{text("w"), text("x")}}));
   CHECK(refusal([&] { static_cast<void>(checkpoint::TorchFile(path, "load").tensors()); }) ==
         "load: " + path.string() + ": 'w' is a text, expected a tensor");
+}
+
+TEST_CASE(
+    "a random state of another size, and a part of a number that nothing has, are told with what they should be") {
+  const auto now = checkpoint::random_states(torch::kCPU);
+  CHECK(refusal([&] { checkpoint::check_random_states({.cpu = torch::zeros({3}, torch::kByte)}, torch::kCPU, {}); }) ==
+        fmt::format("load_state: the saved random state of cpu is [3] Byte, expected [{}] Byte; it was saved for "
+                    "another kind of device or version of LibTorch",
+                    now.cpu.numel()));
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  save(place, small_content());
+  auto manifest = accelerate::archive::manifest_of(place, "load_state");
+  std::find_if(manifest.parts.begin(), manifest.parts.end(), [](const auto& part) {
+    return part.kind == "model";
+  })->index = 10'000;
+  std::ofstream(place / "manifest.json") << write_manifest(manifest);
+  CHECK(refusal([&] { static_cast<void>(testing::load(place)); }) ==
+        "load_state: " + place.string() + ": the manifest has a model of index 10000");
 }
 
 TEST_CASE("a chain of PyTorch's schedules stands where its first one does") {
