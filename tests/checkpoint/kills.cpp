@@ -2,7 +2,10 @@
 // A training that is killed with signal 9 after each of its micro-batches in turn, and started again, is the training
 // that nobody disturbed: its last checkpoint has the same bytes.
 //
-//   checkpoint_kills FOLDER
+//   checkpoint_kills FOLDER                one process, killed after each
+//   checkpoint_kills FOLDER AFTER UNSAVED  a rank of kills_of_ranks.py's: the last one is killed after so many (0:
+//   none),
+//                                          UNSAVED 1: before it has saved them
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,7 +64,7 @@ void train(const fs::path& folder, accelerate::AcceleratorOptions options, int64
   History history;
   accelerator.register_for_checkpointing(history);
   const auto kill_if = [&](bool now) {
-    if (now && history.micro_batches == killed_after) ::raise(SIGKILL);
+    if (now && accelerator.is_last_process() && history.micro_batches == killed_after) ::raise(SIGKILL);
   };
   for (int64_t epoch = accelerator.load_state({}, {.if_any = true}).epoch; epoch < epochs; ++epoch) {
     for (auto& [images, labels] : loader) {
@@ -142,11 +145,16 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   at::set_num_threads(1);  // processes are forked
   const fs::path folder = argv[1];
+  const accelerate::AcceleratorOptions in_windows{.mixed_precision = accelerate::Precision::fp16,
+                                                  .gradient_accumulation_steps = 3,
+                                                  .grad_scaler = {.init_scale = 1e9, .growth_interval = 3}};
+  if (argc == 4) {
+    train(folder, in_windows, std::stoll(argv[2]), std::string_view(argv[3]) == "1");
+    return 0;
+  }
   accelerate::base::remove_tree(folder);
-  const int failures = check(folder, "float32", {}) + check(folder, "fp16 with a moving scale, within windows of three",
-                                                            {.mixed_precision = accelerate::Precision::fp16,
-                                                             .gradient_accumulation_steps = 3,
-                                                             .grad_scaler = {.init_scale = 1e9, .growth_interval = 3}});
+  const int failures =
+      check(folder, "float32", {}) + check(folder, "fp16 with a moving scale, within windows of three", in_windows);
   accelerate::base::remove_tree(folder);
   return failures == 0 ? 0 : 1;
 }
