@@ -130,7 +130,8 @@ class LoaderOf<AnyBatch>::Iterator {
       if (const int64_t count = workers_of(of); count > 0) {
         prefetch.emplace([source = source, context = pass.context(), indices = pass.indices()](
                              int64_t number) { return read_from(*source, indices(number), context); },
-                         pass.size(), read_ahead_of(count, of.options().prefetch_factor, pass.size()));
+                         pass.size(), read_ahead_of(count, of.options().prefetch_factor, pass.size()),
+                         base_seed_of(of.seed(), pass.context().epoch, of.share().rank));
         pool = workers->serve(prefetch->queue(), count);
       }
       advance();

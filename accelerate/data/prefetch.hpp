@@ -22,11 +22,13 @@ class Prefetch {
   /// read      gives the pass's batch of that number; called on the workers, each number once
   /// batches   of the pass
   /// ahead     batches that may be read and not yet taken
-  Prefetch(std::function<AnyBatch(int64_t number)> read, int64_t batches, int64_t ahead)
+  /// base_seed of the workers
+  Prefetch(std::function<AnyBatch(int64_t number)> read, int64_t batches, int64_t ahead, uint64_t base_seed)
       : ring_(std::make_shared<Ring>(static_cast<size_t>(ahead))) {
     queue_ = std::make_shared<ReadQueue>(
         batches, ahead,
-        [ring = ring_, read = std::move(read)](int64_t number, size_t index) { (*ring)[index].emplace(read(number)); });
+        [ring = ring_, read = std::move(read)](int64_t number, size_t index) { (*ring)[index].emplace(read(number)); },
+        base_seed);
   }
   ~Prefetch() { queue_->cancel(); }
   Prefetch(const Prefetch&) = delete;

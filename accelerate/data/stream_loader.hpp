@@ -162,7 +162,8 @@ class StreamLoader<AnySample, Collate>::Iterator {
       if (const int64_t workers = loader.options().num_workers; workers > 0) {
         constexpr int64_t kNobodyKnows = std::numeric_limits<int64_t>::max();
         prefetch.emplace([stream = stream](int64_t) { return stream->next(); }, kNobodyKnows,
-                         std::min(loader.options().prefetch_factor, kMostAhead));
+                         std::min(loader.options().prefetch_factor, kMostAhead),
+                         base_seed_of(loader.seed(), beginning.context.epoch, /*rank=*/0));  // all read the same
         pool = loader.workers_->serve(prefetch->queue(), workers);
       }
       advance();

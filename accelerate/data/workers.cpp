@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/data/workers.hpp"
 
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -41,10 +42,20 @@ void now_reading(int64_t sample) {
   if (this_sample != nullptr) this_sample->store(sample, std::memory_order_relaxed);
 }
 
-ReadQueue::ReadQueue(int64_t batches, int64_t capacity, Read read)
-    : batches_(batches), read_(std::move(read)), ring_(static_cast<size_t>(capacity)) {}
+// Philox's counter holds what tells passes apart, from the end that the numbers of samples (sample_generator) do not
+// come to. Its sum with a worker's id fits an int64, as PyTorch's does.
+uint64_t base_seed_of(uint64_t seed, int64_t epoch, int64_t rank) {
+  at::Philox4_32 engine(seed, ~static_cast<uint64_t>(rank), static_cast<uint64_t>(epoch) << 32U);
+  const uint64_t high = engine();
+  return high >> 2U << 32U | engine();
+}
 
-void ReadQueue::run(const WorkerInfo& worker) {
+ReadQueue::ReadQueue(int64_t batches, int64_t capacity, Read read, uint64_t base_seed)
+    : batches_(batches), read_(std::move(read)), base_seed_(base_seed), ring_(static_cast<size_t>(capacity)) {}
+
+void ReadQueue::run(WorkerInfo worker) {
+  worker.seed = base_seed_ + static_cast<uint64_t>(worker.id);
+  this_worker = worker;
   std::unique_lock lock(mutex_);
   this_ahead = static_cast<int64_t>(ring_.size());
   while (true) {
@@ -123,7 +134,6 @@ struct WorkerPool::State {
   std::vector<std::thread> threads;
 
   void work(const WorkerInfo& worker) {
-    this_worker = worker;
     std::unique_lock lock(mutex);
     for (int64_t served = 0;;) {
       has_work.wait(lock, [&] { return stop || turn != served; });

@@ -21,11 +21,13 @@
 
 namespace accelerate::data {
 
-/// The thread that reads, as torch.utils.data.get_worker_info tells. There is no seed of the worker's, for numbers from
-/// it would change with the number of workers: see sample_generator.
+/// The thread that reads, as torch.utils.data.get_worker_info tells.
 struct WorkerInfo {
   int64_t id = 0;
   int64_t num_workers = 0;
+  /// The pass's base seed + id. Numbers from it change with the number of workers and with who reads which batch; those
+  /// of sample_generator do not.
+  uint64_t seed = 0;
 };
 /// Unset in a thread that is no loader's.
 [[nodiscard]] std::optional<WorkerInfo> get_worker_info();
@@ -34,6 +36,11 @@ struct WorkerInfo {
 /// For sources that read one sample after another: what a worker reads now, which the error about a read that hangs
 /// names. Elsewhere it does nothing.
 void now_reading(int64_t sample);
+/// Of the workers of one pass: of another epoch another one, and the same after a resume.
+///
+/// seed   the loader's
+/// rank   that reads for itself alone; 0 where all read alike
+[[nodiscard]] uint64_t base_seed_of(uint64_t seed, int64_t epoch, int64_t rank);
 
 /// One pass's batches between the workers that read them and the loop that takes them. At most `capacity` are read and
 /// not yet taken.
@@ -43,10 +50,11 @@ class ReadQueue {
   /// Reads batch `number` to that index of its ring buffer. Called on the workers, each number once.
   using Read = std::function<void(int64_t number, size_t index)>;
 
-  ReadQueue(int64_t batches, int64_t capacity, Read read);
+  /// base_seed   of the workers
+  ReadQueue(int64_t batches, int64_t capacity, Read read, uint64_t base_seed = 0);
 
   /// On a worker: reads until there is nothing left to read, or the pass is over.
-  void run(const WorkerInfo& worker);
+  void run(WorkerInfo worker);
 
   struct Ready {
     size_t index;
@@ -79,6 +87,7 @@ class ReadQueue {
 
   const int64_t batches_;
   const Read read_;
+  const uint64_t base_seed_;
   std::mutex mutex_;
   std::condition_variable may_read_, is_there_;
   std::vector<Entry> ring_;

@@ -176,6 +176,38 @@ TEST_CASE("the threads are the same in every epoch, and know which worker they a
   CHECK_FALSE(get_worker_info());
 }
 
+TEST_CASE("a worker's seed is its pass's base seed and its number: by the loader's seed, epoch and rank") {
+  std::mutex mutex;
+  std::set<uint64_t> bases;
+  const auto loader_of = [&](uint64_t seed) {
+    return watched(40, {.batch_size = 2, .seed = seed, .num_workers = 2}, [&](int64_t) {
+      const auto worker = get_worker_info();
+      std::this_thread::sleep_for(1ms);  // so that both read
+      const std::lock_guard lock(mutex);
+      bases.insert(worker->seed - static_cast<uint64_t>(worker->id));
+    });
+  };
+  const auto base_of_pass = [&](LoaderOf<at::Tensor>& loader) {
+    bases.clear();
+    (void)pass(loader);
+    REQUIRE(bases.size() == 1);
+    return *bases.begin();
+  };
+  auto loader = loader_of(7);
+  const auto first = base_of_pass(loader);
+  const auto second = base_of_pass(loader);
+  CHECK(first == base_seed_of(7, 0, 0));
+  CHECK(second == base_seed_of(7, 1, 0));
+  CHECK(std::max(first, second) < uint64_t{1} << 62);
+  auto resumed = loader_of(7);
+  resumed.load_state({.epoch = 1, .consumed = 20, .samples = 40, .batch_size = 2});
+  CHECK(base_of_pass(resumed) == second);
+  auto other = loader_of(8);
+  auto of_rank_1 = loader_of(7);
+  of_rank_1.shard({.rank = 1, .world_size = 2});
+  CHECK(std::set<uint64_t>{first, second, base_of_pass(other), base_of_pass(of_rank_1)}.size() == 4);
+}
+
 TEST_CASE(
     "what a source throws comes with its own type where its batch is due, a line names the samples, and reading goes "
     "on") {
