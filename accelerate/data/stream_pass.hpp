@@ -13,6 +13,7 @@
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/stream.hpp"
 #include "accelerate/data/stream_core.hpp"
+#include "accelerate/data/workers.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::data {
@@ -28,7 +29,7 @@ class StreamPass {
         round_(shard_.world_size * shard_.batch_size),
         read_(beginning.origin),
         origin_(beginning.origin) {
-    for (int64_t i = 0; i < beginning.origin && reader_(); ++i) continue;
+    pass_over(beginning.origin);
     for (int64_t left = beginning.consumed; left > 0 && !ended_; left -= round_) (void)read_window();
     handed_out_ = read_;
     ahead_ = read_window();
@@ -38,7 +39,7 @@ class StreamPass {
   std::optional<std::vector<AnySample>> next() {
     if (!has_batch(ahead_)) {
       info_.last = false;
-      if (failure_) std::rethrow_exception(failure_);
+      if (failure_) fail();
       return std::nullopt;
     }
     Window window = std::exchange(ahead_, {});
@@ -76,6 +77,23 @@ class StreamPass {
     return shard_.even_batches || shard_.rank * shard_.batch_size < window.samples;
   }
 
+  /// Samples that another run has seen.
+  void pass_over(int64_t samples) {
+    int64_t number = 0;
+    try {
+      while (number < samples && reader_()) ++number;
+    } catch (...) {
+      log_failed_sample("stream", number, std::current_exception());
+      throw;
+    }
+  }
+
+  /// Names the sample, once, however often what comes after it is asked for.
+  [[noreturn]] void fail() {
+    if (const auto number = std::exchange(failed_at_, std::nullopt)) log_failed_sample("stream", *number, failure_);
+    std::rethrow_exception(failure_);
+  }
+
   Window read_window() {
     Window window;
     if (ended_) return window;
@@ -83,6 +101,7 @@ class StreamPass {
     const int64_t begin = shard_.rank * shard_.batch_size;
     try {
       for (; window.samples < round_; ++window.samples) {
+        now_reading(read_ + window.samples);
         auto sample = reader_();
         if (!sample) break;
         if (first && shard_.even_batches) front_.push_back(copy_of(*sample));
@@ -91,6 +110,7 @@ class StreamPass {
       }
     } catch (...) {
       failure_ = std::current_exception();
+      failed_at_ = read_ + window.samples;
       ended_ = true;
       return {};
     }
@@ -116,6 +136,7 @@ class StreamPass {
   int64_t handed_out_ = 0;
   bool ended_ = false;
   std::exception_ptr failure_;
+  std::optional<int64_t> failed_at_;  // the sample, until it was named
   std::vector<AnySample> front_;
   Window ahead_;
   state::BatchInfo info_{};

@@ -120,7 +120,7 @@ class WorkerPool {
 /// Error (data): a worker has been reading a batch for longer than the loader's timeout.
 [[nodiscard]] std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const ReadQueue::Reader& reader,
                                            std::chrono::milliseconds timeout);
-/// The same of a stream, whose samples have no numbers.
+/// The same of a stream, whose batches are not known before they are read.
 [[nodiscard]] std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader,
                                              std::chrono::milliseconds timeout);
 /// A line that names the sample, for what a user's function throws says nothing of it.

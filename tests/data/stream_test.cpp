@@ -162,21 +162,54 @@ TEST_CASE("a random stream is told seed and epoch") {
   CHECK(told == std::vector<std::pair<uint64_t, int64_t>>{{5, 0}, {5, 4}});
 }
 
-TEST_CASE("what a stream throws comes after the batches before it") {
-  StreamLoader loader(counting_stream(20, {}, 9), {.batch_size = 2});
-  loader.shard({.rank = 0, .world_size = 2});
-  Batches seen;
-  bool last = false;
-  auto position = loader.begin();
-  const auto walk = [&] {
-    for (; position != loader.end(); ++position) {
-      seen.push_back(list(*position));
-      last = position.info().last;
+TEST_CASE("what a stream throws comes after the batches before it, and one line names the sample") {
+  for (const int64_t workers : {0, 1}) {
+    for (const int64_t rank : {0, 1}) {
+      StreamLoader loader(counting_stream(11, {}, 9), {.batch_size = 2, .num_workers = workers});
+      loader.shard({.rank = rank, .world_size = 2});
+      Batches seen;
+      bool last = false;
+      const auto walk = [&] {
+        for (auto position = loader.begin(); position != loader.end(); ++position) {
+          seen.push_back(list(*position));
+          last = position.info().last;
+        }
+      };
+      const auto lines = lines_of([&] { CHECK_THROWS_WITH(walk(), "the line is dead"); });
+      CHECK(lines == std::vector<std::string>{"stream: sample 9 could not be read: the line is dead"});
+      CHECK(seen == (rank == 0 ? Batches{{0, 1}, {4, 5}} : Batches{{2, 3}, {6, 7}}));
+      CHECK_FALSE(last);
     }
+  }
+}
+
+TEST_CASE("a line names the sample that fails among those that another run has seen") {
+  StreamLoader before(counting_stream(20), {.batch_size = 2});
+  (void)pass(before, 4);
+  const auto fails = [&](int64_t batch_size) {
+    StreamLoader loader(counting_stream(20, {}, 3), {.batch_size = batch_size});
+    loader.load_state(before.state());
+    return lines_of([&] { CHECK_THROWS_WITH((void)pass(loader), "the line is dead"); });
   };
-  CHECK_THROWS_WITH(walk(), "the line is dead");
-  CHECK(seen == Batches{{0, 1}, {4, 5}});
-  CHECK_FALSE(last);
+  const std::string line = "stream: sample 3 could not be read: the line is dead";
+  CHECK(fails(2) == std::vector<std::string>{line});
+  CHECK(fails(4).back() == line);  // shared out anew
+}
+
+TEST_CASE("the worker of a stream has one seed on all ranks, for all read the same") {
+  for (const int64_t rank : {0, 1}) {
+    std::set<uint64_t> seeds;
+    const auto stream = make_stream([&] {
+      return [&, left = 40]() mutable -> std::optional<int64_t> {
+        if (const auto worker = get_worker_info()) seeds.insert(worker->seed);
+        return left-- > 0 ? std::optional(7) : std::nullopt;
+      };
+    });
+    StreamLoader loader(stream, {.batch_size = 2, .seed = 5, .num_workers = 1});
+    loader.shard({.rank = rank, .world_size = 2});
+    (void)pass(loader);
+    CHECK(seeds == std::set<uint64_t>{base_seed_of(5, 0, 0)});
+  }
 }
 
 TEST_CASE("samples of any kind are collated, by default or by a function") {
@@ -343,9 +376,15 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
   (void)pass(loader);
   CHECK(watch->readers.size() == 1);
   CHECK_FALSE(watch->readers.contains(std::this_thread::get_id()));
-  CHECK_THROWS_WITH((void)pass(loader),
-                    doctest::Contains("loader: batch 2 of a stream is not there after 1 s (timeout); worker 0 has been "
-                                      "reading it for "));
+  std::string text;
+  try {
+    (void)pass(loader);
+  } catch (const accelerate::Error& error) {
+    text = error.what();
+  }
+  CHECK(text.starts_with(
+      "loader: batch 2 of a stream is not there after 1 s (timeout); worker 0 has been reading it for "));
+  CHECK(text.ends_with(" s, now sample 6. Look at where it comes from, or give a longer timeout"));
   watch->opened.set_value();
   CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
   CHECK(loader.report().samples == 8);
