@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
       loss_sum += loss.item<double>();
     }
     accelerator.print("epoch {} loss {:.4f}; {}\n", epoch, loss_sum / static_cast<double>(train_loader.size()),
-                      train_loader->report().text());
+                      train_loader.report().text());
   }
 
   torch::NoGradGuard no_grad;

@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   }
   profiler.stop();
   accelerator.log_histogram("fc1.weight", net->fc1->weight, step);
-  accelerator.log_text("loader", loader->report().text(), step);
+  accelerator.log_text("loader", loader.report().text(), step);
   accelerator.end_training();
   accelerator.on_main_process([&] { fmt::print("{}", profiler.table(5)); });
 }

@@ -17,7 +17,7 @@ struct LoadReport {
   double seconds = 0;          ///< from the loop's beginning on
   double waited_for_data = 0;  ///< the loop stood still until its next batch was there
   double data_waited = 0;      ///< batches lay ready until the loop took them, all together; 0 without workers
-  int64_t num_workers = 0;     ///< that read
+  int64_t num_workers = 0;     ///< that read; -1: the loader is not ours
   bool one_reader = false;     ///< more would not read: a stream, or a source that is not thread-safe
 
   [[nodiscard]] double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }

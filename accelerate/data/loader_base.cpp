@@ -29,7 +29,7 @@ struct LoaderBase::Pass::Steps {
   void end() const {
     loader->latest.end(number);
     const bool first_time = loader->epochs.end(context.epoch);
-    if (loader->options.log_report && first_time) log_report(context.epoch, *clock.report());
+    if (loader->options.log_report && loader->share.reports && first_time) log_report(context.epoch, *clock.report());
   }
 };
 

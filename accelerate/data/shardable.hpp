@@ -23,6 +23,8 @@ struct Share {
   /// Off: another rank reads for this one, whose own data may be none. Where the loader stands, and how long it is, is
   /// then what load_state() says.
   bool reads = true;
+  /// Off: its passes are not this rank's alone, whoever walks them says how they went (LoaderOptions::log_report).
+  bool reports = true;
 };
 
 /// It takes all that a Share says: loader.shard(share), or loader.shard(share, place) with a Place for its errors.

@@ -101,7 +101,7 @@ int64_t StreamCore::begin(const Beginning& pass) {
 
 void StreamCore::end_pass(int64_t pass, int64_t epoch) {
   latest_.end(pass);
-  if (epochs.end(epoch) && options.log_report) log_report(epoch, *report);
+  if (epochs.end(epoch) && options.log_report && share.reports) log_report(epoch, *report);
 }
 
 void StreamCore::set_epoch(int64_t epoch) {

@@ -113,6 +113,7 @@ class DispatchPass {
     ended_ = !mine.batch;
     state_ = mine.reader.state;
     read_ = mine.read;
+    epoch_ = mine.epoch;
     if (group_.rank() != 0) hear(mine.reader);
     if (!mine.failure.empty()) {
       if (failure_) std::rethrow_exception(failure_);
@@ -137,6 +138,8 @@ class DispatchPass {
   [[nodiscard]] std::optional<int64_t> size() const { return size_; }
   /// The same of its data's samples.
   [[nodiscard]] std::optional<int64_t> samples() const { return samples_; }
+  /// Of rank 0's loader, once it gave a batch; 0 where it counts none.
+  [[nodiscard]] int64_t epoch() const { return epoch_; }
   /// Of a pass without batches; empty: the loader says it.
   [[nodiscard]] std::string why_empty() const {
     if (read_ == 0 && group_.rank() == 0 && data::SaysWhyEmpty<Loader>) return "";
@@ -153,10 +156,11 @@ class DispatchPass {
     int64_t samples = -1;
     int64_t read = 0;     // batches of rank 0's
     int64_t skipped = 0;  // rounds that rank 0 leaves out: it knows where its loader goes on
+    int64_t epoch = 0;    // of the pass
     OfReader reader{};    // its size and samples in the pass's first message alone
     std::string failure{};
 
-    auto tree_members() { return std::tie(batch, last, samples, read, skipped, reader, failure); }
+    auto tree_members() { return std::tie(batch, last, samples, read, skipped, epoch, reader, failure); }
   };
 
   void hear(const OfReader& reader) {
@@ -170,6 +174,11 @@ class DispatchPass {
   std::optional<Batch> read() {
     if (!position_) {
       position_.emplace(loader_.begin());
+      if constexpr (requires {
+                      { loader_.epoch() } -> std::convertible_to<int64_t>;
+                    }) {
+        epoch_ = loader_.epoch();
+      }
     } else {
       ++*position_;
     }
@@ -208,7 +217,7 @@ class DispatchPass {
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
     std::vector<Message> messages(static_cast<size_t>(group_.size()));
-    Message common{.read = batches_, .skipped = options_.skipped};
+    Message common{.read = batches_, .skipped = options_.skipped, .epoch = epoch_};
     if (round) {
       common.last = !next_round_ && !failure_;
       common.samples = round->samples;
@@ -257,6 +266,7 @@ class DispatchPass {
   std::optional<int64_t> samples_;
   int64_t batches_ = 0;  // that were read here
   int64_t read_ = 0;     // and on rank 0, as far as it was told
+  int64_t epoch_ = 0;
   bool has_sent_ = false;
   bool exhausted_ = false;
   bool ended_ = false;

@@ -16,6 +16,7 @@
 #include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/deal.hpp"
 #include "accelerate/data/example.hpp"
+#include "accelerate/data/load_report.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/device/out_of_memory.hpp"
@@ -51,6 +52,30 @@ concept HoldsBatches = data::Counted<Loader> && requires(const Loader& loader) {
   { loader[size_t{}] } -> std::same_as<const batch_t<Loader>&>;
 };
 
+/// It says itself who waited for whom in its latest pass.
+template <typename Loader>
+concept Reports = requires(const Loader& loader) {
+  { loader.report() } -> std::convertible_to<data::LoadReport>;
+};
+
+/// A report without a pass: who reads.
+template <typename Loader>
+[[nodiscard]] data::LoadReport readers_of(const Loader& loader) {
+  data::LoadReport report{.num_workers = -1};
+  if constexpr (requires {
+                  { loader.options().num_workers } -> std::convertible_to<int64_t>;
+                }) {
+    report = {.num_workers = loader.options().num_workers, .one_reader = data::Streaming<Loader>};
+    if constexpr (requires {
+                    { loader.source()->thread_safe() } -> std::convertible_to<bool>;
+                  }) {
+      report.one_reader = !loader.source()->thread_safe();
+      if (report.one_reader) report.num_workers = std::min<int64_t>(report.num_workers, 1);
+    }
+  }
+  return report;
+}
+
 /// A loader in the registry.
 class LoaderCore : public Entry {
  public:
@@ -70,7 +95,8 @@ void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& op
   }
   if constexpr (data::Shardable<Loader>) {
     const bool whole = dispatches<Loader>(group, options);
-    data::give_share(loader, whole ? data::Share{.reads = group.rank() == 0} : share_of(group, options), place);
+    const data::Share all{.reads = group.rank() == 0, .reports = false};
+    data::give_share(loader, whole ? all : share_of(group, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
     if (group.size() > 1 && data::needs_seed(loader)) loader.set_seed(seed_of_rank_0(loader.seed(), group));
@@ -124,6 +150,7 @@ class PreparedLoader {
    private:
     struct Walk {
       using Pass = std::variant<typename PassOf<Loader>::type, DispatchPass<Loader>>;
+      using Clock = data::LoadClock::Clock;
 
       std::shared_ptr<Loader> loader;
       std::shared_ptr<Shared> shared;
@@ -132,11 +159,14 @@ class PreparedLoader {
       bool skips;
       std::shared_ptr<device::UploadLane> lane;
       bool moves;                                // batches, to the device
+      std::optional<data::LoadClock> clock;      // of passes that the loader itself does not time
       std::optional<state::LoaderState> before;  // where it stood before the pass
       Pass pass;
       std::optional<OpenLoop> loop;
       std::optional<device::Upload> ahead;  // of the batch that follows
       std::optional<Batch> batch;
+      bool asked = false;                      // for a first batch: with the pass
+      std::optional<Clock::time_point> since;  // what comes next has been there
 
       Walk(const PreparedLoader& of)
           : loader(of.loader_),
@@ -146,9 +176,14 @@ class PreparedLoader {
             skips(of.skips_),
             lane(of.lane_),
             moves(of.options_.device_placement && !shared->device.is_cpu()),
+            clock(clock_of(of)),
             before(stood(of)),
             pass(begin(of)) {
         loop.emplace(shared->open_loops, loader.get(), info());
+        if (clock) standing->times(clock->report());
+      }
+      static std::optional<data::LoadClock> clock_of(const PreparedLoader& of) {
+        return of.loader_reports() ? std::nullopt : std::optional<data::LoadClock>(readers_of(*of.loader_));
       }
       static std::optional<state::LoaderState> stood(const PreparedLoader& of) {
         if constexpr (data::Resumable<Loader>) {
@@ -171,6 +206,7 @@ class PreparedLoader {
         auto next = next_of_pass();
         note_size();
         note_standing();
+        if (!next && loop) say_report();
         if (!next) loop.reset();
         if (!next || !moves) {
           batch = std::move(next);
@@ -181,7 +217,10 @@ class PreparedLoader {
         note_standing();  // what follows may have been read
       }
       std::optional<Batch> next_of_pass() try {
-        return std::visit([](auto& one) { return one.next(); }, pass);
+        if (clock && std::exchange(asked, true)) clock->asked();
+        auto next = std::visit([](auto& one) { return one.next(); }, pass);
+        if (clock && next) clock->arrived(tree::rows(*next).value_or(0), std::exchange(since, std::nullopt));
+        return next;
       } catch (...) {
         note_failed();
         throw;
@@ -222,6 +261,16 @@ class PreparedLoader {
             },
             pass);
       }
+      /// Where rank 0 reads for all, and its loader would say so of a pass of its own.
+      void say_report() const {
+        if constexpr (requires {
+                        { loader->options().log_report } -> std::convertible_to<bool>;
+                      }) {
+          const auto* const dispatched = std::get_if<1>(&pass);
+          if (dispatched == nullptr || clock->report()->batches == 0 || !loader->options().log_report) return;
+          data::log_report(dispatched->epoch(), *clock->report());
+        }
+      }
       void say_why_empty() const {
         const auto why = std::visit([](const auto& one) { return one.why_empty(); }, pass);
         if (!why.empty()) data::warn_of_no_batch(shared->place, why);
@@ -235,8 +284,13 @@ class PreparedLoader {
       }
       void begin_next() {
         if (info().last) return;
+        const auto began = Clock::now();
         const Batch* next = std::visit([](auto& one) { return one.peek(); }, pass);
         if (next == nullptr) return;
+        if (clock) {
+          since = Clock::now();
+          clock->waited(*since - began);
+        }
         try {
           ahead.emplace(lane->begin(tree::flatten(*next)));
         } catch (const c10::OutOfMemoryError&) {  // beside this batch; it is copied when this one is gone
@@ -289,6 +343,13 @@ class PreparedLoader {
     using Length = decltype(loader_->sample_count());
     const auto told = standing_->samples_of_reader();
     return told ? Length(*told) : loader_->sample_count();
+  }
+  /// Who waited for whom in its latest pass, of this rank: also where rank 0 reads for all, and of any loader.
+  [[nodiscard]] data::LoadReport report() const {
+    if constexpr (Reports<Loader>) {
+      if (loader_reports()) return loader_->report();
+    }
+    return standing_->report();
   }
   /// Where the innermost loop over it stands; {-1, false, -1} outside.
   [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
@@ -356,6 +417,8 @@ class PreparedLoader {
   }
 
  private:
+  /// How this rank's passes went.
+  [[nodiscard]] bool loader_reports() const { return Reports<Loader> && !dispatches(); }
   /// batches   that the loader says it has
   [[nodiscard]] int64_t size_of(int64_t batches) const {
     return std::max<int64_t>(whole_size(batches) - skip_.all(), 0);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "accelerate/data/load_report.hpp"
 #include "accelerate/prepared/registry.hpp"
 #include "accelerate/state/loader_state.hpp"
 
@@ -52,6 +53,11 @@ class Standing {
     return parts_ && parts_->first == batches ? std::optional(parts_->second) : std::nullopt;
   }
 
+  /// A pass began whose times the loader itself does not know.
+  void times(std::shared_ptr<const data::LoadReport> report) { report_ = std::move(report); }
+  /// Of the latest such pass.
+  [[nodiscard]] data::LoadReport report() const { return report_ ? *report_ : data::LoadReport{}; }
+
   [[nodiscard]] state::LoaderState state(const state::LoaderState& own) const {
     return handed_out_ && own == own_ ? *handed_out_ : own;
   }
@@ -66,6 +72,7 @@ class Standing {
   std::optional<int64_t> size_of_reader_;
   std::optional<int64_t> samples_of_reader_;
   std::optional<std::pair<int64_t, int64_t>> parts_;
+  std::shared_ptr<const data::LoadReport> report_;
 };
 
 /// Where a loader of the registry stands. A loader that skips its first batches is another one with a place of its own,

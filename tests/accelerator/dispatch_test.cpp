@@ -5,11 +5,15 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <atomic>
+#include <chrono>
 #include <list>
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
+#include <thread>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/data/stream_loader.hpp"
 #include "tests/accelerator/ranks.hpp"
 
@@ -205,6 +209,73 @@ TEST_CASE("only rank 0 needs the data: the others know the length and the place 
              CHECK(steps == 3);
            },
            {.dispatch_batches = true});
+}
+
+TEST_CASE("the report is of a rank's own batches, also where rank 0 reads for all, and of loaders of others") {
+  const auto walked = [](auto loader) {
+    CHECK(loader.report().text() == "no batch was taken yet");
+    for ([[maybe_unused]] auto& batch : loader) continue;
+    return loader.report();
+  };
+  const auto stream = [] {
+    const auto samples = accelerate::data::make_stream([] {
+      return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
+        return next < 10 ? std::optional(next++) : std::nullopt;
+      };
+    });
+    return accelerate::data::StreamLoader(samples, {.batch_size = 2});
+  };
+  for (const bool dispatch : {true, false}) {
+    on_ranks(2,
+             [&](Accelerator& accelerator) {
+               const int64_t own = dispatch ? 5 : 6;  // filled up where all read
+               const auto ours = walked(accelerator.prepare(counting(10, 2)));
+               CHECK(ours.batches == 3);
+               CHECK(ours.samples == own);
+               const auto streamed = walked(accelerator.prepare(stream()));
+               CHECK(streamed.batches == 3);
+               CHECK(streamed.samples == own);
+               CHECK(streamed.one_reader);
+               const auto foreign = walked(accelerator.prepare(std::vector<torch::Tensor>(4, torch::zeros({3}))));
+               CHECK(foreign.batches == 2);
+               CHECK(foreign.samples == 6);
+               CHECK(foreign.num_workers == -1);
+             },
+             {.dispatch_batches = dispatch});
+  }
+}
+
+TEST_CASE("a rank that is read for waits for its data, too, and says so at the end of each pass on request") {
+  struct Slow final : accelerate::data::Source {
+    [[nodiscard]] int64_t size() const override { return 10; }
+    [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return {indices, indices};
+    }
+  };
+  std::multiset<std::string> lines;
+  const auto level = accelerate::base::log_level();
+  accelerate::base::set_log_level(accelerate::base::LogLevel::info);
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) {
+    if (const auto at = line.find("loader: epoch "); at != line.npos) lines.emplace(line.substr(at, 41));
+  });
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             auto loader = accelerator.prepare(
+                 accelerate::data::Loader(std::make_shared<const Slow>(), {.batch_size = 2, .log_report = true}));
+             for (int epoch = 0; epoch < 2; ++epoch) {
+               for ([[maybe_unused]] auto& batch : loader) continue;
+               CHECK(loader.report().waited_for_data >= 0.02);
+               CHECK(loader.report().data_is_bottleneck());
+               CHECK(loader.report().num_workers == 0);
+             }
+           },
+           {.dispatch_batches = true});
+  accelerate::base::set_log_handler(before);
+  accelerate::base::set_log_level(level);
+  const std::string zero = "loader: epoch 0: 5 samples in 3 batches, ",
+                    one = "loader: epoch 1: 5 samples in 3 batches, ";
+  CHECK(lines == std::multiset<std::string>{zero, zero, one, one});
 }
 
 TEST_CASE("a rank receives its own batches alone") {

@@ -414,6 +414,9 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   CHECK(report.text() == numbers + "the data are the bottleneck; num_workers = 1 reads beside the step");
   report.num_workers = 2;
   CHECK(report.text() == numbers + "the data are the bottleneck; more than 2 workers, or a cheaper read, would help");
+  report.num_workers = -1;  // the loader is not ours
+  CHECK(report.text() == numbers + "the data are the bottleneck; a cheaper read would help");
+  report.num_workers = 2;
   report.one_reader = true;
   CHECK(report.text() ==
         numbers + "the data are the bottleneck, and are read by one thread; a cheaper read would help");
