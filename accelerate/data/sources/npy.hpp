@@ -44,7 +44,7 @@ struct NpyFiles {
   /// Labels are 0 to classes-1; all are read and checked. Unset: any number will do.
   std::optional<int64_t> classes{};
   /// Of a sample with another label. A file that is cut off or too long is an error either way: its header says how
-  /// many bytes there are, and which samples are whole nobody knows.
+  /// many bytes there are, and which samples are whole nobody knows. skip needs classes.
   OnError on_error = OnError::fail;
 };
 

@@ -44,13 +44,18 @@ TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stri
   check_at_least_one(file.block_size, "block_size");
   check_at_least_one(stride_, "stride");
   check_at_least_one(file.vocabulary.value_or(1), "vocabulary");
+  if (file.on_error == OnError::skip && !file.vocabulary)
+    base::fail(
+        ErrorKind::usage, {}, tokens_operation,
+        "on_error is skip, but vocabulary is not given, so no block can be told broken; give vocabulary, or leave "
+        "on_error out");
   tokens_ = map_tokens(file);
   if (tokens() <= file.block_size)
     base::fail(ErrorKind::data, {}, tokens_operation,
                "{} has {} tokens: expected at least {}, a block of {} and the token after it", file.path.string(),
                tokens(), after(file.block_size), file.block_size);
   blocks_ = (tokens() - file.block_size - 1) / stride_ + 1;
-  if (file.vocabulary && file.on_error == OnError::skip) leave_out_broken();
+  if (file.on_error == OnError::skip) leave_out_broken();
 }
 
 void TokenBlocks::leave_out_broken() {

@@ -283,6 +283,9 @@ TEST_CASE("counts that disagree, no samples and labels outside the classes are r
         "npy: " + (recorded_arrays / "empty.npy").string() + " has 0 samples: expected at least 1");
   CHECK(message([&] { (void)npy({.data = recorded_arrays / "number.npy"}); }, ErrorKind::data) ==
         "npy: " + (recorded_arrays / "number.npy").string() + " holds one number: expected [N, ...]");
+  CHECK(message([&] { (void)npy({.data = x, .target = y, .on_error = OnError::skip}); }, ErrorKind::usage) ==
+        "npy: on_error is skip, but classes is not given, so no sample can be told broken; give classes, or leave "
+        "on_error out");
   CHECK(message([&] { (void)npy({.data = x, .classes = 3}); }, ErrorKind::usage) ==
         "npy: classes is 3, but there is no target");
 }
