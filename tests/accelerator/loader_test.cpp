@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include "accelerate/data/stream_loader.hpp"
 #include "tests/accelerator/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -113,8 +114,17 @@ TEST_CASE("a loop left early closes, and the next one starts a new pass") {
 }
 
 TEST_CASE(
-    "an exception in the loop's body closes the loop, and the next passes are whole, of ours and of foreign loaders") {
-  on_ranks(2, [](Accelerator& accelerator) {
+    "an exception in the loop's body closes the loop, and the next passes are whole, of ours, of streams and of "
+    "foreign loaders, whoever reads") {
+  const auto stream = [] {
+    const auto samples = accelerate::data::make_stream([] {
+      return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
+        return next < 16 ? std::optional(next++) : std::nullopt;
+      };
+    });
+    return accelerate::data::StreamLoader(samples, {.batch_size = 2});
+  };
+  const auto body = [&](Accelerator& accelerator) {
     const auto check = [](auto loader) {
       const auto walk = [&](int64_t most) {
         int64_t batches = 0;
@@ -130,7 +140,24 @@ TEST_CASE(
     };
     check(accelerator.prepare(counting(16, 2)));
     check(accelerator.prepare(counting(16, 2, {.num_workers = 2})));
+    check(accelerator.prepare(stream()));
     check(accelerator.prepare(std::vector<torch::Tensor>(8, torch::zeros({2}))));
+  };
+  for (const bool dispatch : {false, true}) on_ranks(2, body, {.dispatch_batches = dispatch});
+}
+
+TEST_CASE("set_even_batches is for the loaders that are prepared after it") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    const auto batches = [&] {
+      auto loader = accelerator.prepare(counting(5, 1));
+      int64_t count = 0;
+      for ([[maybe_unused]] auto& batch : loader) ++count;
+      return count;
+    };
+    accelerator.set_even_batches(false);
+    CHECK(batches() == (accelerator.is_main_process() ? 3 : 2));
+    accelerator.set_even_batches(true);
+    CHECK(batches() == 3);
   });
 }
 

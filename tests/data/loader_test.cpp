@@ -366,6 +366,11 @@ TEST_CASE("a pass without batches says why, with the numbers, once") {
           CHECK(pass(later).empty());
         }) == "5 batches were seen or are skipped, and there are 3");
   CHECK(says([&] {
+          auto loader = counted_loader(10, {.batch_size = 4});
+          loader.load_state({.consumed = 10, .samples = 10, .batch_size = 2});
+          CHECK(pass(loader).empty());
+        }) == "all 10 samples of the epoch were seen before");
+  CHECK(says([&] {
           auto loader = counted_loader(10, {.batch_size = 4, .drop_last = true});
           loader.load_state({.consumed = 8, .samples = 10, .batch_size = 2});
           CHECK(pass(loader).empty());

@@ -460,6 +460,7 @@ TEST_CASE("a pass without any batch says why: too few for the ranks, skipped, le
   const auto skipping = [&](Accelerator& accelerator) { return accelerator.prepare(one()).skip_first_batches(4); };
   CHECK(said({}, skipping) == std::set<std::string>{"4 batches are skipped, and its loader gives 1"});
   using Lines = std::set<std::string>;
+  CHECK(said({.dispatch_batches = true}, skipping) == Lines{"4 are skipped, and rank 0 reads 1 for all"});
   CHECK(said({.dispatch_batches = true}, prepared([] { return counting(0, 2); })) ==
         Lines{"its data are empty, 0 samples", "rank 0, which reads for all (dispatch_batches), has none"});
   CHECK(said({.dispatch_batches = true}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
