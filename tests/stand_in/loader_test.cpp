@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "accelerate/data/combinators/cache.hpp"
 #include "accelerate/data/sources/image_folder.hpp"
 #include "accelerate/data/stream_loader.hpp"
 #include "accelerate/data/transforms/to_float.hpp"
@@ -222,20 +223,26 @@ TEST_CASE("pinned memory is used again, over epochs too") {
   });
 }
 
-TEST_CASE("data in memory are read into pinned memory, by workers too, and not for a loop on the CPU") {
+TEST_CASE(
+    "data in memory, and in a cache, are read into pinned memory, by workers too, and not for a loop on the CPU") {
   const auto is_pinned = [](Accelerator& accelerator, data::Loader data) {
     auto loader = accelerator.prepare(data);
     bool all = true;
-    for (auto& batch : data) all = all && batch.data.is_pinned() && batch.target.is_pinned();
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (auto& batch : data) all = all && batch.data.is_pinned() && batch.target.is_pinned();
+    }
     return all;
   };
+  const auto cached = [] { return data::Loader(data::cache(numbers(24).source()), {.batch_size = 3}); };
   on_devices(2, [&](Accelerator& accelerator) {
     CHECK(is_pinned(accelerator, numbers(24)));
     CHECK(is_pinned(accelerator, numbers(24, {.batch_size = 3, .num_workers = 2})));
+    CHECK(is_pinned(accelerator, cached()));
     CHECK_FALSE(is_pinned(accelerator, numbers(24, {.batch_size = 3, .pin_memory = false})));
   });
   Accelerator on_cpu({.cpu = true});
   CHECK_FALSE(is_pinned(on_cpu, numbers(24)));
+  CHECK_FALSE(is_pinned(on_cpu, cached()));
 }
 
 TEST_CASE("bytes made floats and the images of a folder lie in pinned memory where that is asked for") {

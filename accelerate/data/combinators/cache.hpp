@@ -35,12 +35,13 @@ class Cache final : public DerivedSource<AnyBatch> {
  private:
   enum class Sample : uint8_t { missing, under_way, there };
 
-  [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext&) const override {
+  [[nodiscard]] AnyBatch make(const at::Tensor& indices, const ReadContext& context) const override {
     while (true) {
       {
         std::shared_lock lock(mutex_);
         settled_.wait(lock, [&] { return !any(indices, Sample::under_way) || any(indices, Sample::missing); });
-        if (!any(indices, Sample::missing)) return table_ ? table_->read(indices) : read_from(*source_, indices, {});
+        if (!any(indices, Sample::missing))
+          return table_ ? table_->read(indices, context) : read_from(*source_, indices, {});
       }
       if (const auto mine = claim(indices); !mine.empty()) fetch(mine);
     }
