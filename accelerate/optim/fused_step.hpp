@@ -52,7 +52,7 @@ class FusedStep {
 
   /// Takes back the steps that a flag on a device cancelled from the optimizer's own counts; the kernels know already.
   /// Waits for the device. For whoever reads or saves the optimizer's state.
-  virtual void settle() {}
+  virtual void take_back_cancelled() {}
 
   /// Until end_recording() steps are recorded by a device, which replays them (device/graph.hpp): what changes from
   /// step to step of the host's numbers, rates and counts, the kernels read from its memory. The counts go on for the

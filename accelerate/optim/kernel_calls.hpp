@@ -87,7 +87,7 @@ inline void fill_steps(Call& call) {
   call.steps.assign(call.parameters.size(), call.step_tensor);
 }
 
-// Steps that flags on a device have cancelled, per parameter: the host counts on until settle().
+// Steps that flags on a device have cancelled, per parameter: the host counts on until take_back_cancelled().
 class Cancelled {
  public:
   // What the kernels are told: the count of steps without the cancelled ones.
@@ -112,7 +112,7 @@ class Cancelled {
     at::_foreach_add_(counts, skip);
   }
   template <typename State>
-  void settle(torch::optim::Optimizer& optimizer) {
+  void take_back(torch::optim::Optimizer& optimizer) {
     for (const auto& [key, count] : counts_) {
       const auto found = optimizer.state().find(key);
       if (found == optimizer.state().end() || found->second.get() != count.of) continue;

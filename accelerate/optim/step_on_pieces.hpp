@@ -111,7 +111,7 @@ template <typename State>
 class CountedStep : public StepOnPieces {
  public:
   using StepOnPieces::StepOnPieces;
-  void settle() final { cancelled_.settle<State>(optimizer_); }
+  void take_back_cancelled() final { cancelled_.take_back<State>(optimizer_); }
 
  protected:
   Call& add_counted(const Stepped& stepped, State& state) {

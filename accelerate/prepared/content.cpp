@@ -90,7 +90,7 @@ NamedTensors comm_hooks_of(Shared& shared) {
 
 Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   if (shared.scaling) {
-    shared.scaling->settle_owed();
+    shared.scaling->move_what_is_owed();
     std::ignore = shared.scaling->any_was_skipped();  // skipped steps are in the count until their flags are read
   }
   // Below 0 where an optimizer became the first after the steps that it skipped.
@@ -103,7 +103,7 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   }
   content.masters = masters_of(shared);
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
-    optimizer.settle();
+    optimizer.take_back_cancelled();
     content.optimizers.push_back(optim::state_of(optimizer.optimizer(), shared.place));
   }
   for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {

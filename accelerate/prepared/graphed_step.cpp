@@ -216,7 +216,7 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
   }
   precision::drop_cached_casts();
   if (shared_->scaling) {  // no flag may be asked for while a step is recorded
-    shared_->scaling->settle_owed();
+    shared_->scaling->move_what_is_owed();
     std::ignore = shared_->scaling->any_was_skipped();
   }
   // Gradients that are there lie in memory that is not the graph's.
@@ -255,7 +255,7 @@ Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs)
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < inputs.size(); ++i) recorded.inputs[i].copy_(inputs[i], /*non_blocking=*/true);
   shared_->group.check("graphed_step");
-  if (shared_->scaling) shared_->scaling->settle_owed();  // a schedule may set the rate of this step
+  if (shared_->scaling) shared_->scaling->move_what_is_owed();  // a schedule may set the rate of this step
   for (const RecordedOptimizer& each : recorded.optimizers) {
     each.numbers.count(1);
     // Masters follow what was loaded into their parameters.

@@ -56,7 +56,7 @@ at::Tensor LossScaling::without_scale(const at::Tensor& norm) const {
   return norm / scaler_.scale().to(norm.device(), true);
 }
 
-void LossScaling::settle_owed() {
+void LossScaling::move_what_is_owed() {
   read_flags(/*wait=*/!owed_.empty());
   for (const Owed& owed : std::exchange(owed_, {})) move_unless_skipped(owed);
 }

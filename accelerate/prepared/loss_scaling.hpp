@@ -55,7 +55,7 @@ class LossScaling {
   [[nodiscard]] at::Tensor without_scale(const at::Tensor& norm) const;
 
   /// Before a step: what is owed to the steps before it.
-  void settle_owed();
+  void move_what_is_owed();
   /// A step on this rank is one on all of them, whatever gradients each has: in local SGD.
   [[nodiscard]] bool ranks_differ() const { return shared_.local_steps > 0; }
   /// returns   0-dim float32 flag, 1: inf or NaN, the step must not be made; the gradients are unscaled. Collective

@@ -157,7 +157,7 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
     loss = closure();
   }
   check_reduced();
-  shared_->scaling->settle_owed();  // a schedule may set the rate of this step
+  shared_->scaling->move_what_is_owed();  // a schedule may set the rate of this step
   if (!has_gradient() && !shared_->scaling->ranks_differ()) return loss;
   const at::Tensor skip = shared_->scaling->skip_flag(*this);
   update_unless(skip);
@@ -181,8 +181,8 @@ std::optional<at::Tensor> OptimizerCore::skip_flag() const {
   return flag.defined() ? std::optional(flag) : std::nullopt;
 }
 
-void OptimizerCore::settle() {
-  if (fused_) fused_->settle();
+void OptimizerCore::take_back_cancelled() {
+  if (fused_) fused_->take_back_cancelled();
 }
 
 bool OptimizerCore::has_gradient() const {

@@ -51,7 +51,7 @@ class OptimizerCore : public Entry {
   [[nodiscard]] std::optional<at::Tensor> skip_flag() const;
   /// The optimizer's state counts the steps that were made: for whoever reads it. Waits for the device where steps may
   /// have been skipped on it.
-  void settle();
+  void take_back_cancelled();
 
   /// Null: this optimizer steps by itself.
   [[nodiscard]] optim::FusedStep* fused() const { return fused_.get(); }
@@ -111,7 +111,7 @@ class PreparedOptimizer {
   [[nodiscard]] const std::shared_ptr<Optimizer>& unwrap() const { return optimizer_; }
   [[nodiscard]] auto& param_groups() const { return optimizer_->param_groups(); }
   [[nodiscard]] auto& state() const {
-    core_->settle();
+    core_->take_back_cancelled();
     return optimizer_->state();
   }
   /// mixed_precision fp16: whether the last step was skipped because a gradient was inf or NaN. Waits for the device.

@@ -82,8 +82,8 @@ void SchedulerCore::step(const torch::optim::Optimizer* optimizer, std::function
   shared_->scaling ? shared_->scaling->when_stepped(optimizer, std::move(moves)) : moves();
 }
 
-void SchedulerCore::settle() const {
-  if (shared_->scaling) shared_->scaling->settle_owed();
+void SchedulerCore::move_what_is_owed() const {
+  if (shared_->scaling) shared_->scaling->move_what_is_owed();
 }
 
 bool SchedulerCore::hears_metric() const { return !options_.step_with_optimizer || shared_->window.ends; }

@@ -46,11 +46,11 @@ class SchedulerCore : public Entry {
   SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options);
 
   /// Calls move as often as is due: not within an accumulation window, nor where loss scaling skipped the step that the
-  /// schedule follows. That is known late on an accelerator: then before the next step, or in settle().
+  /// schedule follows. That is known late on an accelerator: then before the next step, or in move_what_is_owed().
   /// optimizer   that the schedule belongs to; null: not known, it follows all prepared ones
   void step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const;
   /// Waits for the last step's flag where a move depends on it.
-  void settle() const;
+  void move_what_is_owed() const;
   /// Of a schedule that follows a metric: it hears of each but within a window, once.
   [[nodiscard]] bool hears_metric() const;
   /// Collective. The mean of all ranks' metrics, to the last bit the same on each.
@@ -122,7 +122,7 @@ class PreparedScheduler {
   /// The schedule as it stands now: with loss scaling on an accelerator this waits for the last step's flag.
   Scheduler* operator->() const { return &**this; }
   Scheduler& operator*() const {
-    core_->settle();
+    core_->move_what_is_owed();
     return *scheduler_;
   }
   [[nodiscard]] const std::shared_ptr<Scheduler>& unwrap() const { return scheduler_; }

@@ -27,7 +27,7 @@ Tensors after_four_steps(const Options& options, at::Device device) {
     CHECK(fused->step({.scale = scale, .skip = torch::full({}, skip, device)}));
     CHECK(waits() == before);
   }
-  fused->settle();
+  fused->take_back_cancelled();
   Tensors all = net->parameters();
   for (const auto& parameter : net->parameters()) all.push_back(parameter.grad());
   return stand_in::to_cpu(all);
@@ -91,7 +91,7 @@ TEST_CASE("steps that a flag cancelled are not taken from the counts of state th
   loaded->step(5);
   optimizer.state()[weight.unsafeGetTensorImpl()] = std::move(loaded);
   CHECK(fused->step({.skip = torch::zeros({}, device)}));
-  fused->settle();
+  fused->take_back_cancelled();
   CHECK(static_cast<torch::optim::AdamWParamState&>(*optimizer.state().begin()->second).step() == 6);
 }
 
