@@ -221,7 +221,13 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
     origin_.broken("the tensor {} lies in {}, expected a storage", in_quotes(path), arguments[0].kind());
   }
   const PickleItems& id = *storage->id;
-  const TorchType* type = type_of(arguments.size() > 6 ? arguments[6] : id[1]);
+  const PickleEntries* bits = arguments.size() > 6 ? entries_of(arguments[6]) : nullptr;
+  if (bits != nullptr && !bits->empty()) {
+    origin_.broken(
+        "the tensor {} is conjugated or negated only when it is read, expected its resolve_conj() or resolve_neg()",
+        in_quotes(path));
+  }
+  const TorchType* type = type_of(arguments.size() > 6 && bits == nullptr ? arguments[6] : id[1]);
   if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", in_quotes(path));
   tensor.dtype = type->dtype;
   tensor.bits = type->bits;

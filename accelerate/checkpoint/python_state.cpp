@@ -199,7 +199,8 @@ PickleEntries schedule_to_python(const state::SchedulerState& saved) {
     whole.emplace_back(text("_schedulers"), py_list(std::move(parts)));
     return whole;
   }
-  whole.emplace_back(text("base_lrs"), numbers(saved.base_lrs));
+  // None: LibTorch's own schedules do not tell, and Python's keeps its own.
+  if (!saved.base_lrs.empty()) whole.emplace_back(text("base_lrs"), numbers(saved.base_lrs));
   whole.emplace_back(text("_step_count"), std::max<int64_t>(saved.steps, 0) + 1);
   whole.emplace_back(text("lr_lambdas"), py_list(PickleItems(saved.base_lrs.size())));  // LambdaLR asks for them
   if (!python.phases.empty()) {

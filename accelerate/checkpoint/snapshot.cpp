@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/InferenceMode.h>
 
 #include <unordered_map>
 #include <unordered_set>
@@ -89,6 +90,7 @@ class Copier {
 
 Snapshot snapshot(const Content& content, Content buffers) {
   const at::NoGradGuard no_grad;
+  const c10::InferenceMode off(false);  // the next snapshot, outside of one, could not use such memory again
   Snapshot taken{.content = content};
   Content& copy = taken.content;
   Copier copier(std::move(buffers), taken.download);

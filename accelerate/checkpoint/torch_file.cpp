@@ -34,6 +34,7 @@ namespace {
 
 constexpr std::string_view folder_in_zip = "archive/";
 
+constexpr size_t most_named = 20;               // of what is passed over: a vocabulary may have 100,000 texts
 constexpr size_t most_names = size_t{1} << 27;  // bytes of them: they grow with depth
 
 std::optional<c10::Scalar> plain_number(const PickleValue& value) {
@@ -192,7 +193,8 @@ const PickleEntries& TorchFile::entries() const {
 
 struct TorchFile::Found {
   NamedTensors tensors{};
-  std::vector<std::string> passed_over{};
+  std::vector<std::string> passed_over{};  // the first of them
+  size_t passed = 0;
   size_t names = 0;
 };
 
@@ -205,8 +207,10 @@ NamedTensors TorchFile::all_as_tensors(bool says) const {
     if (!names.insert(name).second) origin().broken("two values have the name {}", archive::in_quotes(name));
   }
   if (says && !found.passed_over.empty()) {
-    base::log_once(base::LogLevel::warning, {}, "{}: {}: passed over what is no tensor and no number: {}",
-                   origin().operation, origin().path, fmt::join(found.passed_over, ", "));
+    const size_t more = found.passed - found.passed_over.size();
+    base::log_once(base::LogLevel::warning, {}, "{}: {}: passed over what is no tensor and no number: {}{}",
+                   origin().operation, origin().path, fmt::join(found.passed_over, ", "),
+                   more == 0 ? "" : fmt::format(", and {} more", more));
   }
   return std::move(found.tensors);
 }
@@ -238,7 +242,9 @@ void TorchFile::add_value(const PickleValue& value, const std::string& path, Fou
       for (size_t i = 0; i < items->size(); ++i) add_value((*items)[i], fmt::format("{}.{}", path, i), found);
     }
   } else if (value.as<archive::PickleNone>() == nullptr) {
-    found.passed_over.push_back(fmt::format("{} ({})", archive::in_quotes(path), value.kind()));
+    if (found.passed++ < most_named) {
+      found.passed_over.push_back(fmt::format("{} ({})", archive::in_quotes(path), value.kind()));
+    }
   }
 }
 

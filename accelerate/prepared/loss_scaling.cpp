@@ -86,8 +86,6 @@ void LossScaling::step_done(OptimizerCore& optimizer, const at::Tensor& skip) {
   scaled.stepped(skip);
   scaled.drop();
   update_when_done();
-  // Of the CPU they are there already: whoever asks next need not wait.
-  if (skip.is_cpu()) read_flags(/*wait=*/false);
 }
 
 void LossScaling::zeroed(OptimizerCore& optimizer) {
@@ -164,7 +162,8 @@ void LossScaling::load_state(const precision::ScalerState& state) {
 }
 
 void LossScaling::steps_replaced() {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) optimizer.scaled().forget_flags();
+  forget();
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) optimizer.scaled().forget_steps();
 }
 
 void LossScaling::forget() {

@@ -74,7 +74,8 @@ class LossScaling {
 
   /// Makes the scale equal where a join_uneven_inputs ends: ranks that left it early stepped less often. Collective.
   gradient::JoinModel join_model(const comm::Group& group);
-  /// The job's steps are those of another run from now on: flags on their way do not change their count.
+  /// The job's steps are those of another run from now on: what this one's iteration found changes no scale, its flags
+  /// no count, and schedules are owed nothing.
   void steps_replaced();
   /// As if nothing had been done but the scale's changes.
   void forget();

@@ -64,6 +64,8 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
         at::Tensor of_step = step_now(closure);
         precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
         if (index() == 0) ++shared_->steps;
+        // Of the CPU it is there already: whoever asks next need not wait. A skipped step leaves the count again.
+        if (shared_->scaling && shared_->device.is_cpu()) shared_->scaling->was_skipped(*this);
         return of_step;
       },
       [&] { return known_tensors(*shared_); });

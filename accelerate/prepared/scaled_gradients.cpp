@@ -57,6 +57,13 @@ void ScaledGradients::stepped(const at::Tensor& skip) {
   recording_ ? recorded_.push_back(flag) : replayed({flag});
 }
 
+void ScaledGradients::forget_steps() {
+  flags_.clear();
+  last_flag_.reset();
+  in_a_row_ = skipped_ = 0;
+  iteration_ended();
+}
+
 // A copy: a replay writes its flags where the one before had them.
 at::Tensor ScaledGradients::last_flag() const {
   return last_flag_.defined() ? last_flag_.select(0, 0).clone() : at::Tensor();

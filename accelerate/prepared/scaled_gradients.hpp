@@ -57,11 +57,8 @@ class ScaledGradients {
   /// Throws Error (data) for a scale at its floor.
   void read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place);
   [[nodiscard]] bool all_read() const { return flags_.empty(); }
-  /// Nobody asks any more after steps whose flag was not read.
-  void forget_flags() {
-    flags_.clear();
-    skipped_ = 0;
-  }
+  /// As if no step had been made.
+  void forget_steps();
   /// Steps that were skipped, of those whose flag was read since this was called before.
   [[nodiscard]] int64_t take_skipped() { return std::exchange(skipped_, 0); }
   /// Of the last step whose flag was read.

@@ -29,8 +29,10 @@ std::string type_of(const torch::optim::LRScheduler& scheduler) { return c10::de
 
 }  // namespace
 
+// LibTorch's count is one ahead of Python's last_epoch, by which a state says where a schedule stands: the n-th call of
+// step() gives the rate that Python's call n - 1 gave.
 state::SchedulerState state_of(torch::optim::LRScheduler& scheduler) {
-  return {.name = type_of(scheduler), .steps = Kept::count(scheduler), .last_lrs = Kept::rates(scheduler)};
+  return {.name = type_of(scheduler), .steps = int64_t{Kept::count(scheduler)} - 1, .last_lrs = Kept::rates(scheduler)};
 }
 
 void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerState& state) {
@@ -41,11 +43,11 @@ void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerStat
                type);
   }
   constexpr unsigned most = std::numeric_limits<unsigned>::max();
-  if (state.steps < 0 || state.steps > most) {
-    base::fail(ErrorKind::data, {}, "load_state", "the saved state of {} has {} steps, must be 0 to {}", type,
-               state.steps, most);
+  if (state.steps < -1 || state.steps >= most) {
+    base::fail(ErrorKind::data, {}, "load_state", "the saved state of {} has {} steps, must be -1 to {}", type,
+               state.steps, most - 1);
   }
-  Kept::count(scheduler) = static_cast<unsigned>(state.steps);
+  Kept::count(scheduler) = static_cast<unsigned>(state.steps + 1);
 }
 
 bool ScheduleEnd::reached(const optim::Scheduler& scheduler) {

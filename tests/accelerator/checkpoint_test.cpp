@@ -633,8 +633,8 @@ TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other sche
       "save_state: scheduler is LibTorch's ReduceLROnPlateauScheduler, which cannot say where it stands: it is not "
       "saved; take accelerate::optim::ReduceLROnPlateau"));
   torch::optim::StepLR halving(sgd, 3, 0.5);
-  CHECK(refusal([&] { accelerate::prepared::load_state(halving, {.name = "torch::optim::StepLR", .steps = -1}); }) ==
-        "load_state: the saved state of torch::optim::StepLR has -1 steps, must be 0 to 4294967295");
+  CHECK(refusal([&] { accelerate::prepared::load_state(halving, {.name = "torch::optim::StepLR", .steps = -2}); }) ==
+        "load_state: the saved state of torch::optim::StepLR has -2 steps, must be -1 to 4294967294");
 }
 
 TEST_CASE("what cannot be saved is said: a foreign loader's place; a sparse gradient within a window is refused") {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tests/accelerator/ranks.hpp"
+#include "tests/temporary_folder.hpp"
 
 using accelerate::Accelerator;
 using accelerate::AcceleratorOptions;
@@ -474,6 +475,46 @@ TEST_CASE("the loss scale is saved and loaded") {
   CHECK_FALSE(plain.optimizer_step_was_skipped());
   CHECK_THROWS_WITH((void)plain.scaler_state(),
                     doctest::Contains("scaler_state: mixed_precision is bf16, only fp16 has a loss scale"));
+}
+
+TEST_CASE("a loaded scale stays as it was saved, whatever the iteration before it had found") {
+  const testing::TemporaryFolder folder;
+  Accelerator accelerator(fp16());
+  OneFloat first, second;
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                torch::optim::SGD(second->parameters(), 1.0));
+  accelerator.save_state(folder.path / "c");
+  for (const double x : {1.0, kInf}) {
+    accelerator.backward(a(x).sum() + b(1.0).sum());
+    of_a.step();  // and something stops the program's step before the other's
+    accelerator.load_state(folder.path / "c");
+    CHECK(accelerator.scaler_state().scale == 1024);
+    CHECK(accelerator.scaler_state().growth_tracker == 0);
+    CHECK_FALSE(accelerator.optimizer_step_was_skipped());
+    CHECK_FALSE(of_a.skip_flag().has_value());
+    of_a.zero_grad();
+    of_b.zero_grad();
+    CHECK(accelerator.scaler_state().growth_tracker == 0);
+  }
+}
+
+TEST_CASE("a step that ends at the floor of the scale is none of those that had been made") {
+  const testing::TemporaryFolder folder;
+  auto options = fp16(2.0);
+  options.grad_scaler.min_scale = 1.5;
+  Accelerator accelerator(options);
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  for (int i = 0; i < 3; ++i) {
+    accelerator.backward(model(1.0).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  accelerator.backward(model(kInf).sum());
+  CHECK_THROWS_AS(optimizer.step(), accelerate::Error);
+  optimizer.zero_grad();
+  accelerator.save_state(folder.path / "c");
+  CHECK(accelerator.load_state(folder.path / "c").step == 3);
 }
 
 TEST_CASE("a scale that reaches its floor is an error with both values") {

@@ -124,6 +124,14 @@ TEST_CASE("tensors that lie about their place are refused by name") {
             PicklePersistent{std::make_shared<PickleItems>(PickleItems{
                 text("storage"), PickleGlobal{"torch.storage", "UntypedStorage"}, text("0"), text("cpu"), n(24)})},
             0, {}, {})) == "load: f: the tensor 'a' has no dtype that is known here");
+  const auto with_bits = [&](const PickleValue& bits) {
+    return of_a(call("torch._utils", "_rebuild_tensor_v2",
+                     {where, n(0), tuple({n(2)}), tuple({n(1)}), false, ordered_dict(), bits}));
+  };
+  CHECK(with_bits(dict({})).empty());
+  CHECK(with_bits(dict({{text("conj"), true}})) ==
+        "load: f: the tensor 'a' is conjugated or negated only when it is read, expected its resolve_conj() or "
+        "resolve_neg()");
 }
 
 TEST_CASE("a file whose values have long paths, or many, is refused before its list takes all memory") {

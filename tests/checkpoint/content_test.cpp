@@ -175,6 +175,20 @@ TEST_CASE("memory of a copy that is used again is no two tensors' at a time, tie
   }
 }
 
+TEST_CASE("a save beside the training within InferenceMode leaves memory that one outside of it uses again") {
+  const SharedFolder folder;
+  const auto content = small_content();
+  checkpoint::Saver saver({});
+  for (const bool inference : {true, false}) {
+    {
+      const c10::InferenceMode within(inference);
+      saver.save(content, {.place = folder.path / "c", .options = {.async = true, .durable = false}});
+    }
+    saver.wait();
+    check_same(load(folder.path / "c"), content);
+  }
+}
+
 TEST_CASE("a program that goes to another folder while it saves does not take the checkpoint there") {
   const SharedFolder folder;
   const auto before = fs::current_path();

@@ -104,6 +104,7 @@ void schedules(const std::string& folder, bool load) {
   using SGD = torch::optim::SGD;
   const auto each = [&](const char* kind, const auto& make) { schedule(folder, load, kind, make); };
   each("StepLR", [](SGD& sgd) { return optim::StepLR(sgd, 3, 0.5); });
+  each("LibTorchs_StepLR", [](SGD& sgd) { return torch::optim::StepLR(sgd, 3, 0.5); });
   each("MultiStepLR", [](SGD& sgd) { return optim::MultiStepLR(sgd, {2, 9, 11}, 0.5); });
   each("ExponentialLR", [](SGD& sgd) { return optim::ExponentialLR(sgd, 0.9); });
   each("CosineAnnealingLR", [](SGD& sgd) { return optim::CosineAnnealingLR(sgd, 20, 0.01); });
