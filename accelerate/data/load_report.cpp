@@ -15,10 +15,12 @@ double seconds(LoadClock::Clock::duration duration) { return std::chrono::durati
 std::string LoadReport::text() const {
   if (batches == 0) return "no batch was taken yet";
   const double share = seconds > 0 ? 100 * waited_for_data / seconds : 0;
-  const auto numbers = fmt::format(
-      "{} samples in {} batches, {:.0f} samples/s; the step waited {:.1f} % of {:.3f} s for data, batches "
-      "waited {:.3f} s for the step",
-      samples, batches, samples_per_second(), share, seconds, data_waited);
+  const auto taken =  // a batch without rows does not tell its samples
+      samples > 0 ? fmt::format("{} samples in {} batches, {:.0f} samples/s", samples, batches, samples_per_second())
+                  : fmt::format("{} batches", batches);
+  const auto numbers =
+      fmt::format("{}; the step waited {:.1f} % of {:.3f} s for data, batches waited {:.3f} s for the step", taken,
+                  share, seconds, data_waited);
   if (!data_is_bottleneck())
     return numbers +
            ": the step is the bottleneck, the data keep up; a faster step (a larger batch, mixed precision) would help";
@@ -44,7 +46,10 @@ void LoadClock::arrived(int64_t samples, std::optional<Clock::time_point> since)
   if (since && *since < asked_) report_->data_waited += seconds(asked_ - *since);
 }
 
-void LoadClock::waited(Clock::duration duration) { report_->waited_for_data += seconds(duration); }
+void LoadClock::waited(Clock::duration duration) {
+  report_->waited_for_data += seconds(duration);
+  report_->seconds = seconds(Clock::now() - began_);
+}
 
 void log_report(int64_t epoch, const LoadReport& report) {
   base::log(base::LogLevel::info, {}, "loader: epoch {}: {}", epoch, report.text());

@@ -13,7 +13,7 @@ namespace accelerate::data {
 /// Of one pass of one rank, in seconds of the clock on the wall.
 struct LoadReport {
   int64_t batches = 0;
-  int64_t samples = 0;
+  int64_t samples = 0;         ///< 0 where batches do not tell theirs: they have no rows
   double seconds = 0;          ///< from the loop's beginning on
   double waited_for_data = 0;  ///< the loop stood still until its next batch was there
   double data_waited = 0;      ///< batches lay ready until the loop took them, all together; 0 without workers

@@ -420,12 +420,24 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   report.one_reader = true;
   CHECK(report.text() ==
         numbers + "the data are the bottleneck, and are read by one thread; a cheaper read would help");
+  report.samples = 0;  // its batches have no rows
+  CHECK(report.text().starts_with("10 batches; the step waited 25.0 % of 2.000 s for data, "));
+  report.samples = 640;
   report.waited_for_data = 0.02;
   CHECK(
       report.text() ==
       "640 samples in 10 batches, 320 samples/s; the step waited 1.0 % of 2.000 s for data, batches waited 0.250 s for "
       "the step: the step is the bottleneck, the data keep up; a faster step (a larger batch, mixed precision) would "
       "help");
+}
+
+TEST_CASE("what a loop waits for a later batch is of the time that its report tells") {
+  LoadClock clock({});
+  clock.asked();
+  clock.arrived(1);
+  std::this_thread::sleep_for(20ms);
+  clock.waited(20ms);
+  CHECK(clock.report()->seconds >= clock.report()->waited_for_data);
 }
 
 TEST_CASE("the report is a line at the end of each pass on request") {
