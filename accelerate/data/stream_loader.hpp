@@ -159,6 +159,17 @@ class StreamLoader<AnySample, Collate>::Iterator {
           clock(LoadReport{.num_workers = loader.options().num_workers, .one_reader = true}) {
       pass = loader.core_->begin(beginning);
       loader.core_->report = clock.report();
+      try {
+        start();
+      } catch (...) {  // there is no destructor yet that leaves it
+        loader.core_->leave(pass, /*after_first_batch=*/true);
+        throw;
+      }
+    }
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    ~State() { loader.core_->leave(pass, given.info.index == 0); }
+    void start() {
       if (const int64_t workers = loader.options().num_workers; workers > 0) {
         constexpr int64_t kNobodyKnows = std::numeric_limits<int64_t>::max();
         prefetch.emplace([stream = stream](int64_t) { return stream->next(); }, kNobodyKnows,
@@ -168,9 +179,6 @@ class StreamLoader<AnySample, Collate>::Iterator {
       }
       advance();
     }
-    State(const State&) = delete;
-    State& operator=(const State&) = delete;
-    ~State() { loader.core_->leave(pass, given.info.index == 0); }
     void advance() {
       batch.reset();
       if (gave_up) std::rethrow_exception(gave_up);
@@ -209,6 +217,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
       if (loader.options().timeout.count() > 0) longest = loader.options().timeout;
       if (at_once) longest = Clock::duration::zero();
       auto taken = prefetch->take(number, longest);
+      if (!at_once && number == 0 && !taken) taken = wait_for_first(longest);
       if (taken) {
         ++number;
         since = taken->since;
@@ -216,6 +225,18 @@ class StreamLoader<AnySample, Collate>::Iterator {
       } else if (!at_once) {
         give_up();
       }
+    }
+    /// What another run has seen is read again first, as long as that takes: it must only go on within the timeout.
+    auto wait_for_first(std::optional<Clock::duration> longest) {
+      decltype(prefetch->take(number, longest)) taken;
+      const int64_t seen = beginning.origin + beginning.consumed;
+      for (int64_t before = -1; !taken && before < seen && seen > 0;) {
+        const int64_t now = prefetch->queue()->reader_of(number).sample;
+        if (now == before) break;
+        before = now;
+        taken = prefetch->take(number, longest);
+      }
+      return taken;
     }
     [[noreturn]] void give_up() {
       gave_up = slow_stream(number, prefetch->queue()->reader_of(number), loader.options().timeout);

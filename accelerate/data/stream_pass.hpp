@@ -2,9 +2,12 @@
 // One pass over a stream: one rank's part of every window of world_size batches.
 #pragma once
 
+#include <ATen/ops/tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -27,22 +30,20 @@ class StreamPass {
       : reader_(stream.begin(beginning.context)),
         shard_(beginning.shard),
         round_(shard_.world_size * shard_.batch_size),
-        read_(beginning.origin),
-        origin_(beginning.origin) {
-    pass_over(beginning.origin);
-    for (int64_t left = beginning.consumed; left > 0 && !ended_; left -= round_) (void)read_window();
-    handed_out_ = read_;
-    ahead_ = read_window();
-  }
+        origin_(beginning.origin),
+        consumed_(beginning.consumed) {}
 
   /// This rank's samples of the next window; none at the end.
   std::optional<std::vector<AnySample>> next() {
+    if (!std::exchange(started_, true)) start();
     if (!has_batch(ahead_)) {
       info_.last = false;
       if (failure_) fail();
       return std::nullopt;
     }
     Window window = std::exchange(ahead_, {});
+    first_ = handed_out_ + shard_.rank * shard_.batch_size;
+    real_ = window.mine.size();
     handed_out_ += window.samples;
     const bool whole = window.samples == round_;
     if (whole) ahead_ = read_window();
@@ -58,6 +59,13 @@ class StreamPass {
   [[nodiscard]] int64_t handed_out() const { return handed_out_; }
   /// Samples from the stream's beginning on that were read.
   [[nodiscard]] int64_t read() const { return read_; }
+  /// Numbers in the stream of what next() gave last.
+  [[nodiscard]] at::Tensor numbers() const {
+    std::vector<int64_t> numbers(real_);
+    std::iota(numbers.begin(), numbers.end(), first_);
+    for (int64_t i = 0; i < filling_.filling; ++i) numbers.push_back(origin_ + front_place(i));
+    return at::tensor(numbers, at::kLong);
+  }
   /// No rank gets anything more.
   [[nodiscard]] bool complete() const {
     return !failure_ && (ahead_.samples == 0 || (shard_.drop_last && ahead_.samples < round_));
@@ -77,15 +85,35 @@ class StreamPass {
     return shard_.even_batches || shard_.rank * shard_.batch_size < window.samples;
   }
 
+  /// With the first batch, and so where that is read: a worker's read has the timeout, and its thread is a worker's.
+  void start() {
+    pass_over();
+    for (int64_t left = consumed_; left > 0 && !ended_; left -= round_) (void)read_window();
+    handed_out_ = read_;
+    ahead_ = read_window();
+  }
+
   /// Samples that another run has seen.
-  void pass_over(int64_t samples) {
-    int64_t number = 0;
+  void pass_over() {
     try {
-      while (number < samples && reader_()) ++number;
+      while (read_ < origin_ && !ended_) {
+        ended_ = !read_sample(read_);
+        if (!ended_) ++read_;
+      }
     } catch (...) {
-      log_failed_sample("stream", number, std::current_exception());
-      throw;
+      failed_to_read(read_);
     }
+  }
+
+  std::optional<AnySample> read_sample(int64_t number) {
+    const SampleNamed named(number);
+    return reader_();
+  }
+
+  void failed_to_read(int64_t number) {
+    failure_ = std::current_exception();
+    failed_at_ = number;
+    ended_ = true;
   }
 
   /// Names the sample, once, however often what comes after it is asked for.
@@ -101,17 +129,14 @@ class StreamPass {
     const int64_t begin = shard_.rank * shard_.batch_size;
     try {
       for (; window.samples < round_; ++window.samples) {
-        now_reading(read_ + window.samples);
-        auto sample = reader_();
+        auto sample = read_sample(read_ + window.samples);
         if (!sample) break;
         if (first && shard_.even_batches) front_.push_back(copy_of(*sample));
         const bool is_mine = begin <= window.samples && window.samples < begin + shard_.batch_size;
         if (is_mine) window.mine.push_back(std::move(*sample));
       }
     } catch (...) {
-      failure_ = std::current_exception();
-      failed_at_ = read_ + window.samples;
-      ended_ = true;
+      failed_to_read(read_ + window.samples);
       return {};
     }
     ended_ = window.samples < round_;
@@ -122,18 +147,22 @@ class StreamPass {
   /// The tail's samples of this rank, as many as in any other batch: the rest comes from the stream's front.
   void fill(std::vector<AnySample>& mine) {
     const ShardPlan whole = plan();
-    const BatchRange range = whole.batch(whole.size() - 1);
-    for (int64_t i = 0; i < range.filling; ++i) {
-      mine.push_back(front_[static_cast<size_t>((range.fill_first + i) % range.pool)]);
-    }
+    filling_ = whole.batch(whole.size() - 1);
+    for (int64_t i = 0; i < filling_.filling; ++i) mine.push_back(front_[static_cast<size_t>(front_place(i))]);
   }
+  [[nodiscard]] int64_t front_place(int64_t i) const { return (filling_.fill_first + i) % filling_.pool; }
 
   typename StreamOf<AnySample>::Reader reader_;
   ShardOptions shard_;
   int64_t round_;  // samples of a window
-  int64_t read_;
   int64_t origin_;
+  int64_t consumed_;
+  int64_t read_ = 0;
   int64_t handed_out_ = 0;
+  int64_t first_ = 0;  // of this rank's samples that were given last
+  size_t real_ = 0;    // how many these are
+  BatchRange filling_{};
+  bool started_ = false;
   bool ended_ = false;
   std::exception_ptr failure_;
   std::optional<int64_t> failed_at_;  // the sample, until it was named
@@ -166,7 +195,7 @@ class CollatedStream {
     try {
       if (const auto samples = pass_.next()) {
         coming.samples = static_cast<int64_t>(samples->size());
-        coming.batch.emplace(collate_(*samples));
+        coming.batch.emplace(collated(*samples));
       }
     } catch (...) {
       coming.failure = std::current_exception();
@@ -179,6 +208,11 @@ class CollatedStream {
   }
 
  private:
+  AnyBatch collated(const std::vector<AnySample>& samples) try { return collate_(samples); } catch (...) {
+    log_failed_read(pass_.info().index, pass_.numbers(), std::current_exception());
+    throw;
+  }
+
   StreamPass<AnySample> pass_;
   Collate collate_;
 };

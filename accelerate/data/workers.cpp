@@ -42,6 +42,13 @@ void now_reading(int64_t sample) {
   if (this_sample != nullptr) this_sample->store(sample, std::memory_order_relaxed);
 }
 
+SampleNamed::SampleNamed(int64_t sample) : slot_(this_sample) {
+  now_reading(sample);
+  this_sample = nullptr;
+}
+
+SampleNamed::~SampleNamed() { this_sample = slot_; }
+
 // Philox's counter holds what tells passes apart, from the end that the numbers of samples (sample_generator) do not
 // come to. Its sum with a worker's id fits an int64, as PyTorch's does.
 uint64_t base_seed_of(uint64_t seed, int64_t epoch, int64_t rank) {
@@ -234,8 +241,8 @@ std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const Rea
 }
 
 std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader, std::chrono::milliseconds timeout) {
-  return slow(fmt::format("batch {} of a stream", batch), "Look at where it comes from, or give a longer timeout",
-              reader, timeout);
+  return slow(fmt::format("batch {} of a stream, or the one after it, which tells whether it is the last,", batch),
+              "Look at where it comes from, or give a longer timeout", reader, timeout);
 }
 
 void log_failed_sample(std::string_view reader, int64_t sample, const std::exception_ptr& failure) {

@@ -36,7 +36,20 @@ struct WorkerInfo {
 /// For sources that read one sample after another: what a worker reads now, which the error about a read that hangs
 /// names. Elsewhere it does nothing.
 void now_reading(int64_t sample);
-/// Of the workers of one pass: of another epoch another one, and the same after a resume.
+/// Names it as now_reading() does, and what is called in its scope does not name another: a stream may read a source,
+/// whose numbers are not the stream's.
+class SampleNamed {
+ public:
+  explicit SampleNamed(int64_t sample);
+  ~SampleNamed();
+  SampleNamed(const SampleNamed&) = delete;
+  SampleNamed& operator=(const SampleNamed&) = delete;
+
+ private:
+  std::atomic<int64_t>* slot_;
+};
+/// Of the workers of one pass: of another epoch another one, and the same after a resume that has the seed: one that
+/// was given, or that of a loader that shuffles, whose state holds it.
 ///
 /// seed   the loader's
 /// rank   that reads for itself alone; 0 where all read alike

@@ -201,7 +201,8 @@ TEST_CASE("the worker of a stream has one seed on all ranks, for all read the sa
     std::set<uint64_t> seeds;
     const auto stream = make_stream([&] {
       return [&, left = 40]() mutable -> std::optional<int64_t> {
-        if (const auto worker = get_worker_info()) seeds.insert(worker->seed);
+        const auto worker = get_worker_info();  // also for what is read to begin with
+        seeds.insert(worker ? worker->seed : 0);
         return left-- > 0 ? std::optional(7) : std::nullopt;
       };
     });
@@ -367,7 +368,7 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
     return [watch, hangs = ++watch->passes == 3, next = int64_t{0}]() mutable -> std::optional<int64_t> {
       if (next == 6 && hangs) watch->open.wait();
       const std::lock_guard lock(watch->mutex);
-      if (next >= 4) watch->readers.insert(std::this_thread::get_id());  // before that the loop reads, to begin
+      watch->readers.insert(std::this_thread::get_id());
       return next < 8 ? std::optional(next++) : std::nullopt;
     };
   });
@@ -383,13 +384,98 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
     text = error.what();
   }
   CHECK(text.starts_with(
-      "loader: batch 2 of a stream is not there after 1 s (timeout); worker 0 has been reading it for "));
+      "loader: batch 2 of a stream, or the one after it, which tells whether it is the last, is not there after 1 s "
+      "(timeout); worker 0 has been reading it for "));
   CHECK(text.ends_with(" s, now sample 6. Look at where it comes from, or give a longer timeout"));
   watch->opened.set_value();
   CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
   CHECK(loader.report().samples == 8);
   CHECK(loader.report().num_workers == 1);
   CHECK(loader.report().one_reader);
+}
+
+TEST_CASE("a stream that hangs at its first sample has the timeout, too; what it reads itself names no other sample") {
+  const auto at = [](int64_t sample) {
+    const auto opened = std::make_shared<std::promise<void>>();  // outlives the thread that hangs
+    const auto stream = make_stream([=, open = opened->get_future().share()] {
+      return [=, next = int64_t{0}]() mutable -> std::optional<int64_t> {
+        now_reading(700);  // of a source
+        if (next == sample) open.wait();
+        return next < 8 ? std::optional(next++) : std::nullopt;
+      };
+    });
+    StreamLoader loader(stream,
+                        StreamOptions{.batch_size = 2, .num_workers = 1, .timeout = std::chrono::milliseconds(200)});
+    std::string text;
+    try {
+      (void)pass(loader);
+    } catch (const accelerate::Error& error) {
+      text = error.what();
+    }
+    opened->set_value();
+    return text;
+  };
+  CHECK(at(0).ends_with(" s, now sample 0. Look at where it comes from, or give a longer timeout"));
+  CHECK(at(3).ends_with(" s, now sample 3. Look at where it comes from, or give a longer timeout"));
+}
+
+TEST_CASE("what another run has seen is read again for longer than the timeout, as long as it goes on") {
+  const auto stream = make_stream([] {
+    return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
+      if (next < 8) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return next < 12 ? std::optional(next++) : std::nullopt;
+    };
+  });
+  StreamLoader before(counting_stream(12), {.batch_size = 2});
+  (void)pass(before, 4);
+  for (const int64_t batch_size : {2, 4}) {  // 4: shared out anew
+    StreamLoader loader(
+        stream, StreamOptions{.batch_size = batch_size, .num_workers = 1, .timeout = std::chrono::milliseconds(150)});
+    loader.load_state(before.state());
+    CHECK(pass(loader) == (batch_size == 2 ? Batches{{8, 9}, {10, 11}} : Batches{{8, 9, 10, 11}}));
+  }
+}
+
+TEST_CASE("a loop in a loop that fails to begin gives the word back to the one around it") {
+  for (const int64_t workers : {0, 1}) {
+    const auto stream = make_stream([](const ReadContext& context) {
+      return [epoch = context.epoch, next = int64_t{0}]() mutable -> std::optional<int64_t> {
+        if (epoch == 1) throw std::runtime_error("the line is dead");
+        return next < 12 ? std::optional(next++) : std::nullopt;
+      };
+    });
+    StreamLoader loader(stream, {.batch_size = 2, .num_workers = workers});
+    auto outer = loader.begin();
+    ++outer;
+    const LoaderState before = loader.state();
+    CHECK_THROWS_WITH((void)loader.begin(), "the line is dead");
+    CHECK(loader.state() == before);
+    ++outer;
+    CHECK(loader.state().consumed == 6);
+  }
+}
+
+TEST_CASE("a line names the samples of a batch that cannot be collated, what fills it up, too") {
+  for (const int64_t workers : {0, 1}) {
+    const auto line_of = [&](int64_t bad, const Share& share) {
+      const auto collate = [bad](const std::vector<int64_t>& samples) {
+        if (samples.front() == bad) throw std::runtime_error("they do not fit");
+        return torch::tensor(samples);
+      };
+      StreamLoader loader(counting_stream(9), StreamOptions{.batch_size = 2, .num_workers = workers}, collate);
+      loader.shard(share);
+      const auto lines = lines_of([&] { CHECK_THROWS_WITH((void)pass(loader), "they do not fit"); });
+      REQUIRE(lines.size() == 1);
+      return lines[0];
+    };
+    const auto line = [](const std::string& batch) {
+      return "loader: batch " + batch + " could not be read: they do not fit";
+    };
+    CHECK(line_of(4, {}) == line("2 (samples 4, 5)"));
+    CHECK(line_of(6, {.rank = 1, .world_size = 2}) == line("1 (samples 6, 7)"));
+    CHECK(line_of(8, {.rank = 0, .world_size = 2}) == line("2 (samples 8, 0)"));
+    CHECK(line_of(1, {.rank = 1, .world_size = 2}) == line("2 (samples 1, 2)"));
+  }
 }
 
 TEST_CASE("a stream says its report at the end of each pass on request, and how many samples a pass has") {
@@ -424,6 +510,14 @@ TEST_CASE("lines say why a stream's pass has no batch, and how many samples come
         start + "5 samples are fewer than the 8 of one step (batches of 8, 1 ranks), and drop_last leaves them out");
   CHECK(none_of(2, {.batch_size = 2}, {.rank = 1, .world_size = 2, .even_batches = false}) ==
         start + "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off");
+  StreamLoader seen(counting_stream(20), {.batch_size = 2});
+  (void)pass(seen, 4);
+  for (const int64_t batch_size : {2, 4}) {  // 4: shared out anew, which is a line before it
+    StreamLoader shorter(counting_stream(5), {.batch_size = batch_size});
+    shorter.load_state(seen.state());
+    CHECK(lines_of([&] { CHECK(pass(shorter).empty()); }).back() ==
+          start + "8 samples were seen or are skipped, and its stream has 5");
+  }
   for (const bool known : {true, false}) {
     const auto stream = [&] { return counting_stream(11, known ? std::optional<int64_t>(11) : std::nullopt); };
     StreamLoader one(stream(), {.batch_size = 2});
