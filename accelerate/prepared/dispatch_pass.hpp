@@ -74,6 +74,9 @@ template <typename Loader>
 /// What rank 0 threw while it read, on the ranks that wait for it. Throws Error (data).
 [[noreturn]] void fail_as_reader(const Place& place, const std::string& failure);
 
+/// Throws Error (usage): ranks left a loop at different batches, and are in passes of different numbers.
+[[noreturn]] void refuse_other_pass(const Place& place, int64_t mine, int64_t of_reader);
+
 /// Throws Error (usage): a batch holds something that is not tree::packable.
 [[noreturn]] void refuse_to_dispatch(const Place& place);
 
@@ -92,12 +95,14 @@ class DispatchPass {
  public:
   using Batch = batch_t<Loader>;
 
-  DispatchPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
+  /// pass   its number
+  DispatchPass(Loader& loader, const LoaderOptions& options, const Shared& shared, int64_t pass)
       : loader_(loader),
         group_(shared.group),
         place_(shared.place),
         dispatcher_(dispatch_options(loader, options, group_), place_),
-        options_(options) {
+        options_(options),
+        pass_(pass) {
     if constexpr (!tree::packable<Batch>) refuse_to_dispatch(place_);
     if (group_.rank() == 0) next_round_ = read_round();
     ahead_ = exchange_round();
@@ -157,10 +162,11 @@ class DispatchPass {
     int64_t read = 0;     // batches of rank 0's
     int64_t skipped = 0;  // rounds that rank 0 leaves out: it knows where its loader goes on
     int64_t epoch = 0;    // of the pass
+    int64_t pass = 0;     // its number
     OfReader reader{};    // its size and samples in the pass's first message alone
     std::string failure{};
 
-    auto tree_members() { return std::tie(batch, last, samples, read, skipped, epoch, reader, failure); }
+    auto tree_members() { return std::tie(batch, last, samples, read, skipped, epoch, pass, reader, failure); }
   };
 
   void hear(const OfReader& reader) {
@@ -217,7 +223,7 @@ class DispatchPass {
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
     std::vector<Message> messages(static_cast<size_t>(group_.size()));
-    Message common{.read = batches_, .skipped = options_.skipped, .epoch = epoch_};
+    Message common{.read = batches_, .skipped = options_.skipped, .epoch = epoch_, .pass = pass_};
     if (round) {
       common.last = !next_round_ && !failure_;
       common.samples = round->samples;
@@ -246,6 +252,7 @@ class DispatchPass {
   Message receive() {
     Message mine;
     if constexpr (tree::packable<Batch>) mine = tree::unpack<Message>(scatter_bytes(group_, {}));
+    if (mine.pass != pass_) refuse_other_pass(place_, pass_, mine.pass);
     return mine;
   }
 
@@ -262,6 +269,7 @@ class DispatchPass {
   at::Tensor own_bytes_ = at::empty({0}, at::TensorOptions().dtype(at::kByte));  // rank 0's own message stays there
   std::exception_ptr failure_;
   LoaderOptions options_;
+  int64_t pass_;
   std::optional<int64_t> size_;
   std::optional<int64_t> samples_;
   int64_t batches_ = 0;  // that were read here

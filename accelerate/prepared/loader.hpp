@@ -85,6 +85,7 @@ class LoaderCore : public Entry {
   std::shared_ptr<LoaderAccess> access = std::make_shared<LoaderAccess>();
   /// One for all handles of the loader.
   std::shared_ptr<Standing> standing = std::make_shared<Standing>();
+  std::shared_ptr<Times> times = std::make_shared<Times>();
 };
 
 /// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.
@@ -99,7 +100,8 @@ void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& op
     data::give_share(loader, whole ? all : share_of(group, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
-    if (group.size() > 1 && data::needs_seed(loader)) loader.set_seed(seed_of_rank_0(loader.seed(), group));
+    const bool seeded = data::Streaming<Loader> || data::needs_seed(loader);  // a stream's workers have one in any case
+    if (group.size() > 1 && seeded) loader.set_seed(seed_of_rank_0(loader.seed(), group));
   }
 }
 
@@ -180,7 +182,7 @@ class PreparedLoader {
             before(stood(of)),
             pass(begin(of)) {
         loop.emplace(shared->open_loops, loader.get(), info());
-        if (clock) standing->times(clock->report());
+        if (clock) of.times_->begin(clock->report());
       }
       static std::optional<data::LoadClock> clock_of(const PreparedLoader& of) {
         return of.loader_reports() ? std::nullopt : std::optional<data::LoadClock>(readers_of(*of.loader_));
@@ -194,7 +196,8 @@ class PreparedLoader {
       static Pass begin(const PreparedLoader& of) {
         LoaderOptions options = of.options_;
         options.skipped = of.skip_.of_pass(of.resumed(), of.samples_per_step());
-        if (of.dispatches()) return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_);
+        if (of.dispatches())
+          return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_, of.standing_->begin());
         return Pass(std::in_place_index<0>, *of.loader_, options, *of.shared_);
       }
       [[nodiscard]] const state::BatchInfo& info() const {
@@ -349,7 +352,7 @@ class PreparedLoader {
     if constexpr (Reports<Loader>) {
       if (loader_reports()) return loader_->report();
     }
-    return standing_->report();
+    return times_->report();
   }
   /// Where the innermost loop over it stands; {-1, false, -1} outside.
   [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
@@ -374,6 +377,7 @@ class PreparedLoader {
   /// The registry asks and tells it where it stands. It is not kept alive. Collective where rank 0 reads for all.
   void enter(LoaderCore& core) {
     standing_ = core.standing;
+    times_ = core.times;
     if (dispatches()) hear_of_reader();
     if constexpr (data::Resumable<Loader>) {
       access_ = core.access;
@@ -392,6 +396,7 @@ class PreparedLoader {
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
     data::check_skipped(batches, shared_->place);
     auto other = *this;
+    other.times_ = std::make_shared<Times>();
     if constexpr (data::Skippable<Loader>) {
       const int64_t of_loader = batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1);
       other.standing_ = std::make_shared<Standing>();
@@ -497,6 +502,7 @@ class PreparedLoader {
   LoaderOptions options_;
   Skip skip_{};  // of loaders that do not skip themselves
   std::shared_ptr<Standing> standing_ = std::make_shared<Standing>();
+  std::shared_ptr<Times> times_ = std::make_shared<Times>();
   std::shared_ptr<LoaderAccess> access_{};  // of the registry's entry
   bool skips_ = false;                      // the loader itself does: it is not the registry's
   std::shared_ptr<device::UploadLane> lane_{};

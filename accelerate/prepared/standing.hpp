@@ -20,6 +20,8 @@ namespace accelerate::prepared {
 /// moved by somebody else in between, its own word counts.
 class Standing {
  public:
+  /// A pass of a loader that rank 0 reads for all begins. returns   its number, from 1: alike on all ranks
+  int64_t begin() { return ++passes_; }
   /// A pass came as far.
   ///
   /// handed_out   with the batches that were handed out as consumed; unset: as the loader says
@@ -53,11 +55,6 @@ class Standing {
     return parts_ && parts_->first == batches ? std::optional(parts_->second) : std::nullopt;
   }
 
-  /// A pass began whose times the loader itself does not know.
-  void times(std::shared_ptr<const data::LoadReport> report) { report_ = std::move(report); }
-  /// Of the latest such pass.
-  [[nodiscard]] data::LoadReport report() const { return report_ ? *report_ : data::LoadReport{}; }
-
   [[nodiscard]] state::LoaderState state(const state::LoaderState& own) const {
     return handed_out_ && own == own_ ? *handed_out_ : own;
   }
@@ -69,9 +66,21 @@ class Standing {
  private:
   std::optional<state::LoaderState> handed_out_;
   std::optional<state::LoaderState> own_;  // when that was handed out
+  int64_t passes_ = 0;                     // that began
   std::optional<int64_t> size_of_reader_;
   std::optional<int64_t> samples_of_reader_;
   std::optional<std::pair<int64_t, int64_t>> parts_;
+};
+
+/// Who waited for whom in passes whose times the loader itself does not know; a handle that skips has its own.
+class Times {
+ public:
+  /// A pass began.
+  void begin(std::shared_ptr<const data::LoadReport> report) { report_ = std::move(report); }
+  /// Of the latest one.
+  [[nodiscard]] data::LoadReport report() const { return report_ ? *report_ : data::LoadReport{}; }
+
+ private:
   std::shared_ptr<const data::LoadReport> report_;
 };
 

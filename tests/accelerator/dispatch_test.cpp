@@ -240,6 +240,12 @@ TEST_CASE("the report is of a rank's own batches, also where rank 0 reads for al
                CHECK(foreign.batches == 2);
                CHECK(foreign.samples == 6);
                CHECK(foreign.num_workers == -1);
+               const auto all = accelerator.prepare(std::vector<torch::Tensor>(4, torch::zeros({3})));
+               const auto rest = accelerator.skip_first_batches(all, 1);
+               for ([[maybe_unused]] auto& batch : all) continue;
+               for ([[maybe_unused]] auto& batch : rest) continue;
+               CHECK(all.report().batches == 2);
+               CHECK(rest.report().batches == 1);
              },
              {.dispatch_batches = dispatch});
   }
@@ -383,6 +389,40 @@ TEST_CASE("what was read for a first round that failed is not consumed, of an ep
              }
            },
            {.dispatch_batches = true});
+}
+
+TEST_CASE("a rank that leaves a loop at another batch than rank 0 is told so, and gets no samples of another pass") {
+  for (const bool first_longer : {true, false}) {  // on rank 1
+    on_ranks(2,
+             [&](Accelerator& accelerator) {
+               auto loader = accelerator.prepare(counting(40, 2));
+               const auto walk = [&](int64_t most) {
+                 for ([[maybe_unused]] auto& batch : loader) {
+                   if (--most == 0) break;
+                 }
+               };
+               const bool reads = accelerator.is_main_process();
+               if (reads) {
+                 walk(first_longer ? 1 : 2);
+                 if (first_longer) walk(1);
+               } else if (first_longer) {
+                 CHECK_THROWS_WITH_AS(
+                     walk(2),
+                     doctest::Contains(
+                         "loader: this rank is in pass 1 of the loader, and rank 0, which reads for all ranks "
+                         "(dispatch_batches), gives batches of its pass 2; leave a loop at the same batch on all "
+                         "ranks, or turn dispatch_batches off"),
+                     accelerate::Error);
+               } else {
+                 walk(1);
+                 CHECK_THROWS_WITH_AS(walk(1),
+                                      doctest::Contains("in pass 2 of the loader, and rank 0, which reads for all "
+                                                        "ranks (dispatch_batches), gives batches of its pass 1;"),
+                                      accelerate::Error);
+               }
+             },
+             {.dispatch_batches = true});
+  }
 }
 
 TEST_CASE("a loop may be left early, and loops nest") {

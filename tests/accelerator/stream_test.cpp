@@ -2,6 +2,9 @@
 #include "tests/testing.hpp"
 //
 #include <atomic>
+#include <mutex>
+#include <optional>
+#include <set>
 
 #include "accelerate/data/stream_loader.hpp"
 #include "tests/accelerator/ranks.hpp"
@@ -55,6 +58,30 @@ TEST_CASE("of a stream of unknown length every sample is gathered once, read by 
       }
     }
   }
+}
+
+TEST_CASE("workers of streams that every rank reads have rank 0's seed, also of streams that are not random") {
+  std::mutex mutex;
+  std::multiset<uint64_t> seeds;
+  on_ranks(2,
+           [&](Accelerator& accelerator) {
+             const uint64_t seed = 100 + static_cast<uint64_t>(accelerator.process_index());
+             std::optional<uint64_t> mine;
+             const auto stream = accelerate::data::make_stream([&] {
+               return [&, left = 4]() mutable -> std::optional<int64_t> {
+                 mine = accelerate::data::get_worker_info()->seed;
+                 return left-- > 0 ? std::optional(7) : std::nullopt;
+               };
+             });
+             auto loader = accelerator.prepare(
+                 accelerate::data::StreamLoader(stream, {.batch_size = 1, .seed = seed, .num_workers = 1}));
+             for ([[maybe_unused]] auto& batch : loader) continue;
+             const std::lock_guard lock(mutex);
+             seeds.insert(mine.value());
+           },
+           {.dispatch_batches = false});
+  const uint64_t of_rank_0 = accelerate::data::base_seed_of(100, 0, 0);
+  CHECK(seeds == std::multiset<uint64_t>{of_rank_0, of_rank_0});
 }
 
 TEST_CASE("a stream is read by rank 0 alone unless batches stay off the device or dispatch_batches is off") {
