@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
@@ -68,6 +69,19 @@ std::optional<c10::Stream> current_stream(at::Device device) {
     base::fail(ErrorKind::device, {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
   } catch (...) {
     base::fail(ErrorKind::device, {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
+  }
+}
+
+/// Layers may be frozen in a mode of their own, as a BatchNorm is by eval(). Most modules have one mode.
+void take_modes(const torch::nn::Module& module, torch::nn::Module& replica) {
+  const bool mode = module.is_training();
+  replica.train(mode);
+  const auto layers = module.modules(/*include_self=*/false);
+  if (std::all_of(layers.begin(), layers.end(), [&](const auto& layer) { return layer->is_training() == mode; }))
+    return;
+  const auto twins = replica.named_modules("", /*include_self=*/false);
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {  // train() is of all below: parents first
+    if (const auto* twin = twins.find(item.key())) (*twin)->train(item.value()->is_training());
   }
 }
 
@@ -132,7 +146,7 @@ void DataParallelCore::connect(const torch::nn::Module& module, torch::nn::Modul
     at::Tensor twin = to;
     twin.set_data(from.detach().to(devices_[i], from.scalar_type(), /*non_blocking=*/false, /*copy=*/true));
   };
-  replica.train(module.is_training());
+  take_modes(module, replica);
   const auto parameters = replica.named_parameters();
   for (const auto& item : module.named_parameters()) {
     const at::Tensor twin = twin_in(parameters, item.key(), item.value());

@@ -149,6 +149,40 @@ TEST_CASE("copies are in the module's mode, and without gradients where the call
   CHECK(parallel(torch::ones({3})).equal(torch::zeros({3, 2})));
 }
 
+TEST_CASE("a layer's own mode is its copies', cloned or made") {
+  struct Modes : torch::nn::Cloneable<Modes> {
+    Modes() { reset(); }
+    void reset() override {
+      block = register_module("block", torch::nn::Sequential(torch::nn::BatchNorm1d(1), torch::nn::Dropout()));
+      last = register_module("last", torch::nn::Dropout());
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      const auto on = [](const torch::nn::Module& module) { return module.is_training() ? 1. : 0.; };
+      return torch::zeros({x.size(0), 4}) + torch::tensor({on(*block), on(*block[0]), on(*block[1]), on(*last)});
+    }
+    torch::nn::Sequential block{nullptr};
+    torch::nn::Dropout last{nullptr};
+  };
+  auto module = std::make_shared<Modes>();
+  DataParallel cloned(module, kThree);
+  DataParallel<Modes> made(module, kThree, {}, 0, [] { return std::make_shared<Modes>(); });
+  const auto both_are = [&](std::vector<double> modes) {
+    const auto expected = torch::tensor(modes).expand({3, 4});
+    CHECK(cloned(torch::ones({3})).equal(expected));
+    CHECK(made(torch::ones({3})).equal(expected));
+  };
+  module->block[0]->as<torch::nn::BatchNorm1d>()->eval();
+  both_are({1, 0, 1, 1});
+  module->block->eval();
+  module->block[1]->as<torch::nn::Dropout>()->train();
+  both_are({0, 0, 1, 1});
+  module->eval();
+  module->last->train();
+  both_are({0, 0, 0, 1});
+  module->train();
+  both_are({1, 1, 1, 1});
+}
+
 TEST_CASE("a frozen parameter stays without gradient") {
   Net net;
   net->first->weight.set_requires_grad(false);
