@@ -104,7 +104,20 @@ void Trackers::start(const std::string& project, const Values& config) {
   failed_.clear();
   if (here_.empty()) return;
   const Run run{.project = project, .folder = logging_dir_ ? make_folder(project) : "", .place = place_};
-  for (const auto& tracker : here_) tracker->start(run);
+  for (auto tracker = here_.begin(); tracker != here_.end(); ++tracker) {
+    try {
+      (*tracker)->start(run);
+    } catch (...) {  // no run has begun, and nobody else would end those that did
+      std::for_each(here_.begin(), tracker, [&](const auto& begun) {
+        try {
+          begun->finish();
+        } catch (...) {
+          say_failed(*begun, "finish", base::what_failed(std::current_exception()));
+        }
+      });
+      throw;
+    }
+  }
   in_run_ = true;
   each("store_init_configuration", [&](Tracker& tracker) { tracker.store_init_configuration(config); });
 }

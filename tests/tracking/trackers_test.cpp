@@ -170,6 +170,30 @@ TEST_CASE("a tracker may fail in any of its calls: the training and the other tr
   }
 }
 
+TEST_CASE("a tracker that cannot begin ends those that have, and no run has begun") {
+  struct Late : Diary {
+    using Diary::Diary;
+    void start(const Run&) override { throw std::runtime_error("no server"); }
+  };
+  struct Broken : Diary {
+    using Diary::Diary;
+    void finish() override { throw 7; }
+  };
+  const auto first = std::make_shared<Diary>("first"), last = std::make_shared<Diary>("last");
+  const auto late = std::make_shared<Late>("late");
+  const LogLines log;
+  {
+    Trackers trackers({.log_with = {std::make_shared<Broken>("broken"), first, late, last}}, rank_0);
+    CHECK_THROWS_WITH_AS(trackers.start("digits", {}), "no server", std::runtime_error);
+    CHECK_FALSE(trackers.in_run());
+  }
+  CHECK(first->lines == Lines{"start digits in ''", "finish"});
+  CHECK(late->lines.empty());
+  CHECK(last->lines.empty());
+  REQUIRE(log.lines.size() == 1);
+  CHECK(log.lines[0].starts_with("[rank 0 of 2, a] tracker broken: finish: "));
+}
+
 TEST_CASE("a log before a run has begun is said once, on the rank that would keep it") {
   const LogLines log;
   Trackers none;
