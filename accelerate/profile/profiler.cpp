@@ -167,8 +167,14 @@ ProfileAction Profiler::action(int64_t step) const {
 void Profiler::step() {
   if (stopped_) return;
   if (recording_) recording_->step.reset();
-  if (now_ == ProfileAction::record_and_save) finish_recording(true);
-  apply(action(++step_));
+  ++step_;
+  try {
+    if (now_ == ProfileAction::record_and_save) finish_recording(true);
+  } catch (...) {  // of on_trace_ready: the schedule goes on all the same
+    apply(action(step_));
+    throw;
+  }
+  apply(action(step_));
 }
 
 void Profiler::apply(ProfileAction next) {

@@ -272,6 +272,29 @@ TEST_CASE("a second profiler in a process is refused; after the first one's end,
   CHECK(hundred_steps({.repeat = 1}).ready == 1);
 }
 
+TEST_CASE("the cycles after one whose on_trace_ready threw are where they would be without it") {
+  for (const int64_t wait : {0, 2}) {
+    CAPTURE(wait);
+    std::vector<int> ready;
+    int step = 0;
+    Profiler profiler({.schedule_option = ProfileSchedule{.wait = wait, .active = 1},
+                       .on_trace_ready =
+                           [&](Profiler&) {
+                             ready.push_back(step);
+                             if (ready.size() == 1) throw 7;
+                           }},
+                      accelerate::comm::Group(), at::kCPU);
+    for (step = 1; step <= 9; ++step) {
+      try {
+        profiler.step();
+      } catch (int) {
+        CHECK(ready.size() == 1);
+      }
+    }
+    CHECK(ready == (wait == 0 ? std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9} : std::vector{3, 6, 9}));
+  }
+}
+
 TEST_CASE("what on_trace_ready throws comes out of step(), and the next profiler may be") {
   {
     Profiler profiler({.schedule_option = ProfileSchedule{}, .on_trace_ready = [](Profiler&) { throw 7; }},
