@@ -3,8 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,14 +22,30 @@ namespace {
 
 constexpr int kFilling = -100;  // what losses of PyTorch's ignore
 
+/// Whether it is one of the dtype's values; of bool and unsigned ones it is not: they are filled as int64.
+bool has_filling(const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  return !c10::isIntegralType(type, /*includeBool=*/true) || c10::isSignedType(type);
+}
+
 /// Rows of batches one after another; second dimensions are filled up to the longest.
-at::Tensor joined(std::vector<at::Tensor> parts) {
+at::Tensor joined(std::vector<at::Tensor> parts, const std::string& what, const std::string& prefix,
+                  const Place& place) {
   if (parts.empty()) return {};
-  if (parts.front().dim() > 1) {
+  const auto first = parts.front();
+  for (const auto& part : parts) {
+    const auto inner = [](const at::Tensor& one) { return one.sizes().slice(std::min<size_t>(one.sizes().size(), 2)); };
+    if (part.dim() == first.dim() && inner(part) == inner(first)) continue;
+    base::fail(ErrorKind::usage, place, prefix,
+               "{} are {} of one batch, {} of another; only the first two dimensions may differ", what, first.sizes(),
+               part.sizes());
+  }
+  if (first.dim() > 1) {
     int64_t longest = 0;
     for (const auto& part : parts) longest = std::max(longest, part.size(1));
     for (auto& part : parts) {
       if (part.size(1) == longest) continue;
+      if (!has_filling(part)) part = part.to(at::kLong);  // at::cat makes the others so
       std::vector<int64_t> padding(static_cast<size_t>(2 * (part.dim() - 1)), 0);
       padding.back() = longest - part.size(1);  // counted from the last dimension, pairs of before and behind
       part = at::constant_pad_nd(part, padding, kFilling);
@@ -36,9 +54,22 @@ at::Tensor joined(std::vector<at::Tensor> parts) {
   return at::cat(parts);
 }
 
+/// Rows are cut and joined by the example: others would be lost without a word.
+void check_rows(const at::Tensor& tensor, int64_t examples, std::string_view operation, const std::string& what,
+                const Place& place) {
+  if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == examples) return;
+  base::fail(ErrorKind::usage, place, operation,
+             "{} {} in a batch of {} examples; compute_metrics and predict() want a row per example", what,
+             tensor.defined() ? fmt::format("{}", tensor.sizes()) : "undefined", examples);
+}
+
 /// [B, 2], so that ranks gather both at once: the loss once per example, and 1 where there is one. A NaN is one, too.
-at::Tensor rows_of(const at::Tensor& loss, int64_t examples) {
+at::Tensor rows_of(const at::Tensor& loss, int64_t examples, const Place& place) {
   if (!loss.defined()) return at::zeros({examples, 2}, at::kDouble);
+  if (loss.numel() != 1) {
+    base::fail(ErrorKind::usage, place, "compute_loss",
+               "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
+  }
   const at::Tensor value = loss.to(at::kDouble).reshape({1});
   return at::cat({value, at::ones_like(value)}).repeat({examples, 1});
 }
@@ -97,20 +128,30 @@ std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) 
 /// forward returns   of all ranks, without filling, on the CPU: rows_of() the loss, then what is kept
 std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t real, Keep keep,
                                                    const std::vector<std::string>& labels) {
-  auto [loss, outputs] = using_inputs_at(accelerator_.place(), [&] { return predict_on(inputs); });
-  std::vector<at::Tensor> mine{rows_of(loss, inputs.examples())};
+  const Place& place = accelerator_.place();
+  auto [loss, outputs] = using_inputs_at(place, [&] { return predict_on(inputs); });
+  const int64_t examples = inputs.examples();
+  std::vector<at::Tensor> mine{rows_of(loss, examples, place)};
   if (keep != Keep::losses) {
     if (!outputs.defined()) {
-      base::fail(ErrorKind::usage, accelerator_.place(), "compute_loss",
+      base::fail(ErrorKind::usage, place, "compute_loss",
                  "the outputs are undefined; compute_metrics and predict() want them: return {{loss, outputs}}");
     }
+    check_rows(outputs, examples, "compute_loss", "the outputs are", place);
     mine.push_back(outputs);
-    for (const auto& name : labels) mine.push_back(inputs[name]);
+    for (const auto& name : labels) {
+      mine.push_back(using_inputs_at(place, [&] { return inputs[name]; }));
+      check_rows(mine.back(), examples, "label_names", fmt::format("\"{}\" is", name), place);
+    }
   }
   for (size_t i = 0; i < mine.size(); ++i) {
     auto& tensor = mine[i];
     tensor = tensor.narrow(0, 0, std::min(real, tensor.size(0)));
     if (i > 0 && tensor.dim() > 1 && accelerator_.use_distributed()) {  // the loss has 2 everywhere
+      if (!has_filling(tensor)) {
+        const auto lengths = accelerator_.gather(at::full({1}, tensor.size(1), tensor.options().dtype(at::kLong)));
+        if (!lengths.eq(lengths[0]).all().item<bool>()) tensor = tensor.to(at::kLong);
+      }
       tensor = accelerator_.pad_across_processes(tensor, {.dim = 1, .pad_index = kFilling});
     }
   }
@@ -146,11 +187,13 @@ TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const
     base::fail(ErrorKind::usage, accelerator_.place(), prefix, "the data set has no examples");
   }
   Evaluated result;
-  const at::Tensor losses = joined(std::move(columns[0]));
+  const Place& place = accelerator_.place();
+  const at::Tensor losses = joined(std::move(columns[0]), "the losses", prefix, place);
   if (keep != Keep::losses) {
-    result.prediction.predictions = joined(std::move(columns[1]));
+    result.prediction.predictions = joined(std::move(columns[1]), "the outputs", prefix, place);
     for (size_t i = 0; i < labels.size(); ++i) {
-      result.prediction.label_ids.emplace(labels[i], joined(std::move(columns[i + 2])));
+      result.prediction.label_ids.emplace(
+          labels[i], joined(std::move(columns[i + 2]), fmt::format("\"{}\"", labels[i]), prefix, place));
     }
     const bool labelled = labels.size() == arguments_.label_names.size();
     if (parts_.compute_metrics && labelled)

@@ -178,6 +178,75 @@ TEST_CASE("predictions of different length are filled with -100") {
   }
 }
 
+TEST_CASE("outputs without the filling's value, bool and unsigned ones, are int64 where they are filled") {
+  struct Flags : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      const auto length = ragged ? static_cast<int64_t>(std::lround(inputs["x"].item<double>() * 3)) : 2;
+      return {model(inputs["x"]).sum(), torch::ones({1, length}, type)};
+    }
+    torch::ScalarType type = torch::kBool;
+    bool ragged = true;
+  };
+  for (const int64_t ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    simulate(ranks, [] {
+      for (const auto type : {torch::kBool, torch::kByte, torch::kChar}) {
+        Flags trainer(OneWeight(), {.per_device_eval_batch_size = 1});
+        trainer.type = type;
+        const auto filled = trainer.predict(triples(3)).predictions;
+        const bool kept = filled.scalar_type() == type;
+        CHECK(kept == (type == torch::kChar));
+        CHECK(filled.to(torch::kLong).equal(torch::tensor({{1, -100, -100}, {1, 1, -100}, {1, 1, 1}}, torch::kLong)));
+        trainer.ragged = false;
+        CHECK(trainer.predict(triples(3)).predictions.equal(torch::ones({3, 2}, type)));
+      }
+    });
+  }
+}
+
+TEST_CASE("outputs and labels that are no row per example are refused with both numbers") {
+  struct Shaped : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      return {model(inputs["x"]).sum(), outputs(inputs["x"])};
+    }
+    std::function<at::Tensor(const at::Tensor&)> outputs;
+  };
+  simulate(2, [] {
+    const auto place = here(accelerate::Accelerator().process_index(), 2);
+    const auto predicted = [&](std::function<at::Tensor(const at::Tensor&)> outputs,
+                               const accelerate::trainer::Dataset& examples) {
+      Shaped trainer(OneWeight(), {.per_device_eval_batch_size = 3});
+      trainer.outputs = std::move(outputs);
+      return said([&] { trainer.predict(examples); });
+    };
+    const std::string why = " in a batch of 3 examples; compute_metrics and predict() want a row per example";
+    CHECK(predicted(
+              [](const auto& x) {
+                return torch::cat({x, x});
+              },
+              triples(6)) == place + "compute_loss: the outputs are [6]" + why);
+    CHECK(predicted(
+              [](const auto& x) {
+                return x.view({1, -1});
+              },
+              triples(6)) == place + "compute_loss: the outputs are [1, 3]" + why);
+    CHECK(predicted([](const auto& x) { return x.sum(); }, triples(6)) ==
+          place + "compute_loss: the outputs are []" + why);
+    const auto odd_labels = accelerate::data::map(triples(6), [](const Inputs& inputs) {
+      return Inputs{{"a", inputs["x"]}, {"labels", torch::ones({4})}, {"x", inputs["x"]}};
+    });
+    CHECK(predicted([](const auto& x) { return x; }, odd_labels) == place + "label_names: \"labels\" is [4]" + why);
+  });
+  Shaped trainer(OneWeight(), {.per_device_eval_batch_size = 1});
+  trainer.outputs = [](const auto& x) { return torch::ones({1, 2, std::lround(x.template item<double>() * 2)}); };
+  CHECK(said([&] { trainer.predict(triples(2)); }) ==
+        here() +
+            "test: the outputs are [1, 2, 1] of one batch, [1, 2, 2] of another; only the first two dimensions may "
+            "differ");
+}
+
 TEST_CASE("evaluation computes in evaluation mode and without gradients, and training goes on in its own") {
   struct Watching : QuietTrainer {
     using QuietTrainer::QuietTrainer;
@@ -318,6 +387,32 @@ TEST_CASE("what callbacks and compute_loss miss is said with the rank that misse
                              "ask for one of these, or let it give that one too";
     CHECK(said([] { Wrong(OneWeight(), {}, {.train_dataset = triples(2)}).train(); }) == text);
     CHECK(said([] { Wrong(OneWeight(), {}, {.eval_dataset = triples(2)}).evaluate(); }) == text);
+  });
+}
+
+TEST_CASE("labels that a later batch lacks, and a loss per example, are said with the rank") {
+  simulate(2, [] {
+    const auto place = here(accelerate::Accelerator().process_index(), 2);
+    const auto only_first = accelerate::data::map(triples(4), [](const Inputs& inputs) {
+      return inputs["x"][0].item<double>() > 0.5 ? Inputs{{"x", inputs["x"]}} : inputs;
+    });
+    struct Loss : QuietTrainer {
+      using QuietTrainer::QuietTrainer;
+      LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+        const auto outputs = model(inputs["x"]);
+        return {per_example ? outputs : outputs.sum(), outputs};
+      }
+      bool per_example = false;
+    };
+    Loss trainer(OneWeight(), {.per_device_eval_batch_size = 1});
+    CHECK(said([&] { trainer.predict(only_first); }) ==
+          place +
+              "batch: there is no \"labels\", the collate function gave \"x\"; ask for one of these, or let it give "
+              "that one too");
+    Loss each(OneWeight(), {.per_device_eval_batch_size = 2}, {.eval_dataset = triples(4)});
+    each.per_example = true;
+    CHECK(said([&] { each.evaluate(); }) ==
+          place + "compute_loss: the loss has 2 elements, must have 1; take its mean() or sum() first");
   });
 }
 
