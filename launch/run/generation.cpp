@@ -40,11 +40,13 @@ int sooner(int one, int other) {
 
 class Generation {
  public:
-  Generation(const LaunchPlan& plan, const SuperviseOptions& options, const JobFolders& folders, int launcher_gone)
+  Generation(const LaunchPlan& plan, const SuperviseOptions& options, const JobFolders& folders, int launcher_gone,
+             base::FileDescriptor input)
       : plan_(plan),
         options_(options),
         folders_(folders),
         launcher_gone_(launcher_gone),
+        input_(std::move(input)),
         open_files_(static_cast<int64_t>(plan.workers.size()), !options.output.log_dir.empty()),
         output_(options.out, options.err, options.output.labels),
         lifetimes_(options.grace),
@@ -89,11 +91,12 @@ class Generation {
         planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folders_.temporary.path(), planned.rank);
       }
       OutputWay way = way_of(planned);
-      Process process = spawn(program, planned, open_files_.before());
+      Process process = spawn(program, planned, open_files_.before(), input_.get());
       lifetimes_.add(planned.rank, process.pid);
       output_.add(std::move(process.out), std::move(process.err), std::move(way));
       if (options_.output.debug) output_.say(what_it_was_given(planned, process.pid, inherited));
     }
+    input_.reset();  // rank 0's alone, so that its end is seen
   }
 
   [[nodiscard]] OutputWay way_of(const WorkerPlan& planned) const {
@@ -217,6 +220,7 @@ class Generation {
   const SuperviseOptions& options_;
   const JobFolders& folders_;
   int launcher_gone_;
+  base::FileDescriptor input_;
   bool abandoned_ = false;
   OpenFiles open_files_;
   Signals signals_;  // before MPI's server: its threads inherit what is blocked
@@ -233,8 +237,8 @@ class Generation {
 }  // namespace
 
 Outcome run_generation(const LaunchPlan& plan, const SuperviseOptions& options, const JobFolders& folders,
-                       int launcher_gone) {
-  return Generation(plan, options, folders, launcher_gone).run();
+                       int launcher_gone, base::FileDescriptor input) {
+  return Generation(plan, options, folders, launcher_gone, std::move(input)).run();
 }
 
 }  // namespace accelerate::launch

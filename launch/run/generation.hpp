@@ -2,6 +2,7 @@
 // One start of all workers: what the guardian does.
 #pragma once
 
+#include "accelerate/base/file_descriptor.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/run/job_folders.hpp"
 #include "launch/run/outcome.hpp"
@@ -13,8 +14,9 @@ namespace accelerate::launch {
 /// left: the caller is a sub-reaper without other children.
 ///
 /// launcher_gone   at its end of file the launcher was killed: workers are then told to end
+/// input           rank 0's stdin where ours is a terminal; holds nothing: /dev/null
 /// Throws LaunchError when a worker cannot be started; those that were are stopped.
 Outcome run_generation(const LaunchPlan& plan, const SuperviseOptions& options, const JobFolders& folders,
-                       int launcher_gone);
+                       int launcher_gone, base::FileDescriptor input = {});
 
 }  // namespace accelerate::launch

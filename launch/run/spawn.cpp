@@ -163,15 +163,16 @@ bool is_program(const std::string& name, const env::Variables& variables) {
   }
 }
 
-Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files) {
+Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files, int input) {
   std::vector<std::string> arguments = worker.command;
   std::vector<std::string> variables;
   for (const auto& [name, value] : worker.environment) variables.push_back(name + "=" + value);
   auto argv = pointers(arguments);
   auto envp = pointers(variables);
 
-  const bool keeps_stdin = worker.rank == 0 && isatty(STDIN_FILENO) == 0 && fcntl(STDIN_FILENO, F_GETFD) >= 0;
-  FileDescriptor in(keeps_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int source = isatty(STDIN_FILENO) == 0 ? STDIN_FILENO : input;
+  const bool reads = worker.rank == 0 && fcntl(source, F_GETFD) >= 0;
+  FileDescriptor in(reads ? fcntl(source, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!in) fail_to_open("open /dev/null");
   Channel out = open_channel(STDOUT_FILENO);
   Channel err = open_channel(STDERR_FILENO);

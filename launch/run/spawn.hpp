@@ -27,11 +27,12 @@ std::string find_program(const std::string& name, const env::Variables& variable
 bool is_program(const std::string& name, const env::Variables& variables);
 
 /// Forks and executes. The worker dies (SIGKILL) with the calling thread; rank 0 keeps our stdin unless that is a
-/// terminal (a process group in the background may not read one), the others read /dev/null.
+/// terminal (a process group in the background may not read one) and then has input, the others read /dev/null.
 ///
 /// program      result of find_program
 /// open_files   the worker's limit
+/// input        in place of a terminal; -1: /dev/null
 /// Throws LaunchError (126) when the system cannot execute it.
-Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files);
+Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files, int input = -1);
 
 }  // namespace accelerate::launch

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launch/run/failure_report.hpp"
@@ -19,6 +20,7 @@
 #include "launch/run/signals.hpp"
 #include "launch/run/sink.hpp"
 #include "launch/run/spawn.hpp"
+#include "launch/run/terminal_input.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -29,6 +31,11 @@ void check_program(const LaunchPlan& plan) {
   if (plan.workers.empty()) return;
   const auto& first = plan.workers.front();
   static_cast<void>(find_program(first.command.front(), first.environment));
+}
+
+/// Over several hosts rank 0 may be elsewhere; mpirun and srun have ways of their own with what they read.
+bool may_be_typed_to(const LaunchPlan& plan) {
+  return plan.runner == Runner::local && plan.machines == 1 && !plan.workers.empty();
 }
 
 /// Of the launcher itself: it passes on what it hears, and decides what follows.
@@ -61,12 +68,15 @@ class Job {
     check_program(plan);
     const JobFolderPlaces places;
     const Orphans orphans(children());
+    TerminalInput typed(may_be_typed_to(plan));
     Guardian guardian([&](int launcher_gone) {
+      auto input = typed.take_end_of_rank();
       const bool mpirun_here = plan.runner == Runner::mpirun && plan.machines == 1;
       const JobFolders folders(places, plan.serve_mpi || mpirun_here);
-      return run_generation(plan, options_, folders, launcher_gone);
+      return run_generation(plan, options_, folders, launcher_gone, std::move(input));
     });
-    while (!ended(guardian)) {
+    typed.keep_our_end();
+    while (!ended(guardian, typed)) {
     }
     if (auto outcome = guardian.outcome()) return *outcome;
     // Without it the workers were killed by the system; what they left is ours now.
@@ -85,11 +95,13 @@ class Job {
     return exit_code;
   }
 
-  /// Passes signals on; true when the guardian has told its outcome, or cannot any more.
-  bool ended(const Guardian& guardian) {
-    std::array<pollfd, 2> waits{pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+  /// Passes signals on, and what is typed; true when the guardian has told its outcome, or cannot any more.
+  bool ended(const Guardian& guardian, TerminalInput& typed) {
+    std::array<pollfd, 4> waits{pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
                                 pollfd{.fd = guardian.fd(), .events = POLLIN, .revents = 0}};
-    poll(waits.data(), waits.size(), -1);
+    const int patience_ms = typed.watch(waits[2], waits[3]);
+    poll(waits.data(), waits.size(), patience_ms);
+    typed.serve(waits[2], waits[3]);
     while (const auto signal = signals_.next()) {
       if (signal->number == SIGCHLD) continue;
       guardian.tell(signal->number);

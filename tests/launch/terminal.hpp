@@ -2,13 +2,16 @@
 // A program at a terminal of its own, and whoever sits before it.
 #pragma once
 
+#include <fcntl.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,6 +49,21 @@ class AtTerminal {
   }
   void type(const std::string& text) const {
     [[maybe_unused]] const auto count = write(terminal_, text.data(), text.size());
+  }
+  /// Types the line again and again until the terminal takes no more of it; how many bytes it took.
+  [[nodiscard]] size_t type_until_full(const std::string& line) const {
+    size_t taken = 0;
+    const int flags = fcntl(terminal_, F_GETFL);
+    fcntl(terminal_, F_SETFL, flags | O_NONBLOCK);
+    for (int refused = 0; refused < 5;) {
+      const auto count = write(terminal_, line.data(), line.size());
+      if (count > 0) taken += static_cast<size_t>(count);
+      if (count > 0) continue;
+      ++refused;  // the system passes it on in its own time
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    fcntl(terminal_, F_SETFL, flags);
+    return taken;
   }
   /// Reads until the screen ends with the text; false when the program ended without it.
   bool see(const std::string& text) {

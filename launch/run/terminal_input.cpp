@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/terminal_input.hpp"
+
+#include <fcntl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+#include "launch/run/open_files.hpp"
+
+namespace accelerate::launch {
+namespace {
+
+/// Nothing tells a process that its group has come to the foreground.
+constexpr int look_again_ms = 200;
+
+}  // namespace
+
+TerminalInput::TerminalInput(bool wanted) {
+  sigset_t reads;  // moved to the background between looking and reading, read() then fails instead of stopping us
+  sigemptyset(&reads);
+  sigaddset(&reads, SIGTTIN);
+  pthread_sigmask(SIG_BLOCK, &reads, &before_);
+  if (!wanted || tcgetpgrp(STDIN_FILENO) < 0) return;
+  // Opened anew: O_NONBLOCK belongs to the open file, which the shell shares with us.
+  terminal_.reset(open("/dev/tty", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!terminal_) return;
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) fail_to_open("pipe");
+  theirs_.reset(ends[0]);
+  ours_.reset(ends[1]);
+  fcntl(ours_.get(), F_SETFL, O_NONBLOCK);
+  fcntl(ours_.get(), F_SETPIPE_SZ, 1);  // a page, the least: it has room when rank 0 has read all
+}
+
+TerminalInput::~TerminalInput() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+base::FileDescriptor TerminalInput::take_end_of_rank() {
+  end();
+  return std::move(theirs_);
+}
+
+int TerminalInput::watch(pollfd& terminal, pollfd& pipe) {
+  const bool hungry = ours_ && !full_;
+  const bool reads = hungry && may_read();
+  terminal = {.fd = reads ? terminal_.get() : -1, .events = POLLIN, .revents = 0};
+  pipe = {.fd = ours_.get(), .events = static_cast<short>(full_ ? POLLOUT : 0), .revents = 0};
+  return hungry && !reads ? look_again_ms : -1;
+}
+
+void TerminalInput::serve(const pollfd& terminal, const pollfd& pipe) {
+  if ((pipe.revents & POLLERR) != 0) return end();  // rank 0 has ended, or closed its stdin
+  if ((pipe.revents & POLLOUT) != 0) full_ = false;
+  if (terminal.revents != 0 && may_read()) pass_on();
+}
+
+/// In the foreground, and lines are edited: who has switched that off, a pager that shows our output, reads keys.
+bool TerminalInput::may_read() {
+  const pid_t reader = tcgetpgrp(terminal_.get());
+  if (reader < 0) end();  // the terminal is closed
+  termios mode{};
+  return reader == getpgrp() && tcgetattr(terminal_.get(), &mode) == 0 && (mode.c_lflag & ICANON) != 0;
+}
+
+void TerminalInput::pass_on() {
+  std::array<char, PIPE_BUF> bytes;  // a terminal's longest line; a pipe with room takes it whole
+  const ssize_t count = read(terminal_.get(), bytes.data(), bytes.size());
+  if (count < 0 && (errno == EAGAIN || errno == EINTR || !may_read())) return;  // it was for somebody else
+  if (count <= 0) return end();
+  full_ = true;
+  if (write(ours_.get(), bytes.data(), static_cast<size_t>(count)) < 0) end();
+}
+
+void TerminalInput::end() {
+  ours_.reset();
+  terminal_.reset();
+}
+
+}  // namespace accelerate::launch
