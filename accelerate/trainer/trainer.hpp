@@ -92,7 +92,10 @@ class Trainer : public trainer::TrainerBase {
   virtual LossAndOutputs prediction_step(Model& model, const Inputs& inputs) { return compute_loss(model, inputs); }
 
  private:
-  void prepare_model() override { static_cast<void>(model()); }
+  // Assigned in its place: who holds model() goes on to see it.
+  void prepare_model() override {
+    if (!model_ || !trains()) model_ = accelerator().prepare(handle_);
+  }
   at::Tensor train_on(const Inputs& inputs) override { return training_step(model(), inputs); }
   LossAndOutputs predict_on(const Inputs& inputs) override { return prediction_step(model(), inputs); }
   bool set_training(bool on) override {

@@ -110,6 +110,8 @@ class TrainerBase {
                                                                            int64_t num_training_steps);
   [[nodiscard]] virtual data::LoaderOf<Inputs> get_train_dataloader();
   [[nodiscard]] virtual data::LoaderOf<Inputs> get_eval_dataloader(const Dataset& dataset);
+  /// The steps of a train() are being made.
+  [[nodiscard]] bool trains() const { return training_; }
 
  private:
   class Run;
@@ -122,6 +124,8 @@ class TrainerBase {
   enum class Keep { losses, labelled, outputs };
 
   // The model's side, which knows its type.
+  /// Before a training, and before an evaluation outside one: it may have been forgotten since (free_memory()), or
+  /// frozen.
   virtual void prepare_model() = 0;
   virtual at::Tensor train_on(const Inputs& inputs) = 0;
   virtual LossAndOutputs predict_on(const Inputs& inputs) = 0;

@@ -335,6 +335,30 @@ TEST_CASE("an epoch that was ended early is over for a training that is resumed,
   CHECK(rest.weight() == whole.weight());
 }
 
+TEST_CASE("after free_memory() the model is prepared anew: a further train() saves it, and ranks learn together") {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const OutputDir folder;
+    simulate(ranks, [&] {
+      QuietTrainer undisturbed(OneWeight(), saving_to(folder.path / "undisturbed"), {.train_dataset = triples(8)});
+      undisturbed.train();
+      undisturbed.train();
+      QuietTrainer trainer(OneWeight(), saving_to(folder.path), {.train_dataset = triples(8)});
+      const auto& model = trainer.model();
+      trainer.train();
+      trainer.accelerator().free_memory();
+      trainer.train();
+      CHECK(trainer.weight() == undisturbed.weight());
+      CHECK(model->w.item<double>() == trainer.weight());
+      auto arguments = saving_to(folder.path / "resumed");
+      arguments.resume_from_checkpoint = folder.path;
+      QuietTrainer resumed(OneWeight(), arguments, {.train_dataset = triples(8)});
+      resumed.train();
+      CHECK(resumed.weight() == trainer.weight());
+    });
+  }
+}
+
 TEST_CASE("another run's checkpoints and best weights are safe from one that is resumed elsewhere") {
   const OutputDir folder;
   auto arguments = saving_to(folder.path / "a");
