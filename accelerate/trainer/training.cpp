@@ -123,13 +123,13 @@ class TrainerBase::Run {
       }
       ++state().global_step;
       trainer_.fire(&TrainerCallback::on_step_end);
-      do_what_is_due();
+      do_what_is_due(/*within_epoch=*/true);
       if (control().should_epoch_stop || control().should_training_stop) break;
     }
     ++epochs_;
     if (control().should_epoch_stop) leave_epoch();
     trainer_.fire(&TrainerCallback::on_epoch_end);
-    do_what_is_due();
+    do_what_is_due(/*within_epoch=*/false);
   }
 
   /// An epoch that was ended early counts as one: a training that is resumed from here begins the next, too.
@@ -154,15 +154,18 @@ class TrainerBase::Run {
     return true;
   }
 
-  void do_what_is_due() {
+  void do_what_is_due(bool within_epoch) {
     trainer_.agree();
     const bool log = std::exchange(control().should_log, false);
-    const bool save = std::exchange(control().should_save, false);
     const bool evaluate = std::exchange(control().should_evaluate, false);
     if (log && state().global_step > logged_at_) log_now();
     if (evaluate) static_cast<void>(trainer_.evaluate());
-    if (save) trainer_.save_checkpoint();
-    if (log || evaluate || save) trainer_.agree();  // their events may have asked for an end
+    if (log || evaluate) trainer_.agree();  // their events may have asked for an end, which a checkpoint is to know
+    // An epoch that ends early is left first: a training that is resumed from the checkpoint begins the next.
+    if (!control().should_save || (within_epoch && control().should_epoch_stop)) return;
+    control().should_save = false;
+    trainer_.save_checkpoint();
+    trainer_.agree();
   }
 
   void log_now() {

@@ -335,6 +335,34 @@ TEST_CASE("an epoch that was ended early is over for a training that is resumed,
   CHECK(rest.weight() == whole.weight());
 }
 
+TEST_CASE("the checkpoint of a step that ends its epoch early is of the next epoch") {
+  struct EndsEach : TrainerCallback {
+    void on_step_end(const TrainerContext& now, TrainerControl& control) override {
+      if (now.state.global_step % 2 == 1) control.should_epoch_stop = true;
+    }
+  };
+  const OutputDir folder;
+  auto arguments = saving_to(folder.path);
+  arguments.gradient_accumulation_steps = 1;
+  arguments.num_train_epochs = 3;
+  simulate(2, [&] {
+    const TrainerParts parts{.train_dataset = triples(7), .callbacks = {std::make_shared<EndsEach>()}};
+    QuietTrainer whole(OneWeight(), arguments, parts);
+    const int64_t steps = whole.train().global_step;
+    const auto names = folder.checkpoints();
+    REQUIRE(std::ssize(names) == steps);
+    for (const auto& name : names) {
+      CAPTURE(name);
+      auto again = arguments;
+      again.save_strategy = IntervalStrategy::no;
+      again.resume_from_checkpoint = folder.path / "checkpoints" / name;
+      QuietTrainer rest(OneWeight(), again, parts);
+      CHECK(rest.train().global_step == steps);
+      CHECK(rest.weight() == whole.weight());
+    }
+  });
+}
+
 TEST_CASE("after free_memory() the model is prepared anew: a further train() saves it, and ranks learn together") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
