@@ -19,7 +19,7 @@ double number_from_json(const json& value) {
 
 }  // namespace
 
-std::string saved(const TrainerState& state) {
+std::string saved(const TrainerState& state, bool stopped) {
   json history = json::array();
   for (const auto& entry : state.log_history) {
     json one = json::object();
@@ -28,13 +28,14 @@ std::string saved(const TrainerState& state) {
   }
   json all{{"epoch", state.epoch},
            {"global_step", state.global_step},
+           {"stopped", stopped},
            {"best_global_step", state.best_global_step},
            {"best_metric", state.best_metric ? number_to_json(*state.best_metric) : json()},
            {"log_history", std::move(history)}};
   return all.dump();
 }
 
-void load(TrainerState& state, const std::string& text) {
+bool load(TrainerState& state, const std::string& text) {
   try {
     const json all = json::parse(text);
     TrainerState loaded = state;
@@ -48,7 +49,9 @@ void load(TrainerState& state, const std::string& text) {
       auto& entry = loaded.log_history.emplace_back();
       for (const auto& [name, value] : one.items()) entry[name] = number_from_json(value);
     }
+    const bool stopped = all.value("stopped", false);
     state = std::move(loaded);
+    return stopped;
   } catch (const std::exception& error) {
     base::fail(ErrorKind::data, {}, "resume_from_checkpoint", "the checkpoint's state is not a Trainer's: {}",
                error.what());

@@ -8,10 +8,12 @@
 namespace accelerate::trainer {
 
 /// JSON of what another run needs to go on: where training stands, the history, the best evaluation.
-[[nodiscard]] std::string saved(const TrainerState& state);
+/// stopped   a callback has ended it
+[[nodiscard]] std::string saved(const TrainerState& state, bool stopped = false);
 
 /// Puts it into a state; what arguments say (max_steps, logging_steps ...) stays.
+/// returns   stopped; of an older text, which does not say it, false
 /// Throws Error (data) for a text that is none of saved().
-void load(TrainerState& state, const std::string& text);
+bool load(TrainerState& state, const std::string& text);
 
 }  // namespace accelerate::trainer

@@ -119,8 +119,14 @@ void link_or_copy(const fs::path& from, const fs::path& to) {
 /// The Trainer's part of a checkpoint.
 struct TrainerBase::SavedPart {
   TrainerState* of;
-  [[nodiscard]] std::string state() const { return saved(*of); }
-  void load_state(const std::string& text) const { load(*of, text); }
+  const TrainerControl* control;
+  bool stopped = false;  ///< what was loaded says so
+
+  // After max_steps a training is over by the arguments: with a larger one it goes on.
+  [[nodiscard]] std::string state() const {
+    return saved(*of, control->should_training_stop && of->global_step < of->max_steps);
+  }
+  void load_state(const std::string& text) { stopped = load(*of, text); }
 };
 
 /// What callbacks remember. It is theirs after on_train_begin, in which they begin anew.
@@ -160,7 +166,7 @@ struct TrainerBase::SavedCallbacks {
 };
 
 void TrainerBase::register_state() {
-  saved_part_ = std::make_shared<SavedPart>(&state_);
+  saved_part_ = std::make_shared<SavedPart>(&state_, &control_);
   saved_callbacks_ = std::make_shared<SavedCallbacks>(&callbacks_);
   accelerator_.register_for_checkpointing(*saved_part_, *saved_callbacks_);
   accelerator_.register_save_state_pre_hook([this](const fs::path& making) { put_best_into(making); });
@@ -198,6 +204,7 @@ void TrainerBase::resume() {
   // The main process's disk decides, for it may be the only one that has the folder.
   if (accelerator_.broadcast_object(holds_some ? "1" : "0") == "1") folder /= "checkpoints";
   take_best_from(accelerator_.load_state(folder).path);
+  control_.should_training_stop = saved_part_->stopped;
 }
 
 void TrainerBase::remind_callbacks() { saved_callbacks_->give_back(); }

@@ -220,7 +220,12 @@ TEST_CASE("a state comes back as it was saved, numbers that JSON does not know t
                                  .best_metric = 0.1,
                                  .best_global_step = 5};
   accelerate::TrainerState back{.max_steps = 9};
-  accelerate::trainer::load(back, accelerate::trainer::saved(state));
+  CHECK(accelerate::trainer::load(back, accelerate::trainer::saved(state, true)));
+  CHECK_FALSE(accelerate::trainer::load(back, accelerate::trainer::saved(state)));
+  const std::string older =
+      R"({"epoch": 1, "global_step": 2, "best_global_step": 0, "best_metric": null, "log_history": []})";
+  accelerate::TrainerState of_older;
+  CHECK_FALSE(accelerate::trainer::load(of_older, older));
   CHECK(back.epoch == 1.5);
   CHECK(back.global_step == 7);
   CHECK(back.max_steps == 9);
@@ -361,6 +366,27 @@ TEST_CASE("the checkpoint of a step that ends its epoch early is of the next epo
       CHECK(rest.weight() == whole.weight());
     }
   });
+}
+
+TEST_CASE("a training that a callback ended stays ended when it is resumed, until a callback has it go on") {
+  struct GoesOn : TrainerCallback {
+    void on_train_begin(const TrainerContext&, TrainerControl& control) override {
+      control.should_training_stop = false;
+    }
+  };
+  const OutputDir folder;
+  auto arguments = scored_in(folder.path);
+  const auto ends = [] { return std::make_shared<accelerate::EarlyStoppingCallback>(1); };
+  QuietTrainer whole(OneWeight(), arguments, scored({5, 1}, {ends()}));
+  CHECK(whole.train().global_step == 2);
+  arguments.resume_from_checkpoint = folder.path;
+  for (int restart = 0; restart < 2; ++restart) {
+    QuietTrainer rest(OneWeight(), arguments, scored({}, {ends()}));
+    CHECK(rest.train().global_step == 2);
+    CHECK(rest.weight() == whole.weight());
+  }
+  QuietTrainer further(OneWeight(), arguments, scored({6, 7}, {std::make_shared<GoesOn>()}));
+  CHECK(further.train().global_step == 4);
 }
 
 TEST_CASE("after free_memory() the model is prepared anew: a further train() saves it, and ranks learn together") {
