@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/trainer/trainer_base.hpp"
 
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -67,6 +69,10 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
   return options;
 }
 
+bool decide_alike(const std::vector<std::shared_ptr<TrainerCallback>>& callbacks) {
+  return std::ranges::all_of(callbacks, [](const auto& one) { return one->decides_alike(); });
+}
+
 }  // namespace
 
 TrainerBase::TrainerBase(TrainingArguments arguments, TrainerParts parts)
@@ -106,9 +112,17 @@ void TrainerBase::fire(Event event, const Metrics& metrics, bool for_best) {
   for (const auto& callback : callbacks) (callback.get()->*event)(now, control_);
 }
 
+// One rank's list says nothing of the others': a callback may be there on the main process only.
+void TrainerBase::meet_callbacks() {
+  all_decide_alike_ = decide_alike(callbacks_);
+  if (!accelerator_.use_distributed()) return;
+  const at::Tensor differ = at::full({1}, all_decide_alike_ ? 0 : 1, at::kLong);
+  all_decide_alike_ = accelerator_.reduce(differ, comm::ReduceOp::max).item<int64_t>() == 0;
+}
+
 void TrainerBase::agree() {
-  const bool alike = std::ranges::all_of(callbacks_, [](const auto& one) { return one->decides_alike(); });
-  if (alike || !accelerator_.use_distributed()) return;
+  // The list again: callbacks that came since count where they came on every rank.
+  if ((all_decide_alike_ && decide_alike(callbacks_)) || !accelerator_.use_distributed()) return;
   const at::Tensor wishes = at::empty({5}, at::kLong);
   auto* wish = wishes.mutable_data_ptr<int64_t>();
   bool* flags[] = {&control_.should_training_stop, &control_.should_epoch_stop, &control_.should_log,

@@ -146,6 +146,8 @@ class TrainerBase {
   void share_best() const;
   void bring_best_back();
   void fire(Event event, const Metrics& metrics = {}, bool for_best = false);
+  /// Finds whether any rank has callbacks that may wish for different things. Collective.
+  void meet_callbacks();
   /// Every rank's wishes become all ranks', where callbacks may wish for different things.
   void agree();
   Evaluated run_evaluation(const Dataset& dataset, const std::string& prefix, Keep keep);
@@ -163,6 +165,7 @@ class TrainerBase {
   std::optional<TrainingPlan> plan_;
   std::shared_ptr<SavedPart> saved_part_;
   std::shared_ptr<SavedCallbacks> saved_callbacks_;
+  bool all_decide_alike_ = true;  ///< every rank's callbacks, when the training began
   bool training_ = false;
   bool has_saved_ = false;
   bool has_trained_ = false;  ///< a train() came to its end

@@ -100,6 +100,8 @@ class TrainerBase::Run {
     began_ = Clock::now();
     trainer_.fire(&TrainerCallback::on_train_begin);
     trainer_.remind_callbacks();
+    trainer_.meet_callbacks();
+    trainer_.agree();
   }
 
   void one_epoch() {

@@ -148,6 +148,17 @@ TEST_CASE("what one rank's callback asks for all ranks do, after the same step")
   });
 }
 
+TEST_CASE("a callback on one rank only asks for all, and one that asks for nothing keeps nobody waiting") {
+  simulate(2, [] {
+    for (const int64_t step : {3, 100}) {
+      QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 2},
+                           {.train_dataset = triples(8)});
+      if (trainer.accelerator().is_main_process()) trainer.add_callback(std::make_shared<StopsOn>(0, step));
+      CHECK(trainer.train().global_step == std::min<int64_t>(step, 8));
+    }
+  });
+}
+
 TEST_CASE("an epoch that is ended early is followed by the next one") {
   class EndsEpochs : public TrainerCallback {
     void on_step_end(const TrainerContext&, TrainerControl& control) override { control.should_epoch_stop = true; }
