@@ -97,17 +97,27 @@ struct TrainerBase::Evaluated {
   Metrics metrics{};
 };
 
-/// The model computes as in evaluation while it lives.
+/// The model computes as in evaluation while it lives. Layers that were frozen by eval() are so after it.
 class TrainerBase::EvaluationMode {
  public:
-  explicit EvaluationMode(TrainerBase& trainer) : trainer_(trainer), before_(trainer.set_training(false)) {}
+  explicit EvaluationMode(TrainerBase& trainer) : trainer_(trainer) {
+    for (auto& layer : trainer.layers()) {
+      const bool training = layer->is_training();
+      layers_.emplace_back(std::move(layer), training);
+    }
+    before_ = trainer.set_training(false);
+  }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
-  ~EvaluationMode() { trainer_.set_training(before_); }
+  ~EvaluationMode() {
+    trainer_.set_training(before_);  // of all layers: theirs come after it
+    for (const auto& [layer, training] : layers_) layer->train(training);
+  }
 
  private:
   TrainerBase& trainer_;
-  bool before_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> layers_;
+  bool before_ = false;
 };
 
 /// The label_names that the batch has. all: it must have all of them.

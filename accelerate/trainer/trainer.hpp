@@ -103,6 +103,7 @@ class Trainer : public trainer::TrainerBase {
     model()->train(on);
     return before;
   }
+  std::vector<std::shared_ptr<torch::nn::Module>> layers() override { return model()->modules(/*include_self=*/false); }
 
   void save_weights(const std::filesystem::path& folder) override { accelerator().save_model(model(), folder); }
   void load_weights(const std::filesystem::path& folder) override {

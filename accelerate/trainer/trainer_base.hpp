@@ -2,6 +2,7 @@
 // What a Trainer is whatever its model is: training, evaluation, callbacks.
 #pragma once
 
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -131,6 +132,8 @@ class TrainerBase {
   virtual LossAndOutputs predict_on(const Inputs& inputs) = 0;
   /// returns   what it was before
   virtual bool set_training(bool on) = 0;
+  /// The model's submodules, parents before their own.
+  virtual std::vector<std::shared_ptr<torch::nn::Module>> layers() = 0;
 
   virtual void save_weights(const std::filesystem::path& folder) = 0;
   virtual void load_weights(const std::filesystem::path& folder) = 0;

@@ -270,6 +270,38 @@ TEST_CASE("evaluation computes in evaluation mode and without gradients, and tra
         "tte");
 }
 
+TEST_CASE("a layer that is frozen by eval() stays so over an evaluation, and others in their own mode") {
+  struct Frozen : OneWeightImpl {
+    torch::nn::Sequential block =
+        register_module("block", torch::nn::Sequential(torch::nn::Dropout(), torch::nn::Dropout()));
+    std::vector<bool> modes() {
+      return {is_training(), block->is_training(), block[0]->is_training(), block[1]->is_training()};
+    }
+  };
+  struct FrozenTrainer : accelerate::Trainer<std::shared_ptr<Frozen>> {
+    using Trainer::Trainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      if (!model->is_training()) CHECK(model->modes() == std::vector<bool>(4, false));
+      return {torch::mse_loss(model(inputs["x"]), inputs["labels"])};
+    }
+  };
+  struct Freezes : TrainerCallback {
+    explicit Freezes(std::shared_ptr<Frozen> what) : net(std::move(what)) {}
+    void on_train_begin(const TrainerContext&, TrainerControl&) override {
+      net->block->eval();
+      net->block[1]->as<torch::nn::Dropout>()->train();
+    }
+    std::shared_ptr<Frozen> net;
+  };
+  const auto net = std::make_shared<Frozen>();
+  FrozenTrainer trainer(
+      net, {.eval_strategy = IntervalStrategy::epoch, .disable_tqdm = true},
+      {.train_dataset = triples(1), .eval_dataset = triples(1), .callbacks = {std::make_shared<Freezes>(net)}});
+  trainer.remove_callback<accelerate::PrinterCallback>();
+  trainer.train();
+  CHECK(net->modes() == std::vector<bool>{true, false, false, true});
+}
+
 TEST_CASE("training stops after as many evaluations without improvement as patience says") {
   const auto stopping = [](int64_t patience, double threshold = 0) {
     return std::make_shared<EarlyStoppingCallback>(patience, threshold);
