@@ -28,8 +28,8 @@ struct TokenFile {
   /// Tokens are 0 to vocabulary-1; checked in every block that is read. Unset: not checked.
   std::optional<int64_t> vocabulary{};
   /// Of a block with another token. skip looks at the whole file, on several threads, before the first epoch: which
-  /// blocks there are is then known, and the same on every rank; it needs vocabulary. A file that ends within a token is
-  /// an error either way.
+  /// blocks there are is then known, and the same on every rank; it needs vocabulary. A file that ends within a token
+  /// is an error either way.
   OnError on_error = OnError::fail;
 };
 
