@@ -16,7 +16,7 @@
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
-#include "accelerate/archive/new_file.hpp"
+#include "accelerate/archive/sink.hpp"
 #include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/what_failed.hpp"
@@ -111,10 +111,13 @@ struct Saver::Making {
     const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
     return file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && !fs::exists(done_file(rank));
   }
+  // Its name is the last that a rank touches of the folder: the leader that finds it may rename the folder at once.
   void leave_part(const std::string& text) const {
-    archive::NewFile file(done_file(node.rank()), called);
-    file.sink().write(text);
-    file.commit(archive::Existing::replace);
+    const fs::path path = done_file(node.rank()), made = path.string() + ".saving";
+    archive::FileSink sink(made, called);
+    sink.write(text);
+    sink.finish(/*durable=*/false);  // read by this save and removed
+    fs::rename(made, path);
   }
   [[nodiscard]] std::vector<std::string> take_parts() const {
     std::vector<std::string> parts;

@@ -15,16 +15,20 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
+#include <string_view>
+#include <thread>
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/new_file.hpp"
 #include "accelerate/checkpoint/weights.hpp"
+#include "accelerate/comm/group.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/checkpoint/small_content.hpp"
 
@@ -44,6 +48,7 @@ Fault fault = Fault::kill;
 bool is_network = false;
 std::set<std::string> hidden;
 std::mutex hidden_mutex;
+std::atomic<bool> is_slow_after_its_part{false};  // the second rank, when the first has found its part
 
 // When files and folders were last brought to the disk, by their inode; those that were written to since are not in it.
 // What a power cut leaves of a checkpoint is what was there when it took its name.
@@ -127,7 +132,12 @@ int fsync(int file) {
 }
 int rename(const char* from, const char* to) noexcept {
   if (is_in_making(from)) takes_its_name(from);
-  return goes_wrong(false) ? -1 : static_cast<int>(::syscall(SYS_rename, from, to));
+  if (goes_wrong(false)) return -1;
+  const auto status = static_cast<int>(::syscall(SYS_rename, from, to));
+  if (is_slow_after_its_part && std::string_view(to).ends_with("/.part_1")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  return status;
 }
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   if (is_network && flags != 0) {
@@ -325,6 +335,30 @@ void keep_what_is_there(const fs::path& folder) {
   fs::remove(folder / "file");
 }
 
+/// The leader takes the folder to its place as soon as all parts are there.
+void a_rank_is_slow_after_its_part(const fs::path& folder) {
+  const fs::path place = folder / "checkpoint_0";
+  is_slow_after_its_part = true;
+  std::atomic<int> saved = 0;
+  accelerate::comm::run_threads(
+      2,
+      [&](const accelerate::comm::Group& group) {
+        checkpoint::Saver saver(group);
+        saver.save(testing::small_content(2), {.place = place, .options = {.async = true}});
+        try {
+          saver.wait();
+          ++saved;
+        } catch (const accelerate::Error& error) {
+          std::printf("rank %d: %s\n", static_cast<int>(group.rank()), error.what());
+        }
+      },
+      std::chrono::seconds(60));
+  is_slow_after_its_part = false;
+  expect(saved == 2, "a rank whose part was taken at once failed", Fault::kill, 0);
+  expect(!accelerate::archive::what_is_wrong(place, true), "what two ranks saved is not whole", Fault::kill, 0);
+  accelerate::base::remove_tree(place);
+}
+
 /// A process that saves as often as it can; all that it may be told is that another one is saving.
 pid_t save_again_and_again(const fs::path& place, double value) {
   std::fflush(stdout);
@@ -438,6 +472,7 @@ int main(int argc, char** argv) {
     is_network = false;
     accelerate::base::remove_tree(folder / "checkpoint_0");
     two_save_to_one_place(folder);
+    a_rank_is_slow_after_its_part(folder);
     accelerate::base::remove_tree(folder);
   }
   return failures == 0 ? 0 : 1;
