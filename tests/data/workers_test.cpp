@@ -313,9 +313,9 @@ TEST_CASE("a read that hangs is named after the timeout, and the next pass has o
     if (sample == 2 && *hangs) door->pass();
   });
   auto position = loader.begin();
-  CHECK_THROWS_WITH_AS(
-      ++position, doctest::Contains("loader: batch 1 (samples 2, 3) is not there after 0.1 s (timeout); worker "),
-      accelerate::Error);
+  CHECK_THROWS_WITH_AS(++position,
+                       doctest::Contains("loader: batch 1 (samples 2, 3) is not there after 0.1 s (timeout); worker "),
+                       accelerate::Error);
   CHECK_THROWS_WITH_AS(++position, doctest::Contains(" has been reading it for 0."), accelerate::Error);
   *hangs = false;
   CHECK(pass(loader).size() == 4);
