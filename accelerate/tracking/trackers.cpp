@@ -108,13 +108,8 @@ void Trackers::start(const std::string& project, const Values& config) {
     try {
       (*tracker)->start(run);
     } catch (...) {  // no run has begun, and nobody else would end those that did
-      std::for_each(here_.begin(), tracker, [&](const auto& begun) {
-        try {
-          begun->finish();
-        } catch (...) {
-          say_failed(*begun, "finish", base::what_failed(std::current_exception()));
-        }
-      });
+      std::for_each(here_.begin(), tracker,
+                    [&](const auto& begun) { one(*begun, "finish", [](Tracker& its) { its.finish(); }); });
       throw;
     }
   }
@@ -148,12 +143,14 @@ void Trackers::finish() noexcept {
 
 void Trackers::each(std::string_view what, const std::function<void(Tracker&)>& call) noexcept {
   if (!in_run_) return;
-  for (const auto& tracker : here_) {
-    try {
-      call(*tracker);
-    } catch (...) {
-      say_failed(*tracker, what, base::what_failed(std::current_exception()));
-    }
+  for (const auto& tracker : here_) one(*tracker, what, call);
+}
+
+void Trackers::one(Tracker& tracker, std::string_view what, const std::function<void(Tracker&)>& call) noexcept {
+  try {
+    call(tracker);
+  } catch (...) {
+    say_failed(tracker, what, base::what_failed(std::current_exception()));
   }
 }
 

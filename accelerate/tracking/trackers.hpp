@@ -68,6 +68,7 @@ class Trackers {
 
  private:
   void each(std::string_view what, const std::function<void(Tracker&)>& call) noexcept;
+  void one(Tracker& tracker, std::string_view what, const std::function<void(Tracker&)>& call) noexcept;
   void say_failed(const Tracker& tracker, std::string_view what, std::string_view why) noexcept;
   [[nodiscard]] std::filesystem::path make_folder(const std::string& project) const;
 
