@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -168,13 +169,14 @@ void Profiler::step() {
   if (stopped_) return;
   if (recording_) recording_->step.reset();
   ++step_;
+  std::exception_ptr failure;  // of on_trace_ready: the schedule goes on all the same
   try {
     if (now_ == ProfileAction::record_and_save) finish_recording(true);
-  } catch (...) {  // of on_trace_ready: the schedule goes on all the same
-    apply(action(step_));
-    throw;
+  } catch (...) {
+    failure = std::current_exception();
   }
-  apply(action(step_));
+  if (!stopped_) apply(action(step_));  // on_trace_ready may have stopped it
+  if (failure) std::rethrow_exception(failure);
 }
 
 void Profiler::apply(ProfileAction next) {

@@ -295,6 +295,21 @@ TEST_CASE("the cycles after one whose on_trace_ready threw are where they would 
   }
 }
 
+TEST_CASE("on_trace_ready may stop the profiler: what follows is not recorded, and the next profiler may be") {
+  int ready = 0;
+  Profiler profiler({.schedule_option = ProfileSchedule{.active = 1},
+                     .on_trace_ready =
+                         [&](Profiler& its) {
+                           ++ready;
+                           its.stop();
+                         }},
+                    accelerate::comm::Group(), at::kCPU);
+  for (int step = 0; step < 3; ++step) profiler.step();
+  CHECK(ready == 1);
+  CHECK(profiler.recordings() == 1);
+  CHECK(hundred_steps({.repeat = 1}).ready == 1);
+}
+
 TEST_CASE("what on_trace_ready throws comes out of step(), and the next profiler may be") {
   {
     Profiler profiler({.schedule_option = ProfileSchedule{}, .on_trace_ready = [](Profiler&) { throw 7; }},
