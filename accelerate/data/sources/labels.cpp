@@ -35,6 +35,14 @@ void each_bad_label(const at::Tensor& labels, int64_t classes, const Fn& fn) {
 
 }  // namespace
 
+void check_can_skip(OnError on_error, bool declared, std::string_view operation, std::string_view option,
+                    std::string_view what) {
+  if (on_error != OnError::skip || declared) return;
+  base::fail(ErrorKind::usage, {}, operation,
+             "on_error is skip, but {} is not given, so no {} can be told broken; give {}, or leave on_error out",
+             option, what, option);
+}
+
 void check_are_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                       std::string_view operation) {
   if (classes < 1) base::fail(ErrorKind::usage, {}, operation, "classes is {}, must be at least 1", classes);

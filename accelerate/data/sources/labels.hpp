@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "accelerate/data/sources/on_error.hpp"
+
 namespace accelerate::data {
 
 /// Throws Error (usage) for labels that are no integers and for classes below 1.
@@ -20,6 +22,14 @@ void check_are_labels(const at::Tensor& labels, int64_t classes, const std::file
 /// operation   the name of the reader in errors
 void check_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                   std::string_view operation);
+
+/// Throws Error (usage) where broken samples are to be left out and nothing says which are.
+///
+/// declared   what says it is given
+/// option     the name of what says it
+/// what       of which some would be left out: "sample"
+void check_can_skip(OnError on_error, bool declared, std::string_view operation, std::string_view option,
+                    std::string_view what);
 
 /// Samples that are left out, and why the first one is.
 struct LeftOut {

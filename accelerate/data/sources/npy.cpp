@@ -106,10 +106,7 @@ at::Tensor map_raw(const RawFile& raw) {
 }
 
 Loader npy(const NpyFiles& files, const LoaderOptions& options) {
-  if (files.on_error == OnError::skip && !files.classes)
-    base::fail(ErrorKind::usage, {}, "npy",
-               "on_error is skip, but classes is not given, so no sample can be told broken; give classes, or leave "
-               "on_error out");
+  check_can_skip(files.on_error, files.classes.has_value(), "npy", "classes", "sample");
   const at::Tensor data = map_npy(files.data);
   const at::Tensor target = files.target.empty() ? at::Tensor() : map_npy(files.target);
   if (data.dim() == 0)

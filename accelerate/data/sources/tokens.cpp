@@ -44,11 +44,7 @@ TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stri
   check_at_least_one(file.block_size, "block_size");
   check_at_least_one(stride_, "stride");
   check_at_least_one(file.vocabulary.value_or(1), "vocabulary");
-  if (file.on_error == OnError::skip && !file.vocabulary)
-    base::fail(
-        ErrorKind::usage, {}, tokens_operation,
-        "on_error is skip, but vocabulary is not given, so no block can be told broken; give vocabulary, or leave "
-        "on_error out");
+  check_can_skip(file.on_error, file.vocabulary.has_value(), tokens_operation, "vocabulary", "block");
   tokens_ = map_tokens(file);
   if (tokens() <= file.block_size)
     base::fail(ErrorKind::data, {}, tokens_operation,
