@@ -42,8 +42,7 @@ std::optional<int64_t> nodes_of_allocation(const Variables& variables) {
 
 /// On one node no srun is needed; how many ranks there are is said by the allocation.
 LaunchOptions with_tasks_of_one_node(const LaunchOptions& options, const Variables& variables) {
-  const auto named = tasks_of_job(variables);
-  const int64_t tasks = env::parse_integer(named.number).value_or(1);
+  const int64_t tasks = tasks_of_job(variables).number;
   const bool said = options.num_processes || value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;
   if (said || tasks < 2 || nodes_of_allocation(variables) != 1) return options;
   LaunchOptions with_tasks = options;
@@ -97,17 +96,14 @@ Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
 }
 
 SlurmTasks tasks_of_job(const Variables& variables) {
-  const auto all = env::first_set(variables, {"SLURM_NTASKS", "SLURM_NPROCS"});
-  if (all.text) return {.number = *all.text, .named = true};
-  const auto nodes = env::first_set(variables, {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"});
+  if (const auto all = number(variables, {"SLURM_NTASKS", "SLURM_NPROCS"})) return {.number = *all, .named = true};
+  const int64_t nodes = number(variables, {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}).value_or(1);
   const auto per_node = number(variables, {"SLURM_NTASKS_PER_NODE"});
-  if (!per_node) return {.number = nodes.text.value_or("1")};
-  return {.number = fmt::to_string(*per_node * env::parse_integer(nodes.text.value_or("1")).value_or(1)),
-          .named = true};
+  return {.number = per_node.value_or(1) * nodes, .named = per_node.has_value()};
 }
 
 std::string what_slurm_chose(const SlurmTasks& tasks) {
-  const bool one = tasks.number == "1";
+  const bool one = tasks.number == 1;
   return fmt::format("{} {}; --num_processes N chooses otherwise", tasks.number,
                      tasks.named
                          ? (one ? "rank, as Slurm's job has one task" : "ranks, as many as Slurm's job has tasks")

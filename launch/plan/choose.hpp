@@ -2,6 +2,7 @@
 // Who starts the ranks, where the options and Slurm's variables leave it open.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "launch/plan/options.hpp"
@@ -21,8 +22,8 @@ Runner choose_runner(const LaunchOptions& options, const env::Variables& variabl
 
 /// How many ranks the job has whose shell (of sbatch or salloc) this is, where the options leave it open.
 struct SlurmTasks {
-  std::string number = "1";  ///< as Slurm has it
-  bool named = false;        ///< false: one per node, as the job names no number
+  int64_t number = 1;
+  bool named = false;  ///< false: one per node, as the job names no number
 
   bool operator==(const SlurmTasks&) const = default;
 };

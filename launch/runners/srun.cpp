@@ -41,7 +41,7 @@ env::Variables environment_under_slurm(const LaunchOptions& options, const env::
 LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& job_id,
                      const std::string& self) {
   const std::string tasks =
-      options.num_processes ? fmt::to_string(*options.num_processes) : tasks_of_job(inherited).number;
+      fmt::to_string(options.num_processes ? *options.num_processes : tasks_of_job(inherited).number);
   check_multi_gpu_of(options, tasks);
   // Ranks that ask for another start end with a code, too, and each in its own time.
   const auto* at_first_code = options.resume_code ? "--kill-on-bad-exit=0" : "--kill-on-bad-exit=1";

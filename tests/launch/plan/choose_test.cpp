@@ -91,22 +91,22 @@ TEST_CASE("a batch script on one node has as many ranks as tasks, unless their n
 
 TEST_CASE("a job's tasks are its number of them, else those per node, else one per node; a line says which") {
   Variables job{{"SLURM_NNODES", "5"}};
-  CHECK(tasks_of_job(job) == SlurmTasks{.number = "5"});
+  CHECK(tasks_of_job(job) == SlurmTasks{.number = 5});
   job["SLURM_JOB_NUM_NODES"] = "2";
-  CHECK(tasks_of_job(job) == SlurmTasks{.number = "2"});
+  CHECK(tasks_of_job(job) == SlurmTasks{.number = 2});
   job["SLURM_NTASKS_PER_NODE"] = "4";
-  CHECK(tasks_of_job(job) == SlurmTasks{.number = "8", .named = true});
+  CHECK(tasks_of_job(job) == SlurmTasks{.number = 8, .named = true});
   job["SLURM_NPROCS"] = "6";
-  CHECK(tasks_of_job(job) == SlurmTasks{.number = "6", .named = true});
+  CHECK(tasks_of_job(job) == SlurmTasks{.number = 6, .named = true});
   job["SLURM_NTASKS"] = "7";
-  CHECK(tasks_of_job(job) == SlurmTasks{.number = "7", .named = true});
-  CHECK(tasks_of_job({}) == SlurmTasks{.number = "1"});
+  CHECK(tasks_of_job(job) == SlurmTasks{.number = 7, .named = true});
+  CHECK(tasks_of_job({}) == SlurmTasks{.number = 1});
 
-  CHECK(what_slurm_chose({.number = "8", .named = true}) ==
+  CHECK(what_slurm_chose({.number = 8, .named = true}) ==
         "8 ranks, as many as Slurm's job has tasks; --num_processes N chooses otherwise");
-  CHECK(what_slurm_chose({.number = "1", .named = true}) ==
+  CHECK(what_slurm_chose({.number = 1, .named = true}) ==
         "1 rank, as Slurm's job has one task; --num_processes N chooses otherwise");
-  CHECK(what_slurm_chose({.number = "2"}) ==
+  CHECK(what_slurm_chose({.number = 2}) ==
         "2 ranks, one per node, as Slurm's job names no number of tasks; --num_processes N chooses otherwise");
   CHECK(what_slurm_chose({}) == "1 rank, as Slurm's job names no number of tasks; --num_processes N chooses otherwise");
 }
