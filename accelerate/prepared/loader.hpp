@@ -23,100 +23,13 @@
 #include "accelerate/device/upload.hpp"
 #include "accelerate/prepared/dispatch_pass.hpp"
 #include "accelerate/prepared/filling.hpp"
+#include "accelerate/prepared/loader_core.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/prepared/standing.hpp"
 #include "accelerate/tree/tree.hpp"
 
 namespace accelerate::prepared {
-
-/// Rank 0's seed, on every rank. Collective.
-[[nodiscard]] uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group);
-
-/// Rank 0 reads for all.
-template <typename Loader>
-[[nodiscard]] bool dispatches(const comm::Group& group, const LoaderOptions& options) {
-  return group.size() > 1 && options.dispatch_batches.value_or(data::Streaming<Loader> && options.device_placement);
-}
-
-[[nodiscard]] inline data::Share share_of(const comm::Group& group, const LoaderOptions& options) {
-  return {.rank = group.rank(),
-          .world_size = group.size(),
-          .even_batches = options.even_batches,
-          .split_batches = options.split_batches};
-}
-
-/// It is a list of its batches, as std::vector is.
-template <typename Loader>
-concept HoldsBatches = data::Counted<Loader> && requires(const Loader& loader) {
-  { loader[size_t{}] } -> std::same_as<const batch_t<Loader>&>;
-};
-
-/// It says itself who waited for whom in its latest pass.
-template <typename Loader>
-concept Reports = requires(const Loader& loader) {
-  { loader.report() } -> std::convertible_to<data::LoadReport>;
-};
-
-/// A report without a pass: who reads.
-template <typename Loader>
-[[nodiscard]] data::LoadReport readers_of(const Loader& loader) {
-  data::LoadReport report{.num_workers = -1};
-  if constexpr (requires {
-                  { loader.options().num_workers } -> std::convertible_to<int64_t>;
-                }) {
-    report = {.num_workers = loader.options().num_workers, .one_reader = data::Streaming<Loader>};
-    if constexpr (requires {
-                    { loader.source()->thread_safe() } -> std::convertible_to<bool>;
-                  }) {
-      report.one_reader = !loader.source()->thread_safe();
-      if (report.one_reader) report.num_workers = std::min<int64_t>(report.num_workers, 1);
-    }
-  }
-  return report;
-}
-
-/// A loader in the registry.
-class LoaderCore : public Entry {
- public:
-  static constexpr Kind entry_kind = Kind::loader;
-  explicit LoaderCore(const void* identity) : Entry(entry_kind, identity) {}
-  /// Empty for loaders that cannot say where they stand.
-  std::shared_ptr<LoaderAccess> access = std::make_shared<LoaderAccess>();
-  /// One for all handles of the loader.
-  std::shared_ptr<Standing> standing = std::make_shared<Standing>();
-  std::shared_ptr<Times> times = std::make_shared<Times>();
-};
-
-/// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.
-template <typename Loader>
-void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
-  if constexpr (!tree::packable<batch_t<Loader>>) {
-    if (dispatches<Loader>(group, options)) refuse_to_dispatch(place);
-  }
-  if constexpr (data::Shardable<Loader>) {
-    const bool whole = dispatches<Loader>(group, options);
-    const data::Share all{.reads = group.rank() == 0, .reports = false};
-    data::give_share(loader, whole ? all : share_of(group, options), place);
-  }
-  if constexpr (data::Seedable<Loader>) {
-    const bool seeded = data::Streaming<Loader> || data::needs_seed(loader);  // a stream's workers have one in any case
-    if (group.size() > 1 && seeded) loader.set_seed(seed_of_rank_0(loader.seed(), group));
-  }
-}
-
-/// The way to this rank's device; null where batches stay on the CPU, or are not to be pinned.
-template <typename Loader>
-[[nodiscard]] std::shared_ptr<device::UploadLane> lane_for(const Loader& loader, const Shared& shared,
-                                                           const LoaderOptions& options) {
-  bool pinned = options.device_placement && !shared.device.is_cpu();
-  if constexpr (requires {
-                  { loader.options().pin_memory } -> std::convertible_to<std::optional<bool>>;
-                }) {
-    pinned = pinned && loader.options().pin_memory.value_or(true);
-  }
-  return pinned ? std::make_shared<device::UploadLane>(shared.device) : nullptr;
-}
 
 /// A handle: copies refer to the same loader. A range: for (auto& batch : loader), loader | std::views::take(n);
 /// leaving a loop early is fine, and so are several loops at a time where the loader itself allows them.

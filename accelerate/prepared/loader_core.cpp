@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/prepared/loader.hpp"
+#include "accelerate/prepared/loader_core.hpp"
 
 #include <string>
 
