@@ -257,7 +257,7 @@ TEST_CASE("a rank that ends before it has written its part is noticed at once an
       std::chrono::hours(1));
   CHECK(told[0].ends_with("save_state: rank 1 of those that write to " + place.string() +
                           " ended before it had written its part"));
-  CHECK(told[1].find("/.part_1.saving is in the making)") != std::string::npos);
+  CHECK(told[1].find("/.part_1.saving cannot be made: File exists") != std::string::npos);
   CHECK(fs::is_empty(folder.path));
 }
 
