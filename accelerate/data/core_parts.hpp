@@ -2,10 +2,13 @@
 // What the cores of loaders do alike, whatever their samples are. Options are LoaderOptions or StreamOptions.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/epoch_count.hpp"
@@ -43,6 +46,15 @@ template <typename Options>
           .even_batches = share.even_batches && share.world_size > 1};
 }
 
+/// How long a batch is waited for; unset: as long as it takes, and longer than a clock can say.
+[[nodiscard]] inline std::optional<std::chrono::steady_clock::duration> longest_wait(
+    std::chrono::milliseconds timeout) {
+  constexpr auto most =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::duration::max());
+  if (timeout.count() <= 0 || timeout > most / 2) return std::nullopt;
+  return timeout;
+}
+
 /// The beginning of an epoch.
 ///
 /// order   its kind
@@ -65,6 +77,22 @@ template <typename Options>
 /// here   how things stand, without a position
 [[nodiscard]] state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Position>& position,
                                           const EpochCount& epochs);
+
+/// Of a pass.
+template <typename Loader>
+[[nodiscard]] auto first_batches(Loader& loader, int64_t most) {
+  std::vector<typename decltype(loader.begin())::value_type> first;
+  for (auto& batch : loader) {
+    first.push_back(std::move(batch));
+    if (static_cast<int64_t>(first.size()) == most) break;
+  }
+  return first;
+}
+
+/// A pass that was left there.
+[[nodiscard]] inline LatestPass::Position position_at(const state::LoaderState& there) {
+  return {.epoch = there.epoch, .origin = there.origin, .consumed = there.consumed, .samples = there.samples};
+}
 
 /// An epoch is asked for: whether the next pass still goes on where a loaded state stood, which is so within its own
 /// epoch. A line says what is dropped.

@@ -43,7 +43,8 @@ struct Round {
 ///
 /// The last round, where it is not whole, is shared out anew as Accelerate's dispatcher does it: its m samples over the
 /// ranks evenly, ceil(m / world_size) each, filled from the front of the first round, so that no rank is without a
-/// sample however small the data. Where its batches differ, or have no rows, the first round's batches fill it.
+/// sample however small the data. What has no rows (a number, a tensor of no dimension) is then that of the last batch.
+/// Where its batches differ, or have no rows, the first round's batches fill it.
 template <typename Batch>
 class BatchDispatcher {
  public:
@@ -51,6 +52,11 @@ class BatchDispatcher {
   explicit BatchDispatcher(const DispatchOptions& options, const Place& place = {}) : options_(options), place_(place) {
     (void)deal_batches(0, {.world_size = options.world_size}, place);  // checks it
   }
+
+  /// Batches of a first round: those that come are of a pass that leaves it out.
+  void fill_from(std::vector<Batch> front) { front_ = std::move(front); }
+  /// Batches that make a round.
+  [[nodiscard]] int64_t per_round() const { return options_.split_batches ? 1 : options_.world_size; }
 
   /// The stream's next batch. returns   the round before it, when that is whole
   std::optional<Round<Batch>> feed(Batch batch) {
@@ -66,14 +72,15 @@ class BatchDispatcher {
     if (round_.empty()) return std::nullopt;
     const bool whole = static_cast<int64_t>(round_.size()) == per_round();
     if (!whole && options_.drop_last) return std::nullopt;
+    if (whole && !options_.split_batches && tree::rows(round_.front()) == tree::rows(round_.back())) {
+      return Round<Batch>{round_, samples_of(round_), read_};
+    }
     if (auto shared = share_out(round_, /*last=*/true)) return shared;
     if (options_.split_batches) fail_unsplit();
     return fill_with_batches();
   }
 
  private:
-  [[nodiscard]] int64_t per_round() const { return options_.split_batches ? 1 : options_.world_size; }
-
   std::optional<Round<Batch>> take_whole() {
     auto batches = std::exchange(round_, {});
     if (front_.empty()) {

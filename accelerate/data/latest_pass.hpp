@@ -26,7 +26,7 @@ class LatestPass {
 
   /// A pass has begun there. returns   its number, from 1
   int64_t begin(const Position& position) {
-    open_.emplace(++count_, position);
+    open_.emplace(++count_, Open{position});
     speaks(count_);
     return count_;
   }
@@ -34,18 +34,25 @@ class LatestPass {
   void tell(int64_t pass, int64_t consumed, bool complete) {
     const auto found = open_.find(pass);
     if (found == open_.end()) return;
-    found->second.consumed = consumed;
-    found->second.complete = complete;
+    found->second.position.consumed = consumed;
+    found->second.position.complete = complete;
     speaks(pass);
   }
   /// It was walked to its end.
   void end(int64_t pass) {
-    open_.erase(pass);
+    close(pass);
     if (speaker_ == pass) position_.reset();
   }
   /// It is gone; one that was left stays where it was left.
   void leave(int64_t pass, bool after_first_batch) {
-    if (open_.erase(pass) != 0 && after_first_batch && speaker_ == pass && open_.contains(before_)) speaks(before_);
+    const auto found = open_.find(pass);
+    if (found == open_.end()) return;
+    const auto before = open_.find(found->second.before);
+    if (after_first_batch && speaker_ == pass && before != open_.end()) {
+      speaker_ = before->first;
+      position_ = before->second.position;
+    }
+    close(pass);
   }
   /// The next pass begins where its user says: open ones tell no more.
   void forget() {
@@ -56,16 +63,29 @@ class LatestPass {
   [[nodiscard]] const std::optional<Position>& position() const { return position_; }
 
  private:
+  struct Open {
+    Position position;
+    int64_t before = 0;  // who spoke before it
+  };
+
   void speaks(int64_t pass) {
-    if (speaker_ != pass) before_ = speaker_;
+    Open& its = open_.at(pass);
+    if (speaker_ != pass) its.before = speaker_;
     speaker_ = pass;
-    position_ = open_.at(pass);
+    position_ = its.position;
+  }
+  /// Who spoke after it gives the word back to the one before it.
+  void close(int64_t pass) {
+    const auto closed = open_.extract(pass);
+    if (closed.empty()) return;
+    for (auto& [number, other] : open_) {
+      if (other.before == pass) other.before = closed.mapped().before;
+    }
   }
 
-  std::map<int64_t, Position> open_;
+  std::map<int64_t, Open> open_;
   int64_t count_ = 0;
   int64_t speaker_ = 0;
-  int64_t before_ = 0;  // who spoke before it
   std::optional<Position> position_;
 };
 

@@ -12,7 +12,9 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/loader_base.hpp"
 #include "accelerate/data/prefetch.hpp"
@@ -51,6 +53,15 @@ class LoaderOf : public LoaderBase {
     other.core_ = skipping(batches);
     other.workers_ = std::make_shared<LoaderWorkers>();
     return other;
+  }
+
+  /// Of the pass that begins next the first batches, so many at most, where it leaves them out, as it goes on within an
+  /// epoch or skips; none where it leaves out nothing. For whoever fills its last batches.
+  [[nodiscard]] std::vector<AnyBatch> front_left_out(int64_t batches) const {
+    LoaderOf whole = *this;
+    whole.core_ = with_its_front();
+    whole.workers_ = std::make_shared<LoaderWorkers>();
+    return whole.core_ ? first_batches(whole, batches) : std::vector<AnyBatch>{};
   }
 
   /// What it reads, for other loaders and for sources made of it.
@@ -165,9 +176,7 @@ class LoaderOf<AnyBatch>::Iterator {
     }
     void take(const at::Tensor& indices) {
       const int64_t number = pass.info().index;
-      std::optional<Pass::Clock::duration> longest;
-      if (timeout.count() > 0) longest = timeout;
-      auto taken = prefetch->take(number, longest);
+      auto taken = prefetch->take(number, longest_wait(timeout));
       if (!taken) {
         const auto reader = prefetch->queue()->reader_of(number);
         pool->give_up();

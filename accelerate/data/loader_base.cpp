@@ -38,9 +38,10 @@ LoaderBase::Pass::Pass(std::shared_ptr<Core> loader, const LoadReport& workers) 
   const int64_t remainder = pass.batches.remainder();
   const ReadContext context{
       .seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epochs.epoch(), .pinned = loader->pinned};
+  const int64_t first = std::min(pass.first, pass.batches.size());  // more may be skipped than there are
   steps_.reset(new Steps{.loader = loader,
                          .batches = std::make_shared<const EpochBatches>(std::move(pass.batches)),
-                         .first = pass.first,
+                         .first = first,
                          .number = pass.number,
                          .context = context,
                          .info = {.remainder = remainder, .strided = loader->strided()},
@@ -106,6 +107,8 @@ std::shared_ptr<LoaderBase::Core> LoaderBase::skipping(int64_t batches) const {
   return other;
 }
 
+std::shared_ptr<LoaderBase::Core> LoaderBase::with_its_front() const { return core_->with_its_front(); }
+
 void LoaderBase::shard(const Share& share, const Place& place) { core_->take(share, place); }
 int64_t LoaderBase::size() const { return core_->size(); }
 int64_t LoaderBase::sample_count() const { return core_->samples; }
@@ -116,6 +119,7 @@ const LoaderOptions& LoaderBase::options() const { return core_->options; }
 int64_t LoaderBase::epoch() const { return core_->epochs.epoch(); }
 state::LoaderState LoaderBase::state() const { return core_->state(); }
 void LoaderBase::load_state(const state::LoaderState& state) { core_->load_state(state); }
+void LoaderBase::stands_at(const state::LoaderState& state) { core_->stands_at(state); }
 uint64_t LoaderBase::seed() const { return core_->seed(); }
 void LoaderBase::set_seed(uint64_t seed) { core_->options.seed = seed; }
 void LoaderBase::read_pinned(bool on) { core_->pinned = on; }

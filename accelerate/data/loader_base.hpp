@@ -82,6 +82,8 @@ class LoaderBase {
   /// what fills the last batches (the order's front, of what is left). Later epochs are whole.
   /// Throws Error (usage) for a state of an order of another length, and for numbers that no loader gives.
   void load_state(const state::LoaderState& state);
+  /// Another rank, which reads for this one, has come there: what a pass of this one's would have left.
+  void stands_at(const state::LoaderState& state);
 
   /// The seed in force; fixed by this call where it was unset.
   [[nodiscard]] uint64_t seed() const;
@@ -109,6 +111,8 @@ class LoaderBase {
 
   /// A loader with the same settings whose passes begin `batches` later. Throws Error (usage) for a negative number.
   [[nodiscard]] std::shared_ptr<Core> skipping(int64_t batches) const;
+  /// A loader whose next pass is this one's with what it leaves out; null: it leaves out nothing.
+  [[nodiscard]] std::shared_ptr<Core> with_its_front() const;
 
   std::shared_ptr<Core> core_;
 };

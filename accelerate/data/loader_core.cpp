@@ -218,6 +218,27 @@ void LoaderBase::Core::load_state(const state::LoaderState& from) {
   if (from.consumed > 0) resumed = from;
 }
 
+void LoaderBase::Core::stands_at(const state::LoaderState& there) {
+  load_state(there);
+  if (!resumed) return;  // between passes
+  forget_position();
+  epochs.begin();
+  (void)latest.begin(position_at(there));
+}
+
+std::shared_ptr<LoaderBase::Core> LoaderBase::Core::with_its_front() {
+  const bool goes_on = resumed && resumed->shared_out_as(here());  // shared out anew it has a front of its own
+  if (skipped == 0 && !goes_on) return nullptr;
+  auto other = std::make_shared<Core>(*this);
+  other->skipped = other->skipped_of_rest = 0;
+  if (goes_on) other->resumed->consumed = other->resumed->origin;
+  if (goes_on && other->resumed->consumed == 0) other->resumed.reset();
+  other->options.num_workers = 0;
+  other->options.log_report = false;
+  other->report = std::make_shared<LoadReport>();
+  return other;
+}
+
 void LoaderBase::Core::set_epoch(int64_t epoch) {
   epochs.set(epoch);
   latest.forget();

@@ -42,9 +42,12 @@ struct LoaderBase::Core {
 
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
+  void stands_at(const state::LoaderState& there);
   /// What the epoch's order is.
   [[nodiscard]] std::string_view kind() const { return sampler ? sampler->kind() : "a batch sampler's"; }
   void set_epoch(int64_t epoch);
+  /// Another one, whose next pass is this one's with what it leaves out; null: it leaves out nothing.
+  [[nodiscard]] std::shared_ptr<Core> with_its_front();
 
   int64_t samples;
   LoaderOptions options;

@@ -87,7 +87,7 @@ at::Tensor room(const at::Tensor& tensor, int64_t rows) {
 
 bool put_rows(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places) {
   if (rows.sizes().slice(1) != into.sizes().slice(1) || rows.scalar_type() != into.scalar_type()) return false;
-  into.index_copy_(0, places, rows.detach());
+  into.index_copy_(0, places.to(into.device()), rows.detach());
   return true;
 }
 

@@ -72,6 +72,14 @@ void StreamCore::load_state(const state::LoaderState& from) {
   if (from.consumed > 0) resumed_ = from;
 }
 
+void StreamCore::stands_at(const state::LoaderState& there) {
+  load_state(there);
+  if (!resumed_) return;  // between passes
+  forget_position();
+  epochs.begin();
+  (void)latest_.begin(position_at(there));
+}
+
 StreamCore::Beginning StreamCore::next_pass() {
   epochs.next();
   Beginning pass{.context = {.seed = seeded ? seed() : 0, .epoch = epochs.epoch()},
@@ -109,6 +117,19 @@ void StreamCore::set_epoch(int64_t epoch) {
   latest_.forget();
   if (keeps_place(resumed_, epoch)) return;
   forget_position();
+}
+
+std::shared_ptr<StreamCore> StreamCore::with_its_front() {
+  const bool goes_on = resumed_ && resumed_->shared_out_as(here());  // shared out anew it has a front of its own
+  if (skipped_ == 0 && !goes_on) return nullptr;
+  auto other = std::make_shared<StreamCore>(*this);
+  other->skipped_ = other->skipped_of_rest_ = 0;
+  if (goes_on) other->resumed_->consumed = other->resumed_->origin;
+  if (goes_on && other->resumed_->consumed == 0) other->resumed_.reset();
+  other->options.num_workers = 0;
+  other->options.log_report = false;
+  other->report = std::make_shared<LoadReport>();
+  return other;
 }
 
 void StreamCore::warn_of_no_batch(const Beginning& pass, int64_t given) const {

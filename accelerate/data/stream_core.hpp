@@ -47,6 +47,7 @@ class StreamCore {
   [[nodiscard]] uint64_t seed();
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
+  void stands_at(const state::LoaderState& there);
 
   struct Beginning {
     ReadContext context;
@@ -64,6 +65,9 @@ class StreamCore {
   void leave(int64_t pass, bool after_first_batch) { latest_.leave(pass, after_first_batch); }
   void set_epoch(int64_t epoch);
   void end_pass(int64_t pass, int64_t epoch);
+
+  /// As of LoaderBase.
+  [[nodiscard]] std::shared_ptr<StreamCore> with_its_front();
 
   /// A pass of which this rank got nothing: a line says why.
   ///

@@ -69,6 +69,7 @@ class StreamLoader {
   /// As of LoaderBase; what was consumed is read again and dropped.
   [[nodiscard]] state::LoaderState state() const { return core_->state(); }
   void load_state(const state::LoaderState& state) { core_->load_state(state); }
+  void stands_at(const state::LoaderState& state) { core_->stands_at(state); }
   /// Another loader with the same settings, as of LoaderOf; what comes before is read and dropped.
   /// Throws Error (usage) for a negative number.
   [[nodiscard]] StreamLoader skip_first_batches(int64_t batches) const {
@@ -78,6 +79,14 @@ class StreamLoader {
     other.core_->skip(batches);
     other.workers_ = std::make_shared<LoaderWorkers>();
     return other;
+  }
+
+  /// As of LoaderOf; they are read, and their like again in the pass.
+  [[nodiscard]] std::vector<BatchType> front_left_out(int64_t batches) const {
+    StreamLoader whole = *this;
+    whole.core_ = core_->with_its_front();
+    whole.workers_ = std::make_shared<LoaderWorkers>();
+    return whole.core_ ? first_batches(whole, batches) : std::vector<BatchType>{};
   }
 
   /// Who waited for whom in the latest pass.
@@ -213,9 +222,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
         ahead.emplace(stream->next());
         return;
       }
-      std::optional<Clock::duration> longest;
-      if (loader.options().timeout.count() > 0) longest = loader.options().timeout;
-      if (at_once) longest = Clock::duration::zero();
+      const auto longest = at_once ? Clock::duration::zero() : longest_wait(loader.options().timeout);
       auto taken = prefetch->take(number, longest);
       if (!at_once && number == 0 && !taken) taken = wait_for_first(longest);
       if (taken) {

@@ -173,12 +173,20 @@ class DispatchPass {
     if (reader.size) size_ = reader.size;
     if (reader.samples) samples_ = reader.samples;
     if constexpr (data::Resumable<Loader> && data::TakesShare<Loader>) {
-      if (reader.state) loader_.load_state(*reader.state);  // so that its epoch is rank 0's
+      if (!reader.state) return;  // its epoch is rank 0's, too
+      if constexpr (requires { loader_.stands_at(*reader.state); }) {
+        loader_.stands_at(*reader.state);
+      } else {
+        loader_.load_state(*reader.state);
+      }
     }
   }
 
   std::optional<Batch> read() {
     if (!position_) {
+      if constexpr (requires { loader_.front_left_out(1); }) {
+        dispatcher_.fill_from(loader_.front_left_out(dispatcher_.per_round()));
+      }
       position_.emplace(loader_.begin());
       if constexpr (requires {
                       { loader_.epoch() } -> std::convertible_to<int64_t>;
@@ -227,7 +235,9 @@ class DispatchPass {
     if (round) {
       common.last = !next_round_ && !failure_;
       common.samples = round->samples;
-      sent_ = common.reader.state = state_after(round->read);
+      // With the last batch a loader was read to its end, also where what followed is left out.
+      const bool rest_is_dropped = common.last && dispatch_options(loader_, options_, group_).drop_last;
+      sent_ = common.reader.state = rest_is_dropped ? where_it_stands(loader_) : state_after(round->read);
     } else {
       common.reader.state = failure_ ? sent_ : where_it_stands(loader_);  // of one that failed nobody has a batch
       if (failure_) common.failure = base::what_failed(failure_);

@@ -93,7 +93,7 @@ class PreparedLoader {
             moves(of.options_.device_placement && !shared->device.is_cpu()),
             clock(clock_of(of)),
             before(stood(of)),
-            pass(begin(of)) {
+            pass(begin(of, before)) {
         loop.emplace(shared->open_loops, loader.get(), info());
         if (clock) of.times_->begin(clock->report());
       }
@@ -106,12 +106,17 @@ class PreparedLoader {
         }
         return std::nullopt;
       }
-      static Pass begin(const PreparedLoader& of) {
+      static Pass begin(const PreparedLoader& of, const std::optional<state::LoaderState>& before) try {
         LoaderOptions options = of.options_;
         options.skipped = of.skip_.of_pass(of.resumed(), of.samples_per_step());
         if (of.dispatches())
           return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_, of.standing_->begin());
         return Pass(std::in_place_index<0>, *of.loader_, options, *of.shared_);
+      } catch (...) {  // while it left out what is skipped
+        if constexpr (data::Resumable<Loader>) {
+          if (before) of.standing_->came_to(before, of.loader_->state());
+        }
+        throw;
       }
       [[nodiscard]] const state::BatchInfo& info() const {
         return std::visit([](const auto& one) -> const state::BatchInfo& { return one.info(); }, pass);

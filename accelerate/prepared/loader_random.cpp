@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <type_traits>
 
@@ -76,7 +77,11 @@ void LoaderRandom::begun(const PassStart& start, GeneratorTurn& turn) {
   const CpuStream after = CpuStream::current();
   if (group_.rank() == 0) turn.leave_at(after);
   // The pass is in it because a loader that draws nothing at its beginning leaves the generator where it stood.
-  const auto seed = cpu_generator().random64() + start.pass;
+  const auto drawn = [] {
+    const std::lock_guard lock(cpu_generator().mutex_);  // other threads may draw, too
+    return cpu_generator().random64();
+  }();
+  const uint64_t seed = drawn + start.pass;
   walk_ = {at::mt19937(seed).data(), std::nullopt, std::nullopt};
 }
 

@@ -530,6 +530,76 @@ TEST_CASE(
   CHECK(interrupted > 20);
 }
 
+TEST_CASE("what fills the last round is the front of the epoch, also of a pass that was resumed or skips") {
+  const auto numbered = [] { return counting(17, 2, {.shuffle = true, .seed = 6}); };
+  const auto streamed = [] {
+    return accelerate::data::StreamLoader(accelerate::data::make_stream([] {
+                                            return [next = int64_t{0}]() mutable -> std::optional<torch::Tensor> {
+                                              if (next == 17) return std::nullopt;
+                                              return torch::tensor(next++);
+                                            };
+                                          }),
+                                          {.batch_size = 2});
+  };
+  const auto check = [](const auto& make, const auto& of) {
+    for (const bool skips : {false, true}) {
+      on_ranks(2,
+               [&](Accelerator& accelerator) {
+                 const auto walk = [&](auto loader, int64_t most) {
+                   Batches all;
+                   for (auto& batch : loader) {
+                     all.push_back(numbers(of(batch)));
+                     if (--most == 0) break;
+                   }
+                   return all;
+                 };
+                 const auto whole = walk(accelerator.prepare(make()), 100);
+                 auto first = accelerator.prepare(make());
+                 (void)walk(first, 2);
+                 auto second = accelerator.prepare(make());
+                 if (!skips) second.load_state(first.state());
+                 const auto rest = skips ? walk(accelerator.skip_first_batches(second, 2), 100) : walk(second, 100);
+                 CHECK(rest == Batches(whole.begin() + 2, whole.end()));
+               },
+               {.dispatch_batches = true});
+    }
+  };
+  check(numbered, [](const accelerate::data::Batch& batch) { return batch.data; });
+  check(streamed, [](const torch::Tensor& batch) { return batch; });
+}
+
+TEST_CASE(
+    "where a loop was left, or came to its last batch, is the same place for the rank that reads and the others") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             auto loader = accelerator.prepare(counting(16, 2));
+             for ([[maybe_unused]] auto& batch : loader) break;
+             loader.set_epoch(0);  // nothing was loaded: the epoch begins anew
+             CHECK(loader.state().consumed == 0);
+             for ([[maybe_unused]] auto& batch : loader) break;
+             accelerator.wait_for_everyone();
+             CHECK(loader.state().consumed == 4);
+             CHECK(loader->state().epoch == 0);
+             // Shared out anew, without a rank that reads for all, each begins the next epoch.
+             Accelerator other(accelerator.group(), {.cpu = true, .dispatch_batches = false});
+             auto own = other.prepare(*loader.unwrap());
+             int64_t batches = 0;
+             for ([[maybe_unused]] auto& batch : own) ++batches;
+             CHECK(batches == 4);
+           },
+           {.dispatch_batches = true});
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             auto loader = accelerator.prepare(counting(10, 2, {.drop_last = true}));
+             for (auto position = loader.begin(); position != loader.end(); ++position) {
+               if (!position.info().last) continue;
+               CHECK(loader.state().epoch == 1);
+               CHECK(loader.state().consumed == 0);
+             }
+           },
+           {.dispatch_batches = true});
+}
+
 TEST_CASE("a batch that cannot be sent is refused by prepare()") {
   struct Opened {
     torch::Tensor data;

@@ -361,3 +361,17 @@ TEST_CASE_TEMPLATE("what was read for a round that failed is not consumed", Load
     }
   });
 }
+
+TEST_CASE_TEMPLATE("what was read of batches that a failing pass leaves out is not consumed", Loader, StatesItself,
+                   StreamStatesItself) {
+  on_ranks(2, [](Accelerator& accelerator) {
+    Loader torn;
+    torn.broken = 6;  // in the second round
+    auto loader = accelerator.prepare(torn);
+    auto skipping = accelerator.skip_first_batches(loader, 3);
+    CHECK_THROWS((void)skipping.begin());
+    CHECK(skipping.state().consumed == 0);
+    CHECK(loader.state().consumed == 0);
+    CHECK(loader.state().epoch == 0);
+  });
+}

@@ -133,3 +133,19 @@ TEST_CASE("what cannot be split is refused, with its number and rows") {
                     "tensors' first dimension");
   CHECK_THROWS_WITH(BatchDispatcher<at::Tensor>({.world_size = 0}), doctest::Contains("world_size is 0"));
 }
+
+TEST_CASE("what has no rows stays with its batch in every whole round, the last one too") {
+  using Counted = std::pair<at::Tensor, at::Tensor>;  // rows, and their sum
+  for (const bool drop_last : {false, true}) {
+    BatchDispatcher<Counted> dispatcher({.world_size = 2, .drop_last = drop_last});
+    const auto check = [](const std::optional<Round<Counted>>& round) {
+      if (!round) return 0;
+      for (const auto& [rows, sum] : round->batches) CHECK(rows.sum().equal(sum));
+      return 1;
+    };
+    int rounds = 0;
+    for (const at::Tensor& rows : batches_of(8, 2)) rounds += check(dispatcher.feed({rows, rows.sum()}));
+    rounds += check(dispatcher.finish());
+    CHECK(rounds == 2);
+  }
+}

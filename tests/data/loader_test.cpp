@@ -177,6 +177,34 @@ TEST_CASE("batches that are skipped are not read, with workers too") {
   }
 }
 
+TEST_CASE("a pass that skips more batches than there are is one all the same") {
+  for (const int64_t skipped : {4, 5, 100}) {
+    CAPTURE(skipped);
+    auto loader = counted_loader(8, {.batch_size = 2}).skip_first_batches(skipped);
+    CHECK(pass(loader).empty());
+    CHECK(loader.epoch() == 1);
+    CHECK(loader.state().consumed == 0);
+  }
+}
+
+TEST_CASE("of two looks at the first batch within a loop, both gone, the loop has the word again") {
+  auto loader = counted_loader(10, {.batch_size = 2});
+  auto loop = loader.begin();
+  ++loop;
+  for (const bool first_goes_first : {false, true}) {
+    {
+      auto one = std::make_optional(loader.begin()), other = std::make_optional(loader.begin());
+      (first_goes_first ? one : other).reset();
+    }
+    ++loop;
+    const auto state = loader.state();
+    CHECK(state.epoch == 0);
+    CHECK(state.consumed == (first_goes_first ? 8 : 6));
+    { const auto one = loader.begin(), other = loader.begin(); }
+    CHECK(loader.state() == state);
+  }
+}
+
 TEST_CASE("an iterator at its end stays there") {
   auto loader = counted_loader(2, {.batch_size = 2});
   auto it = loader.begin();

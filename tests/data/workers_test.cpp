@@ -322,6 +322,12 @@ TEST_CASE("a read that hangs is named after the timeout, and the next pass has o
   door->open();
 }
 
+TEST_CASE("a timeout longer than a clock can say is as long as it takes") {
+  auto loader = watched(8, {.batch_size = 2, .num_workers = 1, .timeout = std::chrono::milliseconds::max()},
+                        [](int64_t) { std::this_thread::sleep_for(1ms); });
+  CHECK(pass(loader).size() == 4);
+}
+
 TEST_CASE("of a batch too long to be listed whole, the sample that hangs is named") {
   struct Hanging {
     [[nodiscard]] size_t size() const { return 32; }

@@ -22,7 +22,7 @@ void check_batch_labels(const at::Tensor& labels, const at::Tensor& indices, int
                "samples",
                labels.defined() ? labels.toString() + c10::str(labels.sizes()) : "no tensor", indices.size(0));
   }
-  const at::Tensor flat = labels.to(at::kCPU, at::kLong).reshape(-1);
+  const at::Tensor flat = labels.to(at::kCPU, at::kLong).contiguous().view(-1);
   const auto* const first = flat.const_data_ptr<int64_t>();
   const auto* const last = first + flat.numel();
   const auto* const bad = std::find_if(first, last, [=](int64_t label) { return label < 0 || label >= classes; });

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/parts.hpp"
 #include "accelerate/data/rows.hpp"
 
@@ -59,7 +60,8 @@ void ByteImages::look_up_images(const int64_t* number, int64_t count, float* to)
   }
 }
 
-Batch ByteImages::read_in_pass(const at::Tensor& indices, const ReadContext& context) const {
+Batch ByteImages::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
+  const at::Tensor indices = checked_indices("loader", asked, size());
   const int64_t floats = images_.stride(0);  // of an image
   auto data =
       memory_.take({indices.size(0), images_.size(1), images_.size(2), images_.size(3)}, at::kFloat, context.pinned);

@@ -103,7 +103,7 @@ class CsvReader {
                        *options_.classes - 1, target_.last());
   }
 
-  std::string take_name(std::string_view field) {
+  std::string take_name(const CsvField& field) {
     const auto place = [this] { return lines_.place(*target_column_); };
     if (field.empty()) return fmt::format("{} expected the name of a class, found nothing", place());
     if (classes_.take(unescaped(field))) return {};

@@ -66,7 +66,7 @@ class ColumnReader {
 
   /// Takes a number; whether a name will be taken. returns   what is wrong with it
   std::string look(const CsvLines::Fields& fields) {
-    const auto field = fields[place_];
+    const CsvField& field = fields[place_];
     if (auto* numbers = std::get_if<CsvNumbers>(&values_)) return take_number(*numbers, field);
     const auto* names = std::get_if<CsvClasses>(&values_);
     if (names == nullptr) return {};

@@ -27,7 +27,7 @@ bool can_fill(at::ScalarType dtype, double fill);
 
 class CsvLines {
  public:
-  using Fields = std::vector<std::string_view>;
+  using Fields = std::vector<CsvField>;
 
   /// header   the first line names the columns; else they are named 0, 1, 2 ...
   /// Throws Error (io) where the file cannot be opened, Error (data) where it is empty or its first line is broken.

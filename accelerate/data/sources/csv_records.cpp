@@ -35,7 +35,7 @@ void CsvRecords::take_plain() {
   const char* end = begin;
   while (end != last && *end != delimiter_ && *end != '\n') ++end;
   if (end != begin && end != last && *end == '\n' && end[-1] == '\r') --end;
-  fields_.push_back(rest_.substr(0, static_cast<size_t>(end - begin)));
+  fields_.push_back({rest_.substr(0, static_cast<size_t>(end - begin))});
   rest_.remove_prefix(static_cast<size_t>(end - begin));
 }
 
@@ -43,13 +43,14 @@ void CsvRecords::take_quoted() {
   rest_.remove_prefix(1);
   size_t end = rest_.find('"');
   while (end != std::string_view::npos && rest_.substr(end + 1).starts_with('"')) end = rest_.find('"', end + 2);
-  if (end == std::string_view::npos) {
+  if (end == std::string_view::npos) {  // the lines that follow are whole
     problem_ = "a quoted field does not end: expected a closing \"";
-    end = rest_.size();
+    rest_.remove_prefix(std::min(rest_.find('\n'), rest_.size()));
+    return;
   }
   const auto field = rest_.substr(0, end);
   next_line_ += std::count(field.begin(), field.end(), '\n');
-  fields_.push_back(field);
+  fields_.push_back({field, /*quoted=*/true});
   rest_.remove_prefix(std::min(end + 1, rest_.size()));
   if (at_line_end() || rest_[0] == delimiter_) return;
   if (problem_.empty()) problem_ = "text follows a closing \": a quote within a quoted field is written twice";
@@ -63,7 +64,8 @@ void CsvRecords::end_line() {
   ++next_line_;
 }
 
-std::string unescaped(std::string_view field) {
+std::string unescaped(const CsvField& field) {
+  if (!field.quoted) return std::string(field);
   std::string text;
   for (size_t i = 0; i < field.size(); ++i) {
     text += field[i];

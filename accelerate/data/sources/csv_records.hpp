@@ -9,6 +9,11 @@
 
 namespace accelerate::data {
 
+/// Without the quotes around it; a quote within is still written twice.
+struct CsvField : std::string_view {
+  bool quoted = false;
+};
+
 /// Cuts a text into records, one after another. Copies nothing.
 class CsvRecords {
  public:
@@ -18,11 +23,10 @@ class CsvRecords {
   /// Goes to the next record; empty lines are none. returns   false at the end
   bool next();
 
-  /// Without the quotes around them; a quote within is still written twice.
-  [[nodiscard]] const std::vector<std::string_view>& fields() const { return fields_; }
+  [[nodiscard]] const std::vector<CsvField>& fields() const { return fields_; }
   /// Where the record begins, from 1.
   [[nodiscard]] int64_t line() const { return line_; }
-  /// What is wrong with its quotes; empty: nothing.
+  /// What is wrong with its quotes; empty: nothing. Where one does not end, the record is its line alone.
   [[nodiscard]] std::string_view problem() const { return problem_; }
 
  private:
@@ -35,11 +39,11 @@ class CsvRecords {
   char delimiter_;
   int64_t line_ = 0;
   int64_t next_line_ = 1;
-  std::vector<std::string_view> fields_;
+  std::vector<CsvField> fields_;
   std::string_view problem_;
 };
 
 /// A field as it was before it was written: "" within quotes is ".
-std::string unescaped(std::string_view field);
+std::string unescaped(const CsvField& field);
 
 }  // namespace accelerate::data

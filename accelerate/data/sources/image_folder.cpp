@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/parts.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/image.hpp"
@@ -163,7 +164,8 @@ void ImageFolderSource::refuse(int64_t sample) const {
              problem_of(samples_[static_cast<size_t>(sample)].path));
 }
 
-Batch ImageFolderSource::read_in_pass(const at::Tensor& indices, const ReadContext& context) const {
+Batch ImageFolderSource::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
+  const at::Tensor indices = checked_indices(folder_operation, asked, size());
   const int64_t count = indices.size(0);
   const bool as_bytes = folder_.dtype == at::kByte;
   const at::Tensor bytes =

@@ -23,7 +23,7 @@ std::string no_label(const std::filesystem::path& path, int64_t label, int64_t s
 /// Calls fn(sample, label) for labels that are not 0 to classes-1, in their order.
 template <typename Fn>
 void each_bad_label(const at::Tensor& labels, int64_t classes, const Fn& fn) {
-  const at::Tensor flat = labels.reshape(-1);
+  const at::Tensor flat = labels.contiguous().view(-1);
   constexpr int64_t piece = 1 << 20;  // labels of a mapped file may be large
   for (int64_t from = 0; from < flat.numel(); from += piece) {
     const at::Tensor some = flat.slice(0, from, std::min(from + piece, flat.numel())).to(at::kLong);

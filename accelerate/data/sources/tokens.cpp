@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/parts.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/labels.hpp"
@@ -71,7 +72,8 @@ void TokenBlocks::leave_out_broken() {
 
 int64_t TokenBlocks::dropped_tokens() const { return tokens() - ((blocks_ - 1) * stride_ + file_.block_size + 1); }
 
-Batch TokenBlocks::read_in_pass(const at::Tensor& indices, const ReadContext& context) const {
+Batch TokenBlocks::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
+  const at::Tensor indices = checked_indices(tokens_operation, asked, size());
   const std::array<int64_t, 2> shape{indices.size(0), file_.block_size};
   Batch batch{.data = memory_.take(shape, at::kLong, context.pinned),
               .target = memory_.take(shape, at::kLong, context.pinned)};

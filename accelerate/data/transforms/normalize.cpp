@@ -34,7 +34,8 @@ at::Tensor Normalize::operator()(const at::Tensor& images) const {
                c10::Join(", ", images.sizes()), mean_.size(0) == 1 ? "C" : std::to_string(mean_.size(0)),
                mean_.size(0));
   // torchvision's operations in its order, in the images' dtype.
-  return images.sub(mean_.to(images.scalar_type())).div_(std_.to(images.scalar_type()));
+  const auto like_images = [&](const at::Tensor& values) { return values.to(images.device(), images.scalar_type()); };
+  return images.sub(like_images(mean_)).div_(like_images(std_));
 }
 
 }  // namespace accelerate::data

@@ -23,7 +23,7 @@ at::Tensor RandomHorizontalFlip::operator()(const at::Tensor& images, const Tran
   auto flipped = at::empty({count}, at::TensorOptions().dtype(at::kBool));
   auto* const flips = flipped.mutable_data_ptr<bool>();
   for (int64_t i = 0; i < count; ++i) flips[i] = context.random(i).uniform() < p_;
-  return at::where(flipped.view(of_image), images.flip(-1), images);
+  return at::where(flipped.view(of_image).to(images.device()), images.flip(-1), images);
 }
 
 }  // namespace accelerate::data

@@ -30,6 +30,16 @@ TEST_CASE("several labels a sample, and labels that a function finds") {
   CHECK(by_function->read(index({1})).second.size(0) == 1);
 }
 
+TEST_CASE("labels that are a column of a table are looked at, not what lies between them") {
+  const auto table = torch::tensor({{100, 0}, {101, 1}, {102, 2}, {103, 9}});
+  const auto columns = data::map(data::memory_source(table), [](const data::Batch& batch) {
+    return data::Batch{batch.data.select(1, 0), batch.data.select(1, 1)};
+  });
+  const auto source = data::with_classes(columns, 3);
+  CHECK(list(source->read(index({0, 1, 2})).target) == Numbers{0, 1, 2});
+  CHECK_THROWS_WITH((void)source->read(index({1, 3})), "with_classes: sample 3 has label 9: expected 0 to 2");
+}
+
 TEST_CASE("what are no labels are refused") {
   const auto check = [](const at::Tensor& target) {
     return data::with_classes(data::memory_source(torch::arange(3), target), 3);

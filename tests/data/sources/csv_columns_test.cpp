@@ -73,6 +73,12 @@ TEST_CASE("a category of given names keeps their order, and a missing number bec
   CHECK(table.categories.at("b") == Texts{"x", "z", "y"});
 }
 
+TEST_CASE("quotes within a field without quotes around it are text, as in Python's csv") {
+  const auto table =
+      TypedFile("pipe,\"\"\n5\"\" pipe,1\n\"5\"\" pipe\",2\n").read({.columns = {{"pipe", CsvType::text}}});
+  CHECK(table.columns.texts.at("pipe") == Texts{"5\"\" pipe", "5\" pipe"});
+}
+
 TEST_CASE("without a header columns are named by their places") {
   const auto table = TypedFile("1,x\n2,y\n").read({.columns = {{"1", CsvType::text}, {"0"}}, .header = false});
   CHECK(table.columns.texts.at("1") == Texts{"x", "y"});

@@ -63,6 +63,14 @@ TEST_CASE("the shipped digits are read, normalised as torchvision does it") {
   CHECK(it->data.equal(expected));
 }
 
+TEST_CASE("numbers of images may be a column of others") {
+  const auto digits = mnist(shipped / "mnist");
+  const auto column = torch::arange(8).view({4, 2}).select(1, 0);
+  const auto found = digits.source()->read(column), due = digits.source()->read(column.contiguous());
+  CHECK(found.data.equal(due.data));
+  CHECK(found.target.equal(due.target));
+}
+
 TEST_CASE("the test split and Fashion-MNIST are read from the same layout") {
   CHECK(mnist(shipped / "mnist", {}, Split::test).sample_count() == 10000);
   auto fashion = fashion_mnist(shipped / "fashion-mnist", {.batch_size = 2}, Split::test);

@@ -46,6 +46,20 @@ TEST_CASE("a block is T tokens and the same shifted by one; the rest that fills 
   CHECK(batch.data.dtype() == torch::kLong);
 }
 
+TEST_CASE("numbers of blocks may be a column of others; those that are none are refused") {
+  const Folder folder;
+  write_tokens<uint16_t>(folder.path / "x.bin", 0, 40);
+  const TokenBlocks blocks({.path = folder.path / "x.bin", .block_size = 3});
+  const auto of = [](const at::Tensor& numbers) { return numbers * 3; };
+  const auto column = torch::arange(8).view({4, 2}).select(1, 0);
+  CHECK(blocks.read(column).data.select(1, 0).equal(of(column)));
+  CHECK(message(
+            [&] {
+              (void)blocks.read(torch::tensor({1, 99}));
+            },
+            ErrorKind::usage) == "text_blocks: sample 99 is asked for, there are 10 samples");
+}
+
 TEST_CASE("a batch is what NumPy's reshape of the tokens gives, whatever the numbers in the file") {
   const Folder folder;
   write_tokens<uint16_t>(folder.path / "16", 60000, 100);

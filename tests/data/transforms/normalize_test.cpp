@@ -2,6 +2,7 @@
 #include "tests/data/support.hpp"
 //
 #include "accelerate/data/transforms/normalize.hpp"
+#include "accelerate/data/transforms/random_flip.hpp"
 #include "accelerate/data/transforms/to_float.hpp"
 #include "accelerate/data/transforms/transform.hpp"
 
@@ -76,4 +77,10 @@ TEST_CASE("Normalize refuses what does not fit, with the values") {
                     "normalize: the images are [2, 28], must be [..., C, H, W] for 1 values of mean");
   CHECK_THROWS_WITH((void)Normalize(kMean, kDeviation)(torch::zeros({2, 3, 8, 8}, torch::kUInt8)),
                     "normalize: the images are Byte, must be of floating point; ToFloat makes them");
+}
+
+TEST_CASE("transforms of data that lie on a device stay there") {
+  const auto images = torch::empty({2, 3, 4, 4}, torch::TensorOptions().device(torch::kMeta));
+  CHECK(Normalize(kMean, kDeviation)(images).is_meta());
+  CHECK(data::RandomHorizontalFlip()(images, {.indices = torch::arange(2)}).is_meta());
 }
