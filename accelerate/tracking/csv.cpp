@@ -56,7 +56,7 @@ class Csv final : public Tracker {
 
   void log(const Values& values, Step step) override {
     Values row{{"step", step ? Value(*step) : Value("")}, {"time", fmt::format("{:.3f}", wall_time())}};
-    for (const auto& [name, value] : flattened(values)) set(row, name, value);
+    for (const auto& [name, value] : flattened(values)) set(row, valid_utf8(name), value);
     make_columns(row);
     std::string line;
     for (const auto& column : columns_) line += csv_cell(cell_of(row, column)) + ',';
@@ -77,7 +77,7 @@ class Csv final : public Tracker {
   }
   static std::string cell_of(const Values& row, const std::string& column) {
     for (const auto& [name, value] : row) {
-      if (name == column) return plain_text(value);
+      if (name == column) return valid_utf8(plain_text(value));
     }
     return "";
   }

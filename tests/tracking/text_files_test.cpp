@@ -104,6 +104,14 @@ TEST_CASE("metrics.csv: a column for each name, in the order in which they came"
               "9,nan,inf,,"});
 }
 
+TEST_CASE(
+    "metrics.csv: bytes that are no UTF-8 are the same sign in names and values, and one column in the next run") {
+  const testing::TemporaryFolder folder;
+  for (const int step : {1, 2}) run_in(folder.path, "csv").log({{"bad\xff", "\xc3("}, {"\xc3\xbc", "\xc3\xa4"}}, step);
+  CHECK(timeless(lines_of(folder.path / "digits" / "metrics.csv")) ==
+        Lines{"step,bad\xef\xbf\xbd,\xc3\xbc", "1,\xef\xbf\xbd(,\xc3\xa4", "2,\xef\xbf\xbd(,\xc3\xa4"});
+}
+
 TEST_CASE("a run that goes on in a folder adds to its files, and a line that was cut ends") {
   const testing::TemporaryFolder folder;
   for (const char* tracker : {"csv", "jsonl"}) {
