@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <new>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "accelerate/base/what_failed.hpp"
 #include "accelerate/device/choose.hpp"
 #include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/device/seed.hpp"
 
 namespace accelerate::nn::detail {
 namespace {
@@ -184,6 +186,20 @@ void DataParallelCore::run(const std::function<void(size_t)>& work) const {
   for (size_t i = 0; i < parts; ++i) {
     if (failures[i]) rethrow(failures[i], i, devices_[i]);
   }
+}
+
+void without_drawing(const std::function<void()>& make) {
+  static std::recursive_mutex one_at_a_time;  // two at once would each put back what the other drew; make() may nest
+  const std::lock_guard lock(one_at_a_time);
+  const at::Tensor before = device::rng_state(at::kCPU);
+  const auto put_back = [&] { device::set_rng_state(at::kCPU, before); };
+  try {
+    make();
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
 }
 
 std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device) {

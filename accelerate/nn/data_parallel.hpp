@@ -57,6 +57,10 @@ class DataParallelCore {
   int64_t length_ = -1;
 };
 
+/// Calls make(), of whose random numbers nothing stays: the CPU's generator, from which layers take their first values,
+/// is then where it was.
+void without_drawing(const std::function<void()>& make);
+
 /// module->clone(device). Throws Error (usage) for a class that cannot, which names both ways.
 std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device);
 /// clone   what clone() gave, which is of a base of the module's class
@@ -75,8 +79,8 @@ std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at:
 ///   loss.backward();                                                       // net's parameters have their gradients
 ///
 /// The module lies on the first device and computes there itself: its buffers follow the first part, what copies do to
-/// theirs is dropped, as in PyTorch. Copies are made for every forward. A batch with fewer samples than devices leaves
-/// the last ones out. Devices may repeat: {"cpu", "cpu"} are two threads.
+/// theirs is dropped, as in PyTorch. Copies are made for every forward, and draw no random numbers. A batch with fewer
+/// samples than devices leaves the last ones out. Devices may repeat: {"cpu", "cpu"} are two threads.
 ///
 /// It is a module: prepare() takes it, and ranks then reduce its gradients, which are the sums over a rank's devices.
 /// prepare() moves it to the rank's device, which must be the first of its devices.
@@ -150,7 +154,8 @@ class DataParallel : public torch::nn::Module {
   }
   std::shared_ptr<Net> copy_for(size_t i) const {
     const at::Device device = core_.devices()[i];
-    auto copy = factory_ ? factory_() : cloned(device);
+    std::shared_ptr<Net> copy;
+    detail::without_drawing([&] { copy = factory_ ? factory_() : cloned(device); });
     if (copy == nullptr) detail::fail_null_copy();
     core_.connect(*module_, *copy, i);
     return copy;

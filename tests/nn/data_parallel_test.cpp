@@ -111,6 +111,43 @@ TEST_CASE("another dimension may be the one that is split") {
   CHECK(parallel(torch::ones({3, 4})).equal(torch::full({3, 4}, 2.0)));
 }
 
+TEST_CASE("copies draw no random numbers, cloned or made, also where one cannot be made") {
+  Net net;
+  Stiff stiff;
+  const auto drawn_after = [](const std::function<void()>& run) {
+    torch::manual_seed(9);
+    run();
+    return torch::rand({3});
+  };
+  const at::Tensor expected = drawn_after([] {});
+  CHECK(drawn_after([&] { DataParallel(net, kThree)(torch::ones({6, 4}, at::kDouble)); }).equal(expected));
+  const auto make = [] { return std::make_shared<StiffImpl>(); };
+  CHECK(drawn_after([&] { DataParallel(stiff, kThree, {}, 0, make)(torch::ones({6, 4})); }).equal(expected));
+  const auto draws_and_throws = []() -> std::shared_ptr<StiffImpl> {
+    (void)torch::rand({5});
+    throw std::runtime_error("no more");
+  };
+  CHECK(drawn_after([&] {
+          DataParallel parallel(stiff, kThree, {}, 0, draws_and_throws);
+          CHECK_THROWS_WITH(parallel(torch::ones({6, 4})), "no more");
+        }).equal(expected));
+}
+
+TEST_CASE("a forward that draws goes on where the first part left the generator") {
+  struct Draws : torch::nn::Cloneable<Draws> {
+    Draws() { reset(); }
+    void reset() override { line = register_module("line", torch::nn::Linear(4, 2)); }
+    at::Tensor forward(const at::Tensor& x) { return x + torch::rand({1}); }
+    torch::nn::Linear line{nullptr};
+  };
+  DataParallel parallel(std::make_shared<Draws>(), {kCpu, kCpu});
+  torch::manual_seed(9);
+  const at::Tensor drawn = torch::rand({2});  // by one copy each, in any order
+  torch::manual_seed(9);
+  const at::Tensor seen = parallel(torch::zeros({2}));
+  CHECK(std::get<0>(seen.sort()).equal(std::get<0>(drawn.sort())));
+}
+
 TEST_CASE("two forwards before a backward give both gradients") {
   Net net;
   DataParallel parallel(net, kThree);
