@@ -5,20 +5,18 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-
-#include "accelerate/base/error.hpp"
+#include <optional>
+#include <utility>
 
 namespace accelerate::profile {
 namespace {
 
 using Json = nlohmann::json;
 
-Json parsed(const RankTrace& trace) {
-  Json all = Json::parse(trace.json, nullptr, /*allow_exceptions=*/false);
-  if (!all.is_object() || !all.contains("traceEvents") || !all["traceEvents"].is_array()) {
-    base::fail(ErrorKind::data, {}, "merge traces", "rank {}'s is no Chrome trace: an object with traceEvents",
-               trace.rank);
-  }
+/// Nothing for what is no Chrome trace.
+std::optional<Json> parsed(const std::string& text) {
+  Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!all.is_object() || !all.contains("traceEvents") || !all["traceEvents"].is_array()) return {};
   return all;
 }
 
@@ -58,22 +56,55 @@ class RankEvents {
 
 }  // namespace
 
-std::string merged_trace(const std::vector<RankTrace>& traces) {
+MergedTrace merged_trace(const std::vector<RankTrace>& traces) {
+  MergedTrace merged;
   std::vector<Json> all;
+  std::vector<int64_t> ranks;
   int64_t first = std::numeric_limits<int64_t>::max();
   for (const auto& trace : traces) {
-    all.push_back(parsed(trace));
-    first = std::min(first, base_of(all.back()));
+    auto one = parsed(trace.json);
+    if (!one) {
+      merged.left_out.push_back(trace.rank);
+      continue;
+    }
+    first = std::min(first, base_of(*one));
+    all.push_back(std::move(*one));
+    ranks.push_back(trace.rank);
   }
   Json whole = all.empty() ? Json::object() : all.front();
   whole["traceEvents"] = Json::array();
   if (!all.empty()) whole["baseTimeNanoseconds"] = first;
   int64_t next_process = 1;
   for (size_t i = 0; i < all.size(); ++i) {
-    RankEvents events(traces[i].rank, static_cast<double>(base_of(all[i]) - first) * 1e-3, next_process);
+    RankEvents events(ranks[i], static_cast<double>(base_of(all[i]) - first) * 1e-3, next_process);
     for (auto& event : all[i]["traceEvents"]) events.move_into(whole["traceEvents"], event);
   }
-  return whole.dump(-1, ' ', false, Json::error_handler_t::replace);
+  merged.json = whole.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return merged;
+}
+
+std::string with_escaped_names(std::string_view trace) {
+  // A range is one line to its end: "ph": "X", "cat": "user_annotation", "name": "...", "pid": 7, "tid": 7,
+  constexpr std::string_view range = R"("ph": "X")", name = R"("name": ")", after = R"(", "pid": )";
+  std::string escaped;
+  escaped.reserve(trace.size());
+  while (!trace.empty()) {
+    const auto line = trace.substr(0, std::min(trace.find('\n'), trace.size() - 1) + 1);
+    trace.remove_prefix(line.size());
+    const auto found = line.find(name), end = line.rfind(after);
+    const auto begin = found + name.size();
+    if (line.find(range) == line.npos || found == line.npos || end == line.npos || end < begin) {
+      escaped += line;
+      continue;
+    }
+    escaped += line.substr(0, begin);
+    for (auto at = begin; at < end; ++at) {
+      if (line[at] == '"' && line[at - 1] != '\\') escaped += '\\';
+      escaped += line[at];
+    }
+    escaped += line.substr(end);
+  }
+  return escaped;
 }
 
 }  // namespace accelerate::profile

@@ -2,9 +2,9 @@
 // Chrome traces of all ranks as one.
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 namespace accelerate::profile {
@@ -15,9 +15,17 @@ struct RankTrace {
   std::string json{};
 };
 
+struct MergedTrace {
+  std::string json{};
+  /// Ranks whose text is no trace: an object with traceEvents.
+  std::vector<int64_t> left_out{};
+};
+
 /// One trace (chrome://tracing, ui.perfetto.dev) with the processes of each rank under its name, on one clock: that of
 /// the machines, which LibTorch's traces name.
-/// Throws Error (data) for a text that is no trace, naming its rank.
-[[nodiscard]] std::string merged_trace(const std::vector<RankTrace>& traces);
+[[nodiscard]] MergedTrace merged_trace(const std::vector<RankTrace>& traces);
+
+/// A trace as LibTorch writes it, with the quotes in names of ranges escaped: LibTorch leaves them as they are.
+[[nodiscard]] std::string with_escaped_names(std::string_view trace);
 
 }  // namespace accelerate::profile

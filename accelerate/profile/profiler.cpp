@@ -5,6 +5,7 @@
 #include <kineto/ActivityType.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <exception>
@@ -74,6 +75,21 @@ std::vector<Span> spans_of(const kineto::ProfilerResult& result, bool with_flops
                      .flops = with_flops && !on_device ? flops_of(event) : 0});
   }
   return spans;
+}
+
+/// In a range's name, which LibTorch writes without escaping them: the trace would be no JSON.
+bool has_quotes(const kineto::ProfilerResult& result) {
+  return std::ranges::any_of(result.events(),
+                             [](const auto& event) { return event.name().find('"') != std::string::npos; });
+}
+
+std::string bytes_of(std::ifstream& file) { return {std::istreambuf_iterator<char>(file), {}}; }
+
+void escape_names(const std::string& path) {
+  std::ifstream written(path, std::ios::binary);
+  if (!written) return;
+  const std::string escaped = with_escaped_names(bytes_of(written));
+  std::ofstream(path, std::ios::binary) << escaped;  // where it fails stop() says that this is no JSON
 }
 
 void check_options(const ProfileOptions& options, const Place& place) {
@@ -211,7 +227,10 @@ void Profiler::finish_recording(bool keep) {
   summary_.peak_allocated_bytes = memory.peak_allocated_bytes;
   summary_.peak_resident_bytes = memory.peak_resident_bytes;
   ++recordings_;
-  if (!options_.output_trace_dir.empty()) result->save(trace_file(group_.rank()));
+  if (!options_.output_trace_dir.empty()) {
+    result->save(trace_file(group_.rank()));
+    if (has_quotes(*result)) escape_names(trace_file(group_.rank()));
+  }
   if (options_.on_trace_ready) options_.on_trace_ready(*this);
 }
 
@@ -219,21 +238,27 @@ void Profiler::stop() {
   if (std::exchange(stopped_, true)) return;
   if (recording_) recording_->step.reset();  // the last range to close
   ranges_.reset();
+  std::exception_ptr failure;  // of on_trace_ready, or the disk: the others wait for this rank all the same
   try {
     finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
   } catch (...) {
-    somebody_records().clear();
-    throw;
+    failure = std::current_exception();
   }
   somebody_records().clear();
-  if (options_.output_trace_dir.empty()) return;
   const auto meet = [&](std::string_view what) {
     comm::in_user_call("profile", what, group_.place(), [&] { group_.barrier(); });
   };
-  meet("whether all ranks' files are there is not known");
-  if (group_.rank() == 0) merge_traces();
-  write_summaries();
-  meet("whether the merged files are there is not known");
+  if (!options_.output_trace_dir.empty()) {
+    meet("whether all ranks' files are there is not known");
+    try {
+      if (group_.rank() == 0) merge_traces();
+    } catch (const std::exception& error) {  // the others wait
+      base::log(base::LogLevel::warning, group_.place(), "profile: profile.json is not made: {}", error.what());
+    }
+    write_summaries();
+    meet("whether the merged files are there is not known");
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void Profiler::write_summaries() const {
@@ -261,7 +286,7 @@ void Profiler::merge_traces() const {
   for (int64_t rank = 0; rank < group_.size(); ++rank) {
     std::ifstream file(trace_file(rank), std::ios::binary);
     if (file) {
-      traces.push_back({.rank = rank, .json = {std::istreambuf_iterator<char>(file), {}}});
+      traces.push_back({.rank = rank, .json = bytes_of(file)});
     } else {
       base::log(base::LogLevel::warning, group_.place(),
                 "profile: rank {}'s trace is not in {} here; profile.json goes "
@@ -269,7 +294,15 @@ void Profiler::merge_traces() const {
                 rank, options_.output_trace_dir);
     }
   }
-  write_file("profile.json", merged_trace(traces));
+  const auto merged = merged_trace(traces);
+  for (const int64_t rank : merged.left_out) {
+    base::log(
+        base::LogLevel::warning, group_.place(),
+        "profile: rank {}'s trace is no JSON with traceEvents: {} was cut, as on a full disk, or LibTorch wrote a "
+        "text without escaping its quotes; profile.json goes without it",
+        rank, trace_file(rank));
+  }
+  write_file("profile.json", merged.json);
 }
 
 }  // namespace accelerate::profile

@@ -64,7 +64,8 @@ class Profiler {
   /// Throws Error (io) where a trace cannot be written.
   void step();
   /// The end, for a recording that still runs too. With an output_trace_dir collective: rank 0 makes one trace of all
-  /// ranks' whose files it sees, and says which are missing. A second call does nothing.
+  /// ranks' whose files it sees, and says which are missing or no JSON; what on_trace_ready throws is thrown after
+  /// that. A second call does nothing.
   void stop();
 
   /// Recordings that are over.

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -102,6 +103,35 @@ TEST_CASE("the summary has each rank's steps, operators and communication") {
       CHECK(std::any_of(one.at("operators").begin(), one.at("operators").end(),
                         [](const Json& row) { return row.at("name") == "aten::mm" && row.at("calls") == 3; }));
     }
+  }
+  world.barrier();
+}
+
+TEST_CASE("a rank whose trace is broken, or whose on_trace_ready throws, keeps no other from stop()'s end") {
+  const auto& world = testing::world();
+  const SharedFolder folder;
+  const int64_t broken = world.size() - 1;
+  const std::string traces = folder.path + "/traces";
+  Profiler profiler({.on_trace_ready =
+                         [&](Profiler&) {
+                           if (world.rank() != broken) return;
+                           std::ofstream(traces + "/profile_" + std::to_string(broken) + ".json") << "{";
+                           throw 7;
+                         },
+                     .output_trace_dir = traces},
+                    world, at::kCPU);
+  static_cast<void>(torch::ones({8, 8}).mm(torch::ones({8, 8})));
+  if (world.rank() == broken) {
+    CHECK_THROWS_AS(profiler.stop(), int);
+  } else {
+    profiler.stop();
+  }
+  world.barrier();
+  if (world.rank() == 0) {
+    const auto whole = Json::parse(testing::text_of(traces + "/profile.json"));
+    CHECK(whole.at("traceEvents").empty() == (world.size() == 1));
+    const auto summary = Json::parse(testing::text_of(traces + "/profile_summary.json"));
+    CHECK(summary.at("ranks").size() == static_cast<size_t>(world.size()));
   }
   world.barrier();
 }

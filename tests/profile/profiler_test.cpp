@@ -228,6 +228,46 @@ TEST_CASE("a rank's trace and the whole are files, of this run alone") {
   CHECK(summary.at("ranks")[0].at("peak_allocated_bytes") == 0);
 }
 
+TEST_CASE("quotes in a range's name are escaped in the rank's trace and in the whole") {
+  const testing::TemporaryFolder folder;
+  const std::string name = "layer \"a\", \"b\"";
+  Profiler profiler({.output_trace_dir = folder.path}, accelerate::comm::Group(), at::kCPU);
+  {
+    RECORD_USER_SCOPE(name);
+    (void)torch::ones({2}).add(1);
+  }
+  profiler.stop();
+  for (const char* file : {"profile_0.json", "profile.json"}) {
+    const auto trace = nlohmann::json::parse(testing::text_of(std::filesystem::path(folder.path) / file));
+    CHECK(std::any_of(trace.at("traceEvents").begin(), trace.at("traceEvents").end(),
+                      [&](const auto& event) { return event.value("name", "") == name; }));
+  }
+}
+
+TEST_CASE("a trace that is no JSON is a line of the log; the rest is written") {
+  const testing::TemporaryFolder folder;
+  const auto own = std::filesystem::path(folder.path) / "profile_0.json";
+  accelerate::base::forget_lines();
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler(
+      [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  Profiler profiler({.on_trace_ready = [&](Profiler&) { std::ofstream(own) << R"({"traceEvents": [)"; },
+                     .output_trace_dir = folder.path},
+                    accelerate::comm::Group(), at::kCPU);
+  (void)torch::ones({2}).add(1);
+  profiler.stop();
+  accelerate::base::set_log_handler(before);
+  CHECK(lines == std::vector<std::string>{
+                     "profile: rank 0's trace is no JSON with traceEvents: " + own.string() +
+                     " was cut, as on a full disk, or LibTorch wrote a text without escaping its quotes; profile.json "
+                     "goes without it"});
+  const auto json = [&](const char* name) {
+    return nlohmann::json::parse(testing::text_of(std::filesystem::path(folder.path) / name));
+  };
+  CHECK(json("profile.json").at("traceEvents").empty());
+  CHECK(json("profile_summary.json").at("ranks").size() == 1);
+}
+
 TEST_CASE("record_shapes and profile_memory put shapes and allocations into the trace, where they are asked for") {
   const testing::TemporaryFolder folder;
   for (const bool asked : {false, true}) {
