@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -28,6 +29,18 @@ bool has_filling(const at::Tensor& tensor) {
   return !c10::isIntegralType(type, /*includeBool=*/true) || c10::isSignedType(type);
 }
 
+/// Of uint64, whose upper half int64 has not.
+bool fits_int64(const at::Tensor& tensor) {
+  return tensor.scalar_type() != at::kUInt64 || tensor.numel() == 0 || tensor.to(at::kLong).min().item<int64_t>() >= 0;
+}
+
+[[noreturn]] void fail_too_large(const std::string& what, std::string_view operation, const Place& place) {
+  base::fail(ErrorKind::usage, place, operation,
+             "{} of different length are filled with {} as int64, and uint64 values above {} are none; give another "
+             "dtype, or the same length in all batches",
+             what, kFilling, std::numeric_limits<int64_t>::max());
+}
+
 /// Rows of batches one after another; second dimensions are filled up to the longest.
 at::Tensor joined(std::vector<at::Tensor> parts, const std::string& what, const std::string& prefix,
                   const Place& place) {
@@ -43,9 +56,16 @@ at::Tensor joined(std::vector<at::Tensor> parts, const std::string& what, const 
   if (first.dim() > 1) {
     int64_t longest = 0;
     for (const auto& part : parts) longest = std::max(longest, part.size(1));
+    // Batches whose ranks differed are int64 already.
+    const bool filled = std::ranges::any_of(parts, [&](const at::Tensor& part) {
+      return part.size(1) != longest || part.scalar_type() != first.scalar_type();
+    });
     for (auto& part : parts) {
+      if (filled && !has_filling(part)) {  // all of them: at::cat cannot promote uint16, uint32 and uint64
+        if (!fits_int64(part)) fail_too_large(what, prefix, place);
+        part = part.to(at::kLong);
+      }
       if (part.size(1) == longest) continue;
-      if (!has_filling(part)) part = part.to(at::kLong);  // at::cat makes the others so
       std::vector<int64_t> padding(static_cast<size_t>(2 * (part.dim() - 1)), 0);
       padding.back() = longest - part.size(1);  // counted from the last dimension, pairs of before and behind
       part = at::constant_pad_nd(part, padding, kFilling);
@@ -160,7 +180,14 @@ std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t
     if (i > 0 && tensor.dim() > 1 && accelerator_.use_distributed()) {  // the loss has 2 everywhere
       if (!has_filling(tensor)) {
         const auto lengths = accelerator_.gather(at::full({1}, tensor.size(1), tensor.options().dtype(at::kLong)));
-        if (!lengths.eq(lengths[0]).all().item<bool>()) tensor = tensor.to(at::kLong);
+        if (!lengths.eq(lengths[0]).all().item<bool>()) {
+          const auto fits = at::full({1}, fits_int64(tensor) ? 1 : 0, lengths.options());
+          if (!accelerator_.gather(fits).all().item<bool>()) {  // what one rank has all refuse
+            if (i == 1) fail_too_large("the outputs", "compute_loss", place);
+            fail_too_large(fmt::format("\"{}\"", labels[i - 2]), "label_names", place);
+          }
+          tensor = tensor.to(at::kLong);
+        }
       }
       tensor = accelerator_.pad_across_processes(tensor, {.dim = 1, .pad_index = kFilling});
     }

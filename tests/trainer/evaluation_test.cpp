@@ -191,7 +191,8 @@ TEST_CASE("outputs without the filling's value, bool and unsigned ones, are int6
   for (const int64_t ranks : {1, 2, 3}) {
     CAPTURE(ranks);
     simulate(ranks, [] {
-      for (const auto type : {torch::kBool, torch::kByte, torch::kChar}) {
+      for (const auto type :
+           {torch::kBool, torch::kByte, torch::kChar, torch::kUInt16, torch::kUInt32, torch::kUInt64}) {
         Flags trainer(OneWeight(), {.per_device_eval_batch_size = 1});
         trainer.type = type;
         const auto filled = trainer.predict(triples(3)).predictions;
@@ -199,8 +200,38 @@ TEST_CASE("outputs without the filling's value, bool and unsigned ones, are int6
         CHECK(kept == (type == torch::kChar));
         CHECK(filled.to(torch::kLong).equal(torch::tensor({{1, -100, -100}, {1, 1, -100}, {1, 1, 1}}, torch::kLong)));
         trainer.ragged = false;
-        CHECK(trainer.predict(triples(3)).predictions.equal(torch::ones({3, 2}, type)));
+        const auto whole = trainer.predict(triples(3)).predictions;
+        const bool stays = whole.scalar_type() == type;
+        CHECK(stays);
+        CHECK(whole.to(torch::kLong).equal(torch::ones({3, 2}, torch::kLong)));
       }
+    });
+  }
+}
+
+TEST_CASE(
+    "uint64 outputs that int64 has not are refused where they are to be filled, on every rank, and kept elsewhere") {
+  struct Large : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      const auto third = static_cast<int64_t>(std::lround(inputs["x"].item<double>() * 3));
+      const auto values = torch::full({1, ragged ? third : 2}, third == 1 ? -1 : 1, torch::kLong);
+      return {model(inputs["x"]).sum(), values.view(torch::kUInt64)};  // of the first example 2^64 - 1
+    }
+    bool ragged = true;
+  };
+  const std::string why =
+      "the outputs of different length are filled with -100 as int64, and uint64 values above 9223372036854775807 are "
+      "none; give another dtype, or the same length in all batches";
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    simulate(ranks, [&] {
+      Large trainer(OneWeight(), {.per_device_eval_batch_size = 1});
+      const auto place = here(trainer.accelerator().process_index(), ranks);
+      CHECK(said([&] { trainer.predict(triples(3)); }) == place + (ranks == 1 ? "test: " : "compute_loss: ") + why);
+      trainer.ragged = false;
+      const auto kept = trainer.predict(triples(3)).predictions;
+      CHECK(kept.view(torch::kLong).equal(torch::tensor({{-1, -1}, {1, 1}, {1, 1}}, torch::kLong)));
     });
   }
 }
