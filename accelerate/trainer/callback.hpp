@@ -35,7 +35,7 @@ struct TrainerContext {
 ///       on_pre_optimizer_step      gradients are clipped
 ///       on_optimizer_step
 ///       on_step_end, then on_log, on_evaluate, on_save where they are due
-///     on_epoch_end, then on_log, on_evaluate, on_save where they are due
+///     on_epoch_end, then on_log, on_evaluate, on_save where they are due; on_save of the epoch's last step, too
 ///   on_train_end                   after the last on_log, with the totals
 ///
 /// on_prediction_step follows each batch of evaluate() and predict(). An exception ends the training.

@@ -125,13 +125,13 @@ class TrainerBase::Run {
       }
       ++state().global_step;
       trainer_.fire(&TrainerCallback::on_step_end);
-      do_what_is_due(/*within_epoch=*/true);
+      do_what_is_due(loader_.info().last ? After::last_step : After::step);
       if (control().should_epoch_stop || control().should_training_stop) break;
     }
     ++epochs_;
     if (control().should_epoch_stop) leave_epoch();
     trainer_.fire(&TrainerCallback::on_epoch_end);
-    do_what_is_due(/*within_epoch=*/false);
+    do_what_is_due(After::epoch);
   }
 
   /// An epoch that was ended early counts as one: a training that is resumed from here begins the next, too.
@@ -156,15 +156,19 @@ class TrainerBase::Run {
     return true;
   }
 
-  void do_what_is_due(bool within_epoch) {
+  enum class After { step, last_step, epoch };
+
+  void do_what_is_due(After what) {
     trainer_.agree();
     const bool log = std::exchange(control().should_log, false);
     const bool evaluate = std::exchange(control().should_evaluate, false);
     if (log && state().global_step > logged_at_) log_now();
     if (evaluate) static_cast<void>(trainer_.evaluate());
     if (log || evaluate) trainer_.agree();  // their events may have asked for an end, which a checkpoint is to know
-    // An epoch that ends early is left first: a training that is resumed from the checkpoint begins the next.
-    if (!control().should_save || (within_epoch && control().should_epoch_stop)) return;
+    // The end of an epoch may evaluate, stop the training and leave the epoch early: the checkpoint of the step before
+    // it is saved after it, for a training that is resumed from there does not pass by that end again.
+    const bool ends = what == After::last_step || control().should_epoch_stop || control().should_training_stop;
+    if (!control().should_save || (what != After::epoch && ends)) return;
     control().should_save = false;
     trainer_.save_checkpoint();
     trainer_.agree();

@@ -389,6 +389,100 @@ TEST_CASE("a training that a callback ended stays ended when it is resumed, unti
   CHECK(further.train().global_step == 4);
 }
 
+TEST_CASE(
+    "resumed from any step, the best weights are the whole training's, though an epoch's evaluation follows a save") {
+  for (const int64_t ranks : {1, 2}) {
+    for (const std::vector<double>& scores : {std::vector<double>{3, 1, 2}, {1, 3, 2}, {1, 2, 3}}) {
+      CAPTURE(ranks);
+      CAPTURE(scores);
+      const OutputDir folder;
+      auto arguments = scored_in(folder.path / "whole");
+      arguments.num_train_epochs = 3;
+      arguments.eval_strategy = IntervalStrategy::epoch;
+      arguments.eval_steps.reset();
+      arguments.load_best_model_at_end = true;
+      const auto steps_of_epoch = static_cast<size_t>(2 / ranks);
+      simulate(ranks, [&] {
+        QuietTrainer whole(OneWeight(), arguments, scored(scores));
+        whole.train();
+        for (size_t step = 1; step <= 3 * steps_of_epoch; ++step) {
+          CAPTURE(step);
+          auto again = arguments;
+          again.output_dir = folder.path / std::to_string(step);
+          again.save_strategy = IntervalStrategy::no;
+          again.resume_from_checkpoint = folder.path / "whole" / "checkpoints" / fmt::format("checkpoint_{}", step - 1);
+          const auto evaluated = static_cast<std::ptrdiff_t>(step / steps_of_epoch);
+          QuietTrainer rest(OneWeight(), again, scored({scores.begin() + evaluated, scores.end()}));
+          rest.train();
+          CHECK(rest.weight() == whole.weight());
+          CHECK(rest.state().best_metric == 3);
+          CHECK(rest.state().best_global_step == whole.state().best_global_step);
+          CHECK(rest.state().log_history.size() == whole.state().log_history.size());
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("a training that an epoch's evaluation ended stays ended, resumed from the save of that epoch's last step") {
+  const OutputDir folder;
+  auto arguments = scored_in(folder.path);
+  arguments.num_train_epochs = 9;
+  arguments.eval_strategy = IntervalStrategy::epoch;
+  arguments.eval_steps.reset();
+  arguments.save_steps = 2;
+  const auto ends = [] { return std::make_shared<accelerate::EarlyStoppingCallback>(1); };
+  const auto recorder = std::make_shared<Recorder>();
+  QuietTrainer whole(OneWeight(), arguments, scored({1, 1}, {recorder, ends()}));
+  CHECK(whole.train().global_step == 4);
+  const Strings of_epoch{"epoch_end", "prediction_step", "log eval", "evaluate", "save"};
+  const auto found = std::find(recorder->seen.begin(), recorder->seen.end(), "step_end 2");
+  REQUIRE(recorder->seen.end() - found > std::ssize(of_epoch));
+  CHECK(Strings(found + 1, found + 1 + std::ssize(of_epoch)) == of_epoch);
+  CHECK(folder.checkpoints().size() == 2);
+  arguments.resume_from_checkpoint = folder.path;
+  for (int restart = 0; restart < 3; ++restart) {
+    QuietTrainer rest(OneWeight(), arguments, scored({}, {ends()}));
+    CHECK(rest.train().global_step == 4);
+    CHECK(rest.weight() == whole.weight());
+  }
+}
+
+TEST_CASE("a training that max_steps ended within an epoch goes on from there with more, twice") {
+  for (const int64_t workers : {0, 1}) {
+    CAPTURE(workers);
+    const OutputDir folder;
+    TrainingArguments arguments{.per_device_train_batch_size = 1,
+                                .max_steps = 7,
+                                .learning_rate = 0.1,
+                                .lr_scheduler_type = accelerate::SchedulerType::constant,
+                                .eval_strategy = IntervalStrategy::epoch,
+                                .output_dir = folder.path / "whole",
+                                .dataloader_num_workers = workers};
+    const TrainerParts parts{.train_dataset = triples(4), .eval_dataset = triples(2)};
+    QuietTrainer whole(OneWeight(), arguments, parts);
+    whole.train();
+    arguments.output_dir = folder.path;
+    arguments.save_strategy = IntervalStrategy::steps;
+    for (const int64_t steps : {3, 5, 7}) {
+      CAPTURE(steps);
+      arguments.max_steps = steps;
+      QuietTrainer part(OneWeight(), arguments, parts);
+      CHECK(part.train().global_step == steps);
+      CHECK(part.state().epoch == static_cast<double>(steps) / 4);
+      arguments.resume_from_checkpoint = folder.path;
+      if (steps < 7) continue;
+      CHECK(part.weight() == whole.weight());
+      std::vector<double> evaluated;
+      for (const auto& entry : part.state().log_history) {
+        if (entry.contains("eval_loss")) evaluated.push_back(entry.at("step"));
+      }
+      CHECK(evaluated == std::vector<double>{3, 4, 5, 7});
+    }
+    CHECK(folder.checkpoints().size() == 3);
+  }
+}
+
 TEST_CASE("after free_memory() the model is prepared anew: a further train() saves it, and ranks learn together") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
