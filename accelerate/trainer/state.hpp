@@ -20,7 +20,7 @@ struct TrainerState {
   /// Optimizer steps so far, and in all.
   int64_t global_step = 0;
   int64_t max_steps = 0;
-  /// Passes that are begun, the last one perhaps not to its end.
+  /// Passes that are begun, the last one perhaps not to its end; with max_steps more where callbacks end some early.
   int64_t num_train_epochs = 0;
   /// Steps between two logs and two evaluations.
   int64_t logging_steps = 0;

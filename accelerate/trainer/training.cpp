@@ -50,7 +50,7 @@ class TrainerBase::Run {
     const NowTraining training(trainer_.training_);
     if (!trainer_.arguments_.skip_memory_metrics) memory_.emplace(accelerator_);
     begin();
-    while (state().global_step < plan().max_steps && !control().should_training_stop) one_epoch();
+    while (!is_over() && !control().should_training_stop) one_epoch();
     return end();
   }
 
@@ -102,6 +102,12 @@ class TrainerBase::Run {
     trainer_.remind_callbacks();
     trainer_.meet_callbacks();
     trainer_.agree();
+  }
+
+  /// Epochs that callbacks end early have fewer steps than were planned: then num_train_epochs is the end.
+  [[nodiscard]] bool is_over() const {
+    const bool by_epochs = trainer_.arguments_.max_steps <= 0;
+    return state().global_step >= plan().max_steps || (by_epochs && epochs_ >= plan().num_train_epochs);
   }
 
   void one_epoch() {

@@ -483,6 +483,25 @@ TEST_CASE("a training that max_steps ended within an epoch goes on from there wi
   }
 }
 
+TEST_CASE("the last step is saved where epochs that end early make it come before the planned one") {
+  struct EndsEach : TrainerCallback {
+    void on_step_end(const TrainerContext&, TrainerControl& control) override { control.should_epoch_stop = true; }
+  };
+  const OutputDir folder;
+  auto arguments = saving_to(folder.path);
+  arguments.save_steps = 100;
+  const TrainerParts parts{.train_dataset = triples(7), .callbacks = {std::make_shared<EndsEach>()}};
+  QuietTrainer whole(OneWeight(), arguments, parts);
+  CHECK(whole.train().global_step == 2);
+  CHECK(folder.checkpoints() == Strings{"checkpoint_0"});
+  arguments.resume_from_checkpoint = folder.path;
+  QuietTrainer over(OneWeight(), arguments, parts);
+  CHECK(over.train().global_step == 2);
+  CHECK(over.weight() == whole.weight());
+  arguments.num_train_epochs = 3;
+  CHECK(QuietTrainer(OneWeight(), arguments, parts).train().global_step == 3);
+}
+
 TEST_CASE("after free_memory() the model is prepared anew: a further train() saves it, and ranks learn together") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);

@@ -171,6 +171,27 @@ TEST_CASE("an epoch that is ended early is followed by the next one") {
   CHECK(std::count(recorder->seen.begin(), recorder->seen.end(), "epoch_end") == 3);
 }
 
+TEST_CASE("num_train_epochs is the end where epochs end early, too") {
+  struct EndsEpochs : TrainerCallback {
+    explicit EndsEpochs(int64_t most) : until(most) {}
+    void on_step_end(const TrainerContext& now, TrainerControl& control) override {
+      if (now.state.global_step <= until) control.should_epoch_stop = true;
+    }
+    int64_t until;
+  };
+  const auto trained = [](double epochs, int64_t until) {
+    QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = epochs},
+                         {.train_dataset = triples(4), .callbacks = {std::make_shared<EndsEpochs>(until)}});
+    const int64_t steps = trainer.train().global_step;
+    return std::pair(steps, trainer.state().epoch);
+  };
+  CHECK(trained(2, 100) == std::pair<int64_t, double>(2, 2));
+  CHECK(trained(2, 1) == std::pair<int64_t, double>(5, 2));
+  CHECK(trained(2.5, 1) == std::pair<int64_t, double>(9, 3));
+  CHECK(trained(2.5, 0) == std::pair<int64_t, double>(10, 2.5));
+  CHECK(trained(0.5, 100) == std::pair<int64_t, double>(1, 1));
+}
+
 TEST_CASE("a training that threw can be started again") {
   struct Throwing : QuietTrainer {
     using QuietTrainer::QuietTrainer;
