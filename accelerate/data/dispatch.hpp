@@ -57,6 +57,12 @@ class BatchDispatcher {
   void fill_from(std::vector<Batch> front) { front_ = std::move(front); }
   /// Batches that make a round.
   [[nodiscard]] int64_t per_round() const { return options_.split_batches ? 1 : options_.world_size; }
+  /// What finish() gives is filled up.
+  [[nodiscard]] bool needs_filling() const {
+    if (round_.empty()) return false;
+    if (options_.split_batches) return samples_of(round_) % options_.world_size != 0;
+    return !options_.drop_last && static_cast<int64_t>(round_.size()) < options_.world_size;
+  }
 
   /// The stream's next batch. returns   the round before it, when that is whole
   std::optional<Round<Batch>> feed(Batch batch) {

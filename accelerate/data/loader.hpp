@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/derived_source.hpp"
@@ -55,13 +54,13 @@ class LoaderOf : public LoaderBase {
     return other;
   }
 
-  /// Of the pass that begins next the first batches, so many at most, where it leaves them out, as it goes on within an
-  /// epoch or skips; none where it leaves out nothing. For whoever fills its last batches.
-  [[nodiscard]] std::vector<AnyBatch> front_left_out(int64_t batches) const {
+  /// Another loader, whose next pass is this one's with what it leaves out, as it goes on within an epoch or skips;
+  /// none: it leaves out nothing. For whoever fills its last batches.
+  [[nodiscard]] std::optional<LoaderOf> with_its_front() const {
     LoaderOf whole = *this;
-    whole.core_ = with_its_front();
+    whole.core_ = core_with_its_front();
     whole.workers_ = std::make_shared<LoaderWorkers>();
-    return whole.core_ ? first_batches(whole, batches) : std::vector<AnyBatch>{};
+    return whole.core_ ? std::optional(std::move(whole)) : std::nullopt;
   }
 
   /// What it reads, for other loaders and for sources made of it.

@@ -107,7 +107,7 @@ std::shared_ptr<LoaderBase::Core> LoaderBase::skipping(int64_t batches) const {
   return other;
 }
 
-std::shared_ptr<LoaderBase::Core> LoaderBase::with_its_front() const { return core_->with_its_front(); }
+std::shared_ptr<LoaderBase::Core> LoaderBase::core_with_its_front() const { return core_->with_its_front(); }
 
 void LoaderBase::shard(const Share& share, const Place& place) { core_->take(share, place); }
 int64_t LoaderBase::size() const { return core_->size(); }

@@ -111,8 +111,7 @@ class LoaderBase {
 
   /// A loader with the same settings whose passes begin `batches` later. Throws Error (usage) for a negative number.
   [[nodiscard]] std::shared_ptr<Core> skipping(int64_t batches) const;
-  /// A loader whose next pass is this one's with what it leaves out; null: it leaves out nothing.
-  [[nodiscard]] std::shared_ptr<Core> with_its_front() const;
+  [[nodiscard]] std::shared_ptr<Core> core_with_its_front() const;
 
   std::shared_ptr<Core> core_;
 };

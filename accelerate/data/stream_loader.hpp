@@ -81,12 +81,12 @@ class StreamLoader {
     return other;
   }
 
-  /// As of LoaderOf; they are read, and their like again in the pass.
-  [[nodiscard]] std::vector<BatchType> front_left_out(int64_t batches) const {
+  /// As of LoaderOf.
+  [[nodiscard]] std::optional<StreamLoader> with_its_front() const {
     StreamLoader whole = *this;
     whole.core_ = core_->with_its_front();
     whole.workers_ = std::make_shared<LoaderWorkers>();
-    return whole.core_ ? first_batches(whole, batches) : std::vector<BatchType>{};
+    return whole.core_ ? std::optional(std::move(whole)) : std::nullopt;
   }
 
   /// Who waited for whom in the latest pass.

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "accelerate/base/what_failed.hpp"
+#include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/dispatch.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
@@ -184,8 +186,12 @@ class DispatchPass {
 
   std::optional<Batch> read() {
     if (!position_) {
-      if constexpr (requires { loader_.front_left_out(1); }) {
-        dispatcher_.fill_from(loader_.front_left_out(dispatcher_.per_round()));
+      if constexpr (requires { loader_.with_its_front(); }) {
+        if (auto whole = loader_.with_its_front()) {
+          front_left_out_ = [whole = std::move(*whole), batches = dispatcher_.per_round()]() mutable {
+            return data::first_batches(whole, batches);
+          };
+        }
       }
       position_.emplace(loader_.begin());
       if constexpr (requires {
@@ -210,6 +216,7 @@ class DispatchPass {
         if (auto round = dispatcher_.feed(std::move(*batch))) return round;
       }
       exhausted_ = true;
+      if (front_left_out_ && dispatcher_.needs_filling()) dispatcher_.fill_from(front_left_out_());
       return dispatcher_.finish();
     } catch (...) {
       failure_ = std::current_exception();
@@ -271,6 +278,7 @@ class DispatchPass {
   Place place_;
   data::BatchDispatcher<Batch> dispatcher_;
   std::optional<position_t<Loader>> position_;
+  std::function<std::vector<Batch>()> front_left_out_;  // the first round's, where this pass does not read it
   std::optional<state::LoaderState> sent_;
   std::deque<std::optional<state::LoaderState>> states_;  // after each batch that was read, from a number on
   int64_t states_from_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/support.hpp"
 //
+#include "accelerate/data/combinators/map.hpp"
 #include "accelerate/data/combinators/with_classes.hpp"
 
 using namespace sources;

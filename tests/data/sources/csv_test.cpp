@@ -175,9 +175,9 @@ TEST_CASE("with skip broken lines are left out, counted and logged once, and who
   CHECK(lines == std::vector<std::string>{"csv: 5 of 7 lines are left out; the first: " + path +
                                           " line 3, column 'b': expected a number (float32), found 'x'"});
   // A quote that does not end takes its own line alone.
-  const auto unclosed = parsed("a,b\n1,2\n3,\"4\n5,6\r\n\"7,8\r\n9,10\n", {.on_error = OnError::skip});
-  CHECK(unclosed.data.equal(floats({1, 2, 5, 6, 9, 10}, {3, 2})));
-  CHECK(unclosed.skipped == 2);
+  const auto unclosed = parsed("a,b\n1,2\n3,\"4\r\n5,6\n7,8\n", {.on_error = OnError::skip});
+  CHECK(unclosed.data.equal(floats({1, 2, 5, 6, 7, 8}, {3, 2})));
+  CHECK(unclosed.skipped == 1);
   const File file;
   CHECK(file.refused("a\nx\ny\n", {.on_error = OnError::skip}) ==
         "csv: all 2 lines are broken; the first: FILE line 2, column 'a': expected a number (float32), found 'x'");
