@@ -254,7 +254,8 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   }
 
   /// Scales the gradients so that their norm is at most max_norm; nothing within an accumulation window.
-  /// parameters   all of one prepared model: its flat buckets are scaled, a few operations in all
+  /// parameters   all of one prepared model: its flat buckets are scaled, a few operations in all; one that is listed
+  ///              twice (a shared weight) counts once
   /// norm_type    p of the p-norm, above 0; infinity for the largest absolute value
   /// error_if_nonfinite   a norm that is inf or NaN is an Error (data) that names the parameter, and nothing is scaled;
   ///              the host waits for it

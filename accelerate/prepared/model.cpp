@@ -192,6 +192,15 @@ bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor
   return true;
 }
 
+std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const void*> seen;
+  std::vector<at::Tensor> list;
+  for (const at::Tensor& parameter : parameters) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) list.push_back(parameter);
+  }
+  return list;
+}
+
 std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
                                        const std::vector<at::Tensor>& parameters) {
   for (const auto& model : models) {

@@ -121,6 +121,9 @@ class ModelCore : public Entry {
   int64_t seen_registry_ = -1;
 };
 
+/// The list without repetitions: LibTorch names a weight as often as it is registered.
+std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters);
+
 /// Dense tensors that hold these parameters' gradients: whole buckets where one model's engine averages exactly them,
 /// else one tensor each.
 std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
@@ -172,10 +175,11 @@ class PreparedModel {
   [[nodiscard]] ModelCore& core() const { return *core_; }
   [[nodiscard]] const std::shared_ptr<ModelCore>& core_ptr() const { return core_; }
 
+  /// Each once, also where layers share it; module.parameters() lists it as often as it is registered.
   [[nodiscard]] std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> list;
     for (const auto& parameter : core_->parameters()) list.push_back(parameter.tensor);
-    return list;
+    return each_once(list);
   }
   [[nodiscard]] std::vector<state::Piece> pieces() const { return core_->pieces(); }
   void train(bool on = true) const { module_->train(on); }

@@ -204,3 +204,25 @@ TEST_CASE("a model that is frozen as a whole starts as rank 0's, and must be the
                                         "[5, 3] Float, frozen on rank 1"));
   });
 }
+
+TEST_CASE("a weight that two layers share is clipped once, however its model or the caller lists it") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      torch::nn::Linear layer(torch::nn::LinearOptions(4, 4).bias(false));
+      torch::nn::Sequential net(layer, layer);
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(layer->parameters(), 0.1));
+      REQUIRE(net->parameters().size() == 2);
+      CHECK(model.parameters().size() == 1);
+      for (const bool by_model : {true, false}) {
+        CAPTURE(by_model);
+        optimizer.zero_grad();
+        accelerator.backward(model(torch::ones({2, 4})).sum() * 100);
+        const double norm = layer->weight.grad().norm().item<double>();
+        const auto said =
+            by_model ? accelerator.clip_grad_norm_(model, 1.0) : accelerator.clip_grad_norm_(net->parameters(), 1.0);
+        CHECK(said.item<double>() == doctest::Approx(norm).epsilon(1e-5));
+        CHECK(layer->weight.grad().norm().item<double>() == doctest::Approx(1.0).epsilon(1e-4));
+      }
+    });
+  }
+}

@@ -254,6 +254,20 @@ TEST_CASE("parameters with one dimension are not decayed") {
   CHECK(net->bias.item<double>() == bias);
 }
 
+TEST_CASE("a weight that two layers share is one parameter of the training") {
+  struct Tied : accelerate::Trainer<torch::nn::Sequential> {
+    using Trainer::Trainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      return {model(inputs["x"].to(torch::kFloat).view({-1, 1})).sum()};
+    }
+  };
+  torch::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(false));
+  Tied trainer(torch::nn::Sequential(layer, layer), {.num_train_epochs = 1}, {.train_dataset = triples(4)});
+  trainer.remove_callback<accelerate::PrinterCallback>();
+  CHECK(trainer.train().global_step == 1);
+  CHECK(trainer.plan().size.trainable_parameters == 1);
+}
+
 TEST_CASE("the main process prints plan and logs, the others nothing") {
   std::vector<std::string> printed(2);
   simulate(2, [&] {
