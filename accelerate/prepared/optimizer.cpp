@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/comm/user_call.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/precision/autocast.hpp"
@@ -90,9 +91,9 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
   if (!fused_ && closure) {
     refuse_closure_on_masters();
     return optimizer_.step([&] {
-      at::Tensor loss = closure();
+      const at::Tensor loss = closure();
       check_reduced();
-      return loss;
+      return mean_over_ranks(loss);
     });
   }
   if (!fused_) {
@@ -288,6 +289,15 @@ void OptimizerCore::warn_of_odd_step() const {
       "optimizer.step: none of the optimizer's {} parameters has a gradient, so nothing changes: no backward "
       "ran since they were zeroed, or the loss reaches another model's",
       count_parameters(optimizer_));
+}
+
+// What an optimizer decides by its closure's loss (to call it again, a step's length) all ranks must decide alike.
+at::Tensor OptimizerCore::mean_over_ranks(const at::Tensor& loss) const {
+  const auto alike = [](const gradient::Engine* engine) { return engine->steps_alike(); };
+  if (engines_.empty() || !std::ranges::all_of(engines_, alike)) return loss;
+  if (shared_->group.size() == 1 || !loss.defined() || loss.numel() != 1) return loss;
+  return comm::in_user_call("optimizer.step", "the closure's losses are not averaged", shared_->place,
+                            [&] { return shared_->group.all_gather(loss.detach().reshape({1})).mean(); });
 }
 
 void OptimizerCore::check_reduced() {

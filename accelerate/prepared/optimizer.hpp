@@ -31,6 +31,10 @@ class OptimizerCore : public Entry {
   /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks (after each call of a closure),
   /// when a parameter is listed twice, and when none has a gradient or is a prepared model's.
   ///
+  /// An optimizer that calls its closure itself (LBFGS) is given the mean of the ranks' losses, so that all decide
+  /// alike: each rank calls it as often, and closures return a mean over the rank's samples. Within local SGD and a
+  /// join of uneven inputs it is each rank's own.
+  ///
   /// With loss scaling the gradients are unscaled first, and nothing is updated where one is inf or NaN. The fused step
   /// reads that flag on the device; before an optimizer's own step the host waits for it. Throws Error: usage for a
   /// closure that the optimizer calls itself, data for a scale at its floor.
@@ -76,6 +80,7 @@ class OptimizerCore : public Entry {
   void update_unless(const at::Tensor& skip);
   void zero_now(bool set_to_none);
   void check_reduced();
+  [[nodiscard]] at::Tensor mean_over_ranks(const at::Tensor& loss) const;
   void check_synchronized();
   void warn_of_odd_step() const;
   void refuse_foreign_parameters() const;

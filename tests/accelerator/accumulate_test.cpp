@@ -419,6 +419,38 @@ TEST_CASE("an optimizer with a closure refuses gradients that were never reduced
   });
 }
 
+TEST_CASE("LBFGS decides by the mean of the ranks' losses, so ranks search alike and stay equal") {
+  for (const bool wolfe : {false, true}) {
+    CAPTURE(wolfe);
+    on_ranks(
+        2,
+        [wolfe](Accelerator& accelerator) {
+          OneWeight net(0.5);
+          auto options = torch::optim::LBFGSOptions(1.0);
+          if (wolfe) options.line_search_fn("strong_wolfe");
+          torch::optim::LBFGS lbfgs(net->parameters(), options);
+          auto [model, optimizer] = accelerator.prepare(net, lbfgs);
+          const auto rank = static_cast<double>(accelerator.process_index());
+          const auto x = torch::tensor({1 + 3 * rank, 2 - rank}, torch::kDouble);
+          double calls = 0;
+          for (int step = 0; step < 3; ++step) {
+            const at::Tensor loss = optimizer.step([&, &model = model, &optimizer = optimizer] {
+              ++calls;
+              optimizer.zero_grad();
+              const auto y = model(x);
+              auto own = (y - 1).pow(4).sum() + torch::exp(y).sum() * 0.1 * (1 + rank);
+              accelerator.backward(own);
+              return own;
+            });
+            const auto all = accelerator.gather(
+                torch::tensor({net->w.item<double>(), loss.item<double>(), calls}, torch::kDouble).reshape({1, 3}));
+            CHECK(all[0].equal(all[1]));
+          }
+        },
+        {.timeout = std::chrono::seconds(20)});
+  }
+}
+
 TEST_CASE("a gradient from before prepare is this rank's own: no step on it, the next backward reduces it too") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
