@@ -184,7 +184,12 @@ void Engine::Core::launch_bucket(FlatBucket& bucket) {
   // run_backward() waits for the last one at once, and for all engines in one order.
   const bool waits_at_once = bucket.is_last && deferral != nullptr;
   bucket.share = 1.0 / static_cast<double>(divisor_);
-  for_backward([&] { reducer->start(bucket, waits_at_once ? comm::Execution::deferred : comm::Execution::eager); });
+  try {
+    for_backward([&] { reducer->start(bucket, waits_at_once ? comm::Execution::deferred : comm::Execution::eager); });
+  } catch (...) {
+    broken_off = true;  // the rest is completed, so that the ranks stay in step, but not stepped on
+    throw;
+  }
 }
 
 void Engine::Core::finish() {

@@ -79,3 +79,23 @@ TEST_CASE("an exception of the function comes out of backward, and the next back
     CHECK(torch::equal(hooked.reduced({ones})[0], ones));
   });
 }
+
+TEST_CASE("what is not reduced because the function threw is not stepped on, until it is zeroed") {
+  run_threads(2, [](const Group& group) {
+    bool fails = false;
+    Hooked hooked(group, {{3}}, comm_hook([&](const GradientBucket& bucket, const Group& own) {
+                    if (std::exchange(fails, false)) throw std::runtime_error("mine");
+                    own.all_reduce(bucket.gradients);
+                    return bucket.gradients;
+                  }));
+    const auto ones = torch::ones({3}, torch::kDouble);
+    hooked.reduced({ones});  // the buckets are laid out: the next one is launched within the backward
+    fails = true;
+    CHECK_THROWS_WITH(hooked.reduced({ones}), "mine");
+    CHECK_THROWS_WITH(hooked.engine.before_step(),
+                      doctest::Contains("optimizer.step: the reduction of the gradients broke off with an error, so "
+                                        "they differ between the 2 ranks; zero them before the next backward"));
+    CHECK(torch::equal(hooked.reduced({ones})[0], ones));
+    hooked.engine.before_step();
+  });
+}
