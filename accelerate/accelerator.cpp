@@ -185,6 +185,8 @@ void Accelerator::load_scaler_state(const precision::ScalerState& state) {
   scaling("load_scaler_state").load_state(state);
 }
 
+void Accelerator::drop_gradients() { prepared::drop_gradients(*shared_); }
+
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   if (steps < 1) {
     base::fail(ErrorKind::usage, place(), "gradient_accumulation_steps", "is {}, must be at least 1", steps);

@@ -292,6 +292,9 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
 
   [[nodiscard]] bool sync_gradients() const { return shared_->window.ends; }
   void set_sync_gradients(bool sync) { shared_->window.ends = sync; }
+  /// The gradients of all that is prepared become undefined, and the accumulation window that they were of is
+  /// forgotten: for a loop that begins anew after an exception. Within a window zero_grad() leaves them.
+  void drop_gradients();
   [[nodiscard]] int64_t gradient_accumulation_steps() const { return shared_->window.options.steps; }
   void set_gradient_accumulation_steps(int64_t steps);
 

@@ -10,6 +10,7 @@
 #include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
 #include "accelerate/prepared/content.hpp"
+#include "accelerate/prepared/guards.hpp"
 #include "accelerate/prepared/loader.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
@@ -74,13 +75,12 @@ void check_window(const Shared& shared, const checkpoint::Read& read) {
 void resume_window(Shared& shared, const Content& content) {
   const checkpoint::OpenWindow none;
   const auto& window = content.window ? *content.window : none;
+  drop_gradients(shared);
   shared.window.resume({.step = content.accumulated, .window = window.micro_batches},
                        WindowCount(static_cast<LossUnit>(window.loss_unit), window.count, window.undivided));
-  for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.drop_gradients();
   std::unordered_map<std::string_view, const at::Tensor*> gradients;
   for (const auto& [name, tensor] : window.gradients) gradients.emplace(name, &tensor);
   for (ModelCore& model : shared.registry.of<ModelCore>()) {
-    if (model.engine() != nullptr) model.engine()->zero_all();
     for (const auto& [name, parameter] : model.parameters()) {
       const auto found = gradients.find(name_in(model, name));
       if (found == gradients.end() || found->second->sizes() != parameter.sizes()) continue;

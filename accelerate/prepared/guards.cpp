@@ -51,6 +51,15 @@ void scale_gradients(Registry& registry, double factor) {
   gradient::scale_gradients(parameters, factor);
 }
 
+void drop_gradients(Shared& shared) {
+  shared.window.forget();
+  for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.drop_gradients();
+  each_model(shared, [](ModelCore& model) {
+    if (model.engine() != nullptr) model.engine()->zero_all();
+    for (const auto& parameter : model.parameters()) parameter.tensor.mutable_grad().reset();
+  });
+}
+
 NoSyncGuard::NoSyncGuard(ModelCores models) : models_(std::move(models)) {
   for (const auto& model : models_) model->open_no_sync();
 }

@@ -13,6 +13,9 @@ namespace accelerate::prepared {
 /// Multiplies every gradient that this Accelerator knows of, once.
 void scale_gradients(Registry& registry, double factor);
 
+/// No gradient is left of any model and optimizer, and no window is open.
+void drop_gradients(Shared& shared);
+
 using ModelCores = std::vector<std::shared_ptr<ModelCore>>;
 
 /// Backwards of prepared forwards that run while it is open stay on this rank.

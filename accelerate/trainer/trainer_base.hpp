@@ -68,10 +68,10 @@ class TrainerBase {
   TrainerBase& operator=(const TrainerBase&) = delete;
   virtual ~TrainerBase();
 
-  /// Trains from where the model stands, with a new optimizer and schedule; where arguments().resume_from_checkpoint is
-  /// given, from there, until a train() has come to its end: one after it trains on, one after a failure resumes.
-  /// Collective, as all below.
-  /// Throws Error (usage) without a training set, and from within a train().
+  /// Trains from where the model stands, with a new optimizer and schedule and no gradients; where
+  /// arguments().resume_from_checkpoint is given, from there, until a train() has come to its end: one after it trains
+  /// on, one after a failure resumes. Collective, as all below. Throws Error (usage) without a training set, and from
+  /// within a train().
   TrainOutput train();
   /// dataset   null: eval_dataset
   /// prefix    of the metrics' names: {prefix}_loss, compute_metrics' own, {prefix}_runtime,

@@ -92,6 +92,7 @@ class TrainerBase::Run {
     state().is_world_process_zero = before.is_world_process_zero;
     control() = {};
     trainer_.check_output_dir();
+    accelerator_.drop_gradients();  // of the model's past, and of a train() that threw within a window
     trainer_.resume();
     epochs_ = static_cast<int64_t>(state().epoch + 1e-9);
     logged_at_ = state().global_step;

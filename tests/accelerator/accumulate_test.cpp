@@ -451,6 +451,22 @@ TEST_CASE("LBFGS decides by the mean of the ranks' losses, so ranks search alike
   }
 }
 
+TEST_CASE("drop_gradients() ends a window in its middle, with its gradients") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight net;
+             auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+             for (const double x : {100.0, 1.0, 3.0}) {
+               auto window = accelerator.accumulate(model);
+               accelerator.backward(model(full(x)).sum());
+               if (x == 100.0) accelerator.drop_gradients();
+               optimizer.step();
+             }
+             CHECK(net->w.item<double>() == -2.0);
+           },
+           {.gradient_accumulation_steps = 2});
+}
+
 TEST_CASE("a gradient from before prepare is this rank's own: no step on it, the next backward reduces it too") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;

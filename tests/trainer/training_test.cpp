@@ -207,6 +207,36 @@ TEST_CASE("a training that threw can be started again") {
   CHECK(trainer.train().global_step == 4);
 }
 
+TEST_CASE("a training begins without gradients, those of a train() that threw within a window too") {
+  struct Summed : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    std::shared_ptr<torch::optim::Optimizer> create_optimizer() override {
+      return std::make_shared<torch::optim::SGD>(parameters(), 1.0);
+    }
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      if (++calls == throws_at) throw std::runtime_error("out of luck");
+      return {model(inputs["x"]).sum()};
+    }
+    int calls = 0, throws_at = 0;
+  };
+  for (const int throws_at : {0, 1, 2, 3}) {
+    CAPTURE(throws_at);
+    OneWeight net;
+    net->w.mutable_grad() = torch::full({1}, 1000.0, torch::kDouble);
+    Summed trainer(net,
+                   {.per_device_train_batch_size = 1,
+                    .num_train_epochs = 1,
+                    .gradient_accumulation_steps = 3,
+                    .max_grad_norm = 0,
+                    .lr_scheduler_type = accelerate::SchedulerType::constant},
+                   {.train_dataset = triples(6)});
+    trainer.throws_at = throws_at;
+    if (throws_at > 0) CHECK_THROWS_WITH(trainer.train(), "out of luck");
+    CHECK(trainer.train().global_step == 2);
+    CHECK(trainer.weight() == doctest::Approx(-(1 + 2 + 3 + 4 + 5 + 6) / 6.0 / 3.0));
+  }
+}
+
 TEST_CASE("optimizer, schedule and training step can be one's own") {
   struct Own : QuietTrainer {
     using QuietTrainer::QuietTrainer;
