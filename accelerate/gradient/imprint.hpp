@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: tells whether somebody wrote to a parameter meanwhile.
+// Tells whether somebody wrote to a parameter meanwhile.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -16,8 +16,8 @@ void MasterWeights::keep(const std::vector<gradient::NamedTensor>& parameters) {
   const at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.requires_grad() || !parameter.is_floating_point() || find(parameter) != nullptr) continue;
-    Entry entry{parameter, parameter.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true), 0};
-    entry.version = static_cast<int64_t>(parameter._version());
+    Entry entry{parameter, parameter.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true),
+                gradient::imprint_of(parameter)};
     entries_.emplace(parameter.unsafeGetTensorImpl(), std::move(entry));
   }
 }
@@ -43,12 +43,12 @@ MasterWeights::Entry* MasterWeights::find(const void* key) {
 // An element that is what its master rounds to was not changed, or changed back: averages stood in its place meanwhile.
 const at::Tensor& MasterWeights::current(Entry& entry) {
   const at::NoGradGuard no_grad;
-  const auto version = static_cast<int64_t>(entry.parameter._version());
+  const gradient::Imprint now = gradient::imprint_of(entry.parameter);
   // In place: who holds the master goes on to see it.
   if (entry.master.device() != entry.parameter.device()) {
     entry.master.set_data(entry.master.to(entry.parameter.device()));
   }
-  if (std::exchange(entry.version, version) == version) return entry.master;
+  if (std::exchange(entry.seen, now) == now) return entry.master;
   const at::Tensor value = entry.parameter.detach();
   const at::Tensor kept = entry.master.to(value.scalar_type()).eq(value);
   entry.master.copy_(at::where(kept, entry.master, value.to(at::kFloat)), /*non_blocking=*/true);
@@ -58,7 +58,7 @@ const at::Tensor& MasterWeights::current(Entry& entry) {
 void MasterWeights::round(Entry& entry) {
   const at::NoGradGuard no_grad;
   entry.parameter.copy_(entry.master);
-  entry.version = static_cast<int64_t>(entry.parameter._version());
+  entry.seen = gradient::imprint_of(entry.parameter);
 }
 
 std::vector<at::Tensor> MasterWeights::of(const std::vector<at::Tensor>& parameters) {
@@ -99,7 +99,7 @@ void MasterWeights::lend(std::span<state::Piece> pieces) {
 void MasterWeights::stepped_on(std::span<const state::Piece> pieces) {
   for (const state::Piece& piece : pieces) {
     if (!piece.master.defined() || !piece.gradient.defined()) continue;
-    if (Entry* entry = find(piece.key)) entry->version = static_cast<int64_t>(entry->parameter._version());
+    if (Entry* entry = find(piece.key)) entry->seen = gradient::imprint_of(entry->parameter);
   }
 }
 

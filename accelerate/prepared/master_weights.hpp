@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/gradient/imprint.hpp"
 #include "accelerate/gradient/named_tensor.hpp"
 #include "accelerate/state/piece.hpp"
 
@@ -22,6 +23,8 @@ namespace accelerate::prepared {
 /// A step that is smaller than half the distance of two bfloat16 numbers would be lost; in the master it adds up. After
 /// each step the parameter is its master, rounded. What anybody else changes in it in place (loading, broadcasts) is
 /// the master from then on; an element that is still, or again, what its master rounds to leaves the master as it is.
+/// A write through data() is not counted as a change: it is seen on the CPU, where it changes the first 64 bytes, on
+/// other devices not.
 class MasterWeights {
  public:
   /// Copies the trainable parameters as they are, before they are cast.
@@ -51,7 +54,7 @@ class MasterWeights {
   struct Entry {
     at::Tensor parameter;  // holds it, so that no other can have its address
     at::Tensor master;
-    int64_t version;  // of the parameter when it last was its master
+    gradient::Imprint seen;  // of the parameter when it last was its master
   };
   Entry* find(const void* key);
   Entry* find(const at::Tensor& parameter) { return find(parameter.unsafeGetTensorImpl()); }

@@ -138,6 +138,9 @@ TEST_CASE("weights that are loaded after prepare() are what training goes on fro
   }
   step();
   CHECK(number(net->w) == 7.5);
+  net->w.data().fill_(4.0);  // not counted as a change
+  step();
+  CHECK(number(net->w) == 3.5);
 }
 
 TEST_CASE(
