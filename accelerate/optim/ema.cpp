@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "accelerate/base/error.hpp"
@@ -35,6 +36,24 @@ at::ScalarType averaged_in(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
+std::optional<int64_t> version_of(const at::Tensor& weight) {
+  if (weight.is_inference()) return {};
+  return static_cast<int64_t>(weight._version());
+}
+
+void set_version(const at::Tensor& weight, int64_t version) {
+  auto counter = weight.unsafeGetTensorImpl()->version_counter();  // the copy counts in the same place
+  counter.set_version(version);
+}
+
+// Of weights while averages are swapped in: one that no count of changes reaches, and another one for each swap. So a
+// graph or a master of then is never taken for one of the model's own weights.
+int64_t next_version_of_averages() {
+  static std::atomic<uint32_t> swaps = 0;
+  constexpr uint32_t apart = 1 << 12, half = uint32_t{1} << 31;  // the counter has 32 bits
+  return half + ++swaps % (half / apart) * apart;
+}
+
 at::Tensor start_of(const at::Tensor& weight) { return weight.detach().to(averaged_in(weight.scalar_type())).clone(); }
 
 }  // namespace
@@ -57,7 +76,10 @@ AveragedWeights::~AveragedWeights() {
   if (!open_) return;  // moved from
   const at::NoGradGuard no_grad;
   try {
-    for (const auto& [weight, own] : own_) weight.copy_(own, /*non_blocking=*/true);
+    for (const auto& [weight, value, version] : own_) {
+      weight.copy_(value, /*non_blocking=*/true);
+      if (version && !weight.is_inference()) set_version(weight, *version);
+    }
   } catch (const std::exception& error) {
     base::log(base::LogLevel::error, {}, "average_parameters: the model's own weights are not restored: {}",
               error.what());
@@ -196,8 +218,10 @@ AveragedWeights ExponentialMovingAverage::average_parameters() {
   }
   const at::NoGradGuard no_grad;
   follow_masters();
-  std::vector<std::pair<at::Tensor, at::Tensor>> own;
-  const auto keep = [&](const at::Tensor& tensor) { own.emplace_back(tensor, tensor.detach().clone()); };
+  std::vector<AveragedWeights::Own> own;
+  const auto keep = [&](const at::Tensor& tensor) {
+    own.push_back({tensor, tensor.detach().clone(), version_of(tensor)});
+  };
   for (const Item& item : items_) {
     keep(item.value);
     // Whoever asks for masters meanwhile (saving, say) makes them follow the averages.
@@ -206,7 +230,11 @@ AveragedWeights ExponentialMovingAverage::average_parameters() {
   // From here on the guard restores, should a copy throw.
   *swapped_in_ = true;
   AveragedWeights guard(std::move(own), swapped_in_);
-  for (const Item& item : items_) item.value.copy_(item.average, /*non_blocking=*/true);
+  const int64_t version = next_version_of_averages();
+  for (const Item& item : items_) {
+    item.value.copy_(item.average, /*non_blocking=*/true);
+    if (!item.value.is_inference()) set_version(item.value, version);
+  }
   return guard;
 }
 

@@ -41,17 +41,22 @@ struct EmaOptions {
 [[nodiscard]] double ema_weight(const EmaOptions& options, int64_t n);
 
 /// While it lives the model has the averages as its weights; then its own again, whatever happened to them meanwhile.
-/// It keeps a copy of the model's own.
+/// It keeps a copy of the model's own. Restored they count as never changed: within an accumulation window the next
+/// backward takes them as they were.
 class [[nodiscard]] AveragedWeights {
  public:
-  AveragedWeights(std::vector<std::pair<at::Tensor, at::Tensor>> own, std::shared_ptr<bool> open)
-      : own_(std::move(own)), open_(std::move(open)) {}
+  struct Own {
+    at::Tensor weight;
+    at::Tensor value;
+    std::optional<int64_t> version;  ///< the weight's count of changes; unset: it has none (InferenceMode)
+  };
+  AveragedWeights(std::vector<Own> own, std::shared_ptr<bool> open) : own_(std::move(own)), open_(std::move(open)) {}
   AveragedWeights(AveragedWeights&&) = default;
   AveragedWeights& operator=(AveragedWeights&&) = delete;
   ~AveragedWeights();
 
  private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> own_;  // each weight, and what it was
+  std::vector<Own> own_;
   std::shared_ptr<bool> open_;
 };
 

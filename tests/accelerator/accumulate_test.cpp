@@ -451,6 +451,27 @@ TEST_CASE("LBFGS decides by the mean of the ranks' losses, so ranks search alike
   }
 }
 
+TEST_CASE("averages that stand in for the weights between two micro-batches leave their window as it is") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks,
+             [](Accelerator& accelerator) {
+               OneWeight net;
+               auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+               accelerate::optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
+               for (int micro = 1; micro <= 4; ++micro) {
+                 auto window = accelerator.accumulate(model);
+                 accelerator.backward(model(full(1.0)).sum());
+                 optimizer.step();
+                 optimizer.zero_grad();
+                 if (micro == 2) ema.update();
+                 if (micro % 2 == 1) auto averaged = ema.average_parameters();
+               }
+               CHECK(net->w.item<double>() == -2.0);
+             },
+             {.gradient_accumulation_steps = 2});
+  }
+}
+
 TEST_CASE("drop_gradients() ends a window in its middle, with its gradients") {
   on_ranks(2,
            [](Accelerator& accelerator) {

@@ -106,6 +106,20 @@ TEST_CASE("averages are in the model while the guard lives, then its own weights
   CHECK(ema.updates() == 4);
 }
 
+TEST_CASE("a graph from before a swap is walked after it, one from within it no more") {
+  Weights net;
+  ExponentialMovingAverage ema(net);
+  const auto before = (net->w * net->w).sum();
+  torch::Tensor within;
+  {
+    auto averaged = ema.average_parameters();
+    within = (net->w * net->w).sum();
+  }
+  before.backward();
+  CHECK(torch::equal(net->w.grad(), doubles({2, 4, 6})));
+  CHECK_THROWS_WITH(within.backward(), doctest::Contains("modified by an inplace operation"));
+}
+
 TEST_CASE("buffers are swapped in only where they are averaged") {
   for (const bool use_buffers : {false, true}) {
     Weights net;
