@@ -98,13 +98,6 @@ ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<state::Piec
   }
 }
 
-std::vector<state::Piece> ExponentialMovingAverage::pieces_of(
-    const torch::OrderedDict<std::string, at::Tensor>& tensors) {
-  std::vector<state::Piece> pieces;
-  for (const auto& item : tensors) pieces.push_back(state::whole_piece(item.key(), item.value()));
-  return pieces;
-}
-
 void ExponentialMovingAverage::add(const state::Piece& piece) {
   const at::Tensor& source = piece.master.defined() ? piece.master : piece.value;
   items_.push_back({piece.name, source, piece.value, start_of(source)});

@@ -76,7 +76,8 @@ class ExponentialMovingAverage {
   /// Throws Error (usage) on a decay outside [0, 1], and numbers of the warm-up that are not above 0.
   explicit ExponentialMovingAverage(const std::vector<state::Piece>& pieces, const EmaOptions& options = {},
                                     const std::vector<state::Piece>& buffers = {});
-  /// model   a module, a holder of one, or a prepared model, of which it keeps a handle where there are masters
+  /// model   a module, a holder of one, TorchScript's, or a prepared model, of which it keeps a handle where there are
+  ///         masters
   template <typename Model>
   requires(
       requires(const Model& model) { model->named_parameters(); } ||
@@ -130,7 +131,18 @@ class ExponentialMovingAverage {
       return model;
     }
   }
-  static std::vector<state::Piece> pieces_of(const torch::OrderedDict<std::string, at::Tensor>& tensors);
+  template <typename List>
+  static std::vector<state::Piece> pieces_of(const List& tensors) {
+    std::vector<state::Piece> pieces;
+    for (const auto& item : tensors) {
+      if constexpr (requires { item.key(); }) {
+        pieces.push_back(state::whole_piece(item.key(), item.value()));
+      } else {  // TorchScript's
+        pieces.push_back(state::whole_piece(item.name, item.value));
+      }
+    }
+    return pieces;
+  }
   template <typename Model>
   static std::vector<state::Piece> pieces_of_model(const Model& model) {
     if constexpr (has_pieces<Model>) {

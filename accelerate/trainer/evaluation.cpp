@@ -120,24 +120,19 @@ struct TrainerBase::Evaluated {
 /// The model computes as in evaluation while it lives. Layers that were frozen by eval() are so after it.
 class TrainerBase::EvaluationMode {
  public:
-  explicit EvaluationMode(TrainerBase& trainer) : trainer_(trainer) {
-    for (auto& layer : trainer.layers()) {
-      const bool training = layer->is_training();
-      layers_.emplace_back(std::move(layer), training);
-    }
-    before_ = trainer.set_training(false);
-  }
+  explicit EvaluationMode(TrainerBase& trainer)
+      : trainer_(trainer), put_layers_back_(trainer.kept_modes()), before_(trainer.set_training(false)) {}
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
   ~EvaluationMode() {
     trainer_.set_training(before_);  // of all layers: theirs come after it
-    for (const auto& [layer, training] : layers_) layer->train(training);
+    put_layers_back_();
   }
 
  private:
   TrainerBase& trainer_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> layers_;
-  bool before_ = false;
+  std::function<void()> put_layers_back_;
+  bool before_;
 };
 
 /// The label_names that the batch has. all: it must have all of them.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -103,7 +104,24 @@ class Trainer : public trainer::TrainerBase {
     model()->train(on);
     return before;
   }
-  std::vector<std::shared_ptr<torch::nn::Module>> layers() override { return model()->modules(/*include_self=*/false); }
+  std::function<void()> kept_modes() override {
+    if constexpr (std::same_as<AnyModule, torch::jit::Module>) {
+      return kept_modes_of(
+          model()->modules(), [](auto& layer) -> auto& { return layer; });
+    } else {
+      return kept_modes_of(
+          model()->modules(/*include_self=*/false), [](auto& layer) -> auto& { return *layer; });
+    }
+  }
+  // Parents come before their own layers, whose mode theirs sets.
+  template <typename Layers, typename ModuleOf>
+  static std::function<void()> kept_modes_of(const Layers& layers, const ModuleOf& module_of) {
+    std::vector<std::pair<std::decay_t<decltype(*layers.begin())>, bool>> modes;
+    for (auto layer : layers) modes.emplace_back(layer, module_of(layer).is_training());
+    return [modes, module_of] {
+      for (auto [layer, training] : modes) module_of(layer).train(training);
+    };
+  }
 
   void save_weights(const std::filesystem::path& folder) override { accelerator().save_model(model(), folder); }
   void load_weights(const std::filesystem::path& folder) override {

@@ -132,8 +132,8 @@ class TrainerBase {
   virtual LossAndOutputs predict_on(const Inputs& inputs) = 0;
   /// returns   what it was before
   virtual bool set_training(bool on) = 0;
-  /// The model's submodules, parents before their own.
-  virtual std::vector<std::shared_ptr<torch::nn::Module>> layers() = 0;
+  /// returns   puts each layer back into the mode that it has now
+  virtual std::function<void()> kept_modes() = 0;
 
   virtual void save_weights(const std::filesystem::path& folder) = 0;
   virtual void load_weights(const std::filesystem::path& folder) = 0;

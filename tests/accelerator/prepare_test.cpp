@@ -231,6 +231,8 @@ TEST_CASE("a TorchScript module trains") {
     optimizer.step();
     CHECK(model.forward({ones()}).toTensor().item<double>() == 1.0);
     CHECK(accelerator.prepare(script) == model);
+    accelerate::optim::ExponentialMovingAverage ema(model);
+    CHECK(ema.averages().at(0).item<double>() == 1.0);
   });
 }
 

@@ -3,6 +3,8 @@
 
 #include "tests/testing.hpp"
 //
+#include <torch/csrc/jit/api/module.h>
+
 #include <limits>
 #include <sstream>
 
@@ -118,6 +120,16 @@ TEST_CASE("a graph from before a swap is walked after it, one from within it no 
   before.backward();
   CHECK(torch::equal(net->w.grad(), doubles({2, 4, 6})));
   CHECK_THROWS_WITH(within.backward(), doctest::Contains("modified by an inplace operation"));
+}
+
+TEST_CASE("the weights of a TorchScript module are averaged") {
+  torch::jit::Module script("net");
+  script.register_parameter("w", doubles({1, 2, 3}), false);
+  script.register_buffer("mean", doubles({0.25}));
+  ExponentialMovingAverage ema(script, {.use_buffers = true});
+  ema.update();
+  CHECK(torch::equal(ema.state_dict()["module.w"], doubles({1, 2, 3})));
+  CHECK(ema.state_dict().contains("module.mean"));
 }
 
 TEST_CASE("buffers are swapped in only where they are averaged") {

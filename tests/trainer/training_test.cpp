@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <torch/script.h>
+
 #include "tests/trainer/support.hpp"
 
 using namespace trainer_testing;
@@ -296,6 +298,28 @@ TEST_CASE("a weight that two layers share is one parameter of the training") {
   trainer.remove_callback<accelerate::PrinterCallback>();
   CHECK(trainer.train().global_step == 1);
   CHECK(trainer.plan().size.trainable_parameters == 1);
+}
+
+TEST_CASE("a TorchScript module is trained and evaluated, and its layers keep their modes") {
+  struct Scripted : accelerate::Trainer<torch::jit::Module> {
+    using Trainer::Trainer;
+    LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+      const auto outputs = model({inputs["x"]}).toTensor();
+      return {torch::mse_loss(outputs, inputs["labels"]), outputs};
+    }
+  };
+  torch::jit::Module net("net");
+  net.register_attribute("training", c10::BoolType::get(), true);
+  net.register_parameter("w", torch::zeros({1}, torch::kDouble).requires_grad_(), false);
+  net.define("def forward(self, x):\n  return self.w * x\n");
+  Scripted trainer(
+      net, {.per_device_train_batch_size = 4, .num_train_epochs = 50, .learning_rate = 0.1, .disable_tqdm = true},
+      {.train_dataset = triples(4), .eval_dataset = triples(4)});
+  trainer.remove_callback<accelerate::PrinterCallback>();
+  CHECK(trainer.train().global_step == 50);
+  CHECK(trainer.evaluate().at("eval_loss") < 1);
+  CHECK(net.attr("w").toTensor().item<double>() > 1);
+  CHECK(net.is_training());
 }
 
 TEST_CASE("the main process prints plan and logs, the others nothing") {
