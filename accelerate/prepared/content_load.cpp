@@ -135,9 +135,10 @@ void load_models(Shared& shared, const Fit& fit) {
 
 // What is not stock was written by its own save(): only its own load() can say whether it takes that.
 void load_optimizers(Shared& shared, const Content& content, bool by_themselves) {
-  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+  for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     const auto& saved = content.optimizers[static_cast<size_t>(optimizer.index())];
     if (saved.own.empty() == by_themselves) continue;
+    optimizer.take_back_cancelled();  // they are known by their state's address, where a new one may lie next
     optim::load_state(optimizer.optimizer(), saved, state_dtype(shared), shared.place);
   }
 }

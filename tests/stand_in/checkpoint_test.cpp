@@ -218,6 +218,31 @@ TEST_CASE("skipped steps of fp16 whose flags the host has not read are not among
   });
 }
 
+TEST_CASE("skipped steps of fp16 are none of the state that is loaded, wherever that lies") {
+  const Folder folder;
+  on_devices(
+      1,
+      [&](Accelerator& accelerator) {
+        torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));  // one state: the next one takes its memory
+        torch::optim::AdamW adamw(net->parameters(), 0.01);
+        auto [model, optimizer] = accelerator.prepare(net, adamw);
+        const auto step = [&, &model = model, &optimizer = optimizer](double scale) {
+          optimizer.zero_grad();
+          accelerator.backward(model(torch::ones({1, 2}, accelerator.device())).sum() * scale);
+          optimizer.step();
+        };
+        for (int i = 0; i < 5; ++i) step(1.0);
+        accelerator.save_state(folder.path / "c", {.durable = false});
+        const double inf = std::numeric_limits<double>::infinity();
+        for (int i = 0; i < 4; ++i) step(inf);
+        accelerator.load_state(folder.path / "c");
+        const auto& state =
+            static_cast<const torch::optim::AdamWParamState&>(*optimizer.state().at(net->weight.unsafeGetTensorImpl()));
+        CHECK(state.step() == 5);
+      },
+      stand_in::with_precision(accelerate::Precision::fp16));
+}
+
 TEST_CASE("loading doubles nothing on the device") {
   const Folder folder;
   on_devices(1, [&](Accelerator& accelerator) {
