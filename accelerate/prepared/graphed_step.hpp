@@ -65,6 +65,9 @@ class GraphedStepCore {
 /// one) each call runs the step as it is; why_plain() says why, and so does one line of the log where the device is no
 /// CPU.
 ///
+/// On several ranks all call it alike, with inputs of the same shapes in the same calls: ranks record together, and one
+/// that would record in another call than the rest waits for them until it fails.
+///
 /// What the function does on the host happens when it runs, not in replays: read batches, move schedules, update
 /// averages, log and branch on numbers outside of it. It zeroes the gradients, first or last; none is carried from call
 /// to call. Steps and calls in between (evaluation, loading, other rates) may come at any time; what changes the step
