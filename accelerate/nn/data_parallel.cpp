@@ -21,6 +21,7 @@
 #include "accelerate/device/choose.hpp"
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/device/seed.hpp"
+#include "accelerate/nn/segment_graph.hpp"
 
 namespace accelerate::nn::detail {
 namespace {
@@ -155,7 +156,7 @@ void DataParallelCore::connect(const torch::nn::Module& module, torch::nn::Modul
     values_on(item.value(), twin);
     twin.set_requires_grad(item.value().requires_grad());
     if (!with_gradients || !item.value().requires_grad()) continue;
-    auto node = std::make_shared<FromCopy>(item.value().device());
+    const NodePtr node = make_node<FromCopy>(item.value().device());
     node->set_next_edges(torch::autograd::collect_next_edges(item.value()));
     torch::autograd::set_history(twin, node);
   }
