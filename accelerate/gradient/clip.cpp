@@ -32,12 +32,15 @@ void check_norm(double max_norm, double norm_type) {
 at::Tensor norm_of_groups(const std::vector<std::vector<at::Tensor>>& groups, double norm_type) {
   const at::Device device = groups.front().front().device();
   // Half precision would round the norm of a large tensor away; one dtype, so that the norms stack.
-  const bool has_double = std::any_of(groups.begin(), groups.end(),
-                                      [](const auto& group) { return group.front().scalar_type() == at::kDouble; });
+  const bool has_double = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+    return c10::toRealValueType(group.front().scalar_type()) == at::kDouble;
+  });
   const at::ScalarType dtype = has_double ? at::kDouble : at::kFloat;
   std::vector<at::Tensor> norms;
   for (const auto& group : groups) {
-    for (const at::Tensor& norm : at::_foreach_norm(group, norm_type, dtype))
+    // A norm is real, but computed in the complex dtype.
+    const auto computed_in = group.front().is_complex() ? c10::toComplexType(dtype) : dtype;
+    for (const at::Tensor& norm : at::_foreach_norm(group, norm_type, computed_in))
       norms.push_back(norm.to(device, !device.is_cpu()));
   }
   return norms.size() == 1 ? norms.front() : at::linalg_vector_norm(at::stack(norms), norm_type);

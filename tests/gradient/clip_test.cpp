@@ -74,6 +74,22 @@ TEST_CASE("bfloat16 and float32 gradients have one norm, taken in float32") {
   CHECK(clip_norm_of(dense_gradients(mixed), 100.0).item<double>() == doctest::Approx(1.0).epsilon(1e-2));
 }
 
+TEST_CASE("complex gradients count by their absolute values, beside real ones too") {
+  auto both = parameters(2.0, at::kFloat);
+  const auto complex = parameters(2.0, at::kComplexDouble);
+  both.insert(both.end(), complex.begin(), complex.end());
+  double squares = 0;
+  for (const at::Tensor& parameter : both) {
+    if (parameter.grad().defined()) squares += parameter.grad().abs().to(at::kDouble).pow(2).sum().item<double>();
+  }
+  const at::Tensor norm = clip_norm_of(dense_gradients(both), 1.0);
+  CHECK((norm.scalar_type() == at::kDouble));
+  CHECK(norm.item<double>() == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+  CHECK((both.back().grad().scalar_type() == at::kComplexDouble));
+  CHECK(norm_of(dense_gradients(both)).item<double>() == doctest::Approx(1.0).epsilon(1e-5));
+  CHECK((norm_of(dense_gradients(parameters(1.0, at::kComplexFloat))).scalar_type() == at::kFloat));
+}
+
 TEST_CASE("a sparse gradient counts by its coalesced values and stays sparse") {
   auto embedding = torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 3).sparse(true));
   embedding->weight.mutable_grad().reset();
