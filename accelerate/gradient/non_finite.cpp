@@ -12,8 +12,7 @@ namespace accelerate::gradient {
 namespace {
 
 int64_t elements_not_finite(state::Piece& piece) {
-  const auto numbers = dense_gradients({&piece, 1});
-  return numbers.empty() ? 0 : numbers.front().isfinite().logical_not().sum().item<int64_t>();
+  return dense_gradients({&piece, 1}).front().isfinite().logical_not().sum().item<int64_t>();
 }
 
 }  // namespace
@@ -23,8 +22,10 @@ void require_finite(const at::Tensor& norm, std::span<state::Piece> pieces, cons
   if (std::isfinite(value)) return;
   const at::NoGradGuard no_grad;
   const state::Piece* first = nullptr;
-  int64_t elements = 0, count = 0;
+  int64_t elements = 0, count = 0, gradients = 0;
   for (state::Piece& piece : pieces) {
+    if (!piece.gradient.defined()) continue;
+    ++gradients;
     const int64_t bad = elements_not_finite(piece);
     if (bad == 0) continue;
     if (first == nullptr) elements = bad;
@@ -35,12 +36,12 @@ void require_finite(const at::Tensor& norm, std::span<state::Piece> pieces, cons
     base::fail(ErrorKind::data, place, "clip_grad_norm_",
                "the norm of the gradients is {}, though each of the {} is finite: it is above what {} holds; lower the "
                "learning rate or the loss, or switch error_if_nonfinite off to clip by it anyway",
-               value, pieces.size(), c10::toString(norm.scalar_type()));
+               value, gradients, c10::toString(norm.scalar_type()));
   }
   base::fail(ErrorKind::data, place, "clip_grad_norm_",
              "the norm of the gradients is {}: {} of {} gradients are not finite, the first that of {} in {} of its {} "
              "elements; lower the learning rate, or switch error_if_nonfinite off to clip by it anyway",
-             value, count, pieces.size(), first->name, elements, first->gradient.numel());
+             value, count, gradients, first->name, elements, first->gradient.numel());
 }
 
 }  // namespace accelerate::gradient

@@ -93,7 +93,9 @@ TEST_CASE("a norm that is not finite is told with the parameter's name; a finite
                    second = torch::zeros({2, 2}, torch::requires_grad());
   first.mutable_grad() = torch::ones({3});
   second.mutable_grad() = torch::ones({2, 2});
-  std::vector<accelerate::state::Piece> pieces{accelerate::state::whole_piece("fc.weight", first),
+  const at::Tensor unused = torch::zeros({5}, torch::requires_grad());  // has no gradient, and counts as none
+  std::vector<accelerate::state::Piece> pieces{accelerate::state::whole_piece("unused", unused),
+                                               accelerate::state::whole_piece("fc.weight", first),
                                                accelerate::state::whole_piece("fc.bias", second)};
   const auto norm = [&] { return norm_of(dense_gradients(pieces)); };
   require_finite(norm(), pieces, {});
