@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <set>
 #include <thread>
 #include <utility>
@@ -254,15 +255,15 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
                  place_.string(), entry.path().string());
     }
   }
-  std::string name = (parent / (mine + "XXXXXX")).string();
-  if (::mkdtemp(name.data()) == nullptr) fail(operation_, parent, "takes no new folder");
-  path_ = name;
-  ::chmod(
-      name.c_str(), 0777 & ~[] {
-        const mode_t mask = ::umask(0);
-        ::umask(mask);
-        return mask;
-      }());
+  // Not mkdtemp(), whose folders are their owner's alone; the mask, which is the whole process's, is the system's to
+  // apply.
+  std::random_device random;
+  int made = 0;
+  do {
+    path_ = parent / fmt::format("{}{:08x}", mine, random());
+    made = ::mkdir(path_.c_str(), 0777);
+  } while (made != 0 && errno == EEXIST);
+  if (made != 0) fail(operation_, parent, "takes no new folder");
   lock_ = hold(path_, O_CREAT);
   if (!lock_) fail(operation_, path_, "cannot be held");
 }

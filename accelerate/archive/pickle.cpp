@@ -33,8 +33,13 @@ class Writer {
     out_ += 'G' + bytes;
   }
   void operator()(const std::string& text) {
-    out_ += 'X';
-    number(static_cast<uint32_t>(text.size()));
+    if (text.size() <= std::numeric_limits<uint32_t>::max()) {
+      out_ += 'X';
+      number(static_cast<uint32_t>(text.size()));
+    } else {  // of protocol 4, which every Python of today reads
+      out_ += '\x8d';
+      number(uint64_t{text.size()});
+    }
     out_ += text;
   }
   // Protocol 2 has none: Python 3 writes them as Latin-1 text and has them encoded.

@@ -207,10 +207,13 @@ class Machine {
     // A tuple can be called with again and again.
     given_ += static_cast<int64_t>(tuple->items->size());
     if (given_ > most_values) fail("calls are given more than {} values", most_values);
-    for (const PickleValue& item : *tuple->items) count_copy(item);
+    const bool is_last_call = tuple->items.use_count() == 1;  // nothing else has it
+    for (const PickleValue& item : *tuple->items) {
+      if (!is_last_call) count_copy(item);
+    }
     auto parts = std::make_shared<PickleObject::Parts>();
     parts->global = *global;
-    parts->arguments = *tuple->items;
+    parts->arguments = is_last_call ? std::move(*tuple->items) : *tuple->items;
     push(PickleObject{std::move(parts)}, arguments.extent);
   }
   void build() {

@@ -79,8 +79,9 @@ struct Saver::Making {
     add_strangers(folder, manifest, durable, called);
     held->commit(manifest, durable);
     if (!total_limit) return;
-    const auto all = archive::numbered_checkpoints(place.parent_path());
-    for (auto i = static_cast<size_t>(*total_limit); i < all.size(); ++i) remove_old(all[i]);
+    auto older = archive::numbered_checkpoints(place.parent_path());
+    std::erase(older, place);  // on a machine of its own another job may have left higher numbers
+    for (auto i = static_cast<size_t>(*total_limit) - 1; i < older.size(); ++i) remove_old(older[i]);
     archive::remove_leftovers(place.parent_path());
   }
   // A user's own folder may have such a name, and files of the user's may lie in a checkpoint's.
@@ -182,7 +183,7 @@ Saver::Saver(comm::Group group) : group_(std::move(group)) {}
 
 Saver::~Saver() {
   if (!background_) return;
-  background_->thread.join();
+  if (background_->thread.joinable()) background_->thread.join();
   if (background_->failure) {
     base::log(base::LogLevel::error, group_.place(), "{}", base::text_of(background_->failure));
   }
@@ -286,12 +287,16 @@ void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) 
   agree(attempt([&] { begun->copy = snapshot(content, std::move(buffers_)); }), "the copy");
   begun->making = std::move(making);
   background_ = std::move(begun);
-  background_->thread = std::jthread([background = background_.get()] { background->run(); });
+  try {
+    background_->thread = std::jthread([background = background_.get()] { background->run(); });
+  } catch (const std::system_error&) {  // the others count on this rank's part
+    background_->run();
+  }
 }
 
 void Saver::wait() {
   if (!background_) return;
-  background_->thread.join();
+  if (background_->thread.joinable()) background_->thread.join();
   const auto failure = background_->failure;
   // The leader's folder is in its place; a failed one goes when all have ended.
   buffers_ = std::move(background_->copy.content);

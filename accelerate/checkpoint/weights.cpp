@@ -103,7 +103,7 @@ bool is_shard(std::string_view name, std::string_view whole) {
 
 // Weights that whoever reads the folder would take for these: of another number of shards, and in the format that is
 // looked for first. A pytorch_model.bin beside safetensors stays, as with Hugging Face Accelerate.
-void remove_stale(const fs::path& folder, std::string_view written, const std::set<std::string>& kept) {
+std::vector<fs::path> stale_in(const fs::path& folder, std::string_view written, const std::set<std::string>& kept) {
   std::vector<fs::path> stale;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -114,7 +114,7 @@ void remove_stale(const fs::path& folder, std::string_view written, const std::s
       if (whole == written) break;
     }
   }
-  for (const fs::path& path : stale) fs::remove(path, error);
+  return stale;
 }
 
 // An index whose shards are about to be replaced: half of them replaced would be read with it as if they were whole.
@@ -241,7 +241,10 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
   const auto shards = share_out(tensors, whole, parse_size(options.max_shard_size, operation));
   std::set<std::string> names;
   for (const Shard& shard : shards) names.insert(shard.file);
-  check_no_checkpoint(folder, names, operation);
+  if (shards.size() > 1) names.insert(index_name(whole));
+  auto changed = names;
+  for (const fs::path& path : stale_in(folder, whole, names)) changed.insert(path.filename().string());
+  check_no_checkpoint(folder, changed, operation);
   make_parent_of(folder / whole, operation);
   // All of them are written before one takes its place; the index comes last.
   std::vector<std::unique_ptr<archive::NewFile>> files;
@@ -250,14 +253,13 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
     write_weights_file(files.back()->sink(), shard.tensors, options.safe_serialization, operation);
   }
   if (shards.size() > 1) {
-    const std::string name = index_name(whole);
-    files.push_back(std::make_unique<archive::NewFile>(folder / name, operation));
+    files.push_back(std::make_unique<archive::NewFile>(folder / index_name(whole), operation));
     files.back()->sink().write(index_text(shards));
-    names.insert(name);
   }
   remove_index_of(folder, whole, names, operation);
   for (auto& file : files) file->commit(archive::Existing::replace);
-  remove_stale(folder, whole, names);
+  std::error_code error;
+  for (const fs::path& path : stale_in(folder, whole, names)) fs::remove(path, error);
 }
 
 void save_file(const fs::path& path, const NamedTensors& tensors, std::string_view operation) {

@@ -113,7 +113,8 @@ Checkpointing::Checkpointing(std::shared_ptr<Shared> shared, ProjectConfiguratio
 
 HookHandle Checkpointing::add(const Hooks& hooks, StateHook hook) {
   const auto place = hooks->insert(hooks->end(), std::move(hook));
-  return HookHandle([weak = std::weak_ptr(hooks), place] {
+  return HookHandle([weak = std::weak_ptr(hooks), place, removed = std::make_shared<bool>(false)] {
+    if (std::exchange(*removed, true)) return;  // by another copy of the handle
     if (const auto held = weak.lock()) held->erase(place);
   });
 }

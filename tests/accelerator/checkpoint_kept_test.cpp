@@ -105,11 +105,28 @@ TEST_CASE("weights do not go into a checkpoint, and beside checkpoints they are 
   CHECK(said.find("model.safetensors is a file of the checkpoint in ") != std::string::npos);
   CHECK(said.ends_with("which could not be loaded any more; save to another folder"));
   CHECK_THROWS_AS(accelerator.save(accelerate::prepared::TensorDict(), place / "model.safetensors"), accelerate::Error);
+  // What another form of weights would remove there is the checkpoint's, too.
+  CHECK(refusal<std::exception>([&] { accelerator.save_model(model, place, {.safe_serialization = false}); }) == said);
+  CHECK(fs::exists(place / "model.safetensors"));
   torch::NoGradGuard no_grad;
   net->w.fill_(5);
   accelerator.save_model(model, folder.path);
   CHECK(accelerator.load_state(folder.path).path == place);
   CHECK(net->w.item<double>() == 1);
+}
+
+TEST_CASE("a hook that copies of its handle remove is removed once") {
+  const SharedFolder folder;
+  Accelerator accelerator(saving_to(folder.path));
+  auto model = accelerator.prepare(OneWeight(1));
+  int called = 0;
+  auto first = accelerator.register_save_state_pre_hook([&](const fs::path&) { called += 1; });
+  auto other = accelerator.register_save_state_pre_hook([&](const fs::path&) { called += 10; });
+  auto copy = first;
+  first.remove();
+  copy.remove();
+  accelerator.save_state(folder.path / "c");
+  CHECK(called == 10);
 }
 
 TEST_CASE("a checkpoint is replaced where a link leads, and the link stays") {

@@ -124,6 +124,12 @@ TEST_CASE("what is written is read again") {
   CHECK(text.find("'float': -0.1, 'none': None, 'flag': False") != std::string::npos);
 }
 
+TEST_CASE("bytes of any length are read: what an optimizer of the user's wrote of itself may be long") {
+  const std::string text = pickle(PickleBytes{std::string(140'000'000, '\xff')});
+  const bool is_same = pickle(read(text)) == text;
+  CHECK(is_same);
+}
+
 TEST_CASE("names that are not allowed are refused before anything is done with them") {
   const std::string told =
       ", which is not read: only numbers, texts, containers and tensors are; a program that is in a checkpoint is not "
