@@ -24,7 +24,7 @@ void Packer::tensor(const at::Tensor& tensor) {
     base::fail(ErrorKind::usage, {}, "pack", "a tensor is {}, must be dense and not quantized to be sent",
                tensor.toString());
   }
-  tensors_.push_back(tensor.detach().to(at::kCPU).contiguous());
+  tensors_.push_back(tensor.detach().to(at::kCPU).contiguous().resolve_conj().resolve_neg());
   const auto dtype = static_cast<int64_t>(tensor.scalar_type());
   bytes(&dtype, sizeof dtype);
   count(static_cast<size_t>(tensor.dim()));

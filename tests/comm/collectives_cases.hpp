@@ -353,6 +353,25 @@ TEST_CASE("what was left to a wait that never comes is carried out, so that the 
   });
 }
 
+TEST_CASE("views that conjugate are sent as what they say, and written to as they say") {
+  on_every_rank([](const Group& group) {
+    const auto of = [](double real, double imaginary) {
+      return at::complex(at::full({2}, real, at::kDouble), at::full({2}, imaginary, at::kDouble));
+    };
+    const auto rank = static_cast<double>(group.rank()), size = static_cast<double>(group.size());
+    const auto all = group.all_gather(of(rank, 1).conj());
+    for (int64_t r = 0; r < group.size(); ++r) {
+      CHECK(at::equal(all.slice(0, 2 * r, 2 * r + 2), of(static_cast<double>(r), -1)));
+    }
+    const auto under = of(rank, 1);
+    group.all_reduce(under.conj());
+    CHECK(at::equal(under, of(size * (size - 1) / 2, size)));
+    const auto sent = of(rank + 1, 1);
+    group.broadcast(sent.conj(), 0);
+    CHECK(at::equal(sent, of(1, 1)));
+  });
+}
+
 TEST_CASE("messages do not wait behind an operation") {
   on_every_rank([](const Group& group) {
     if (group.size() == 1) return;

@@ -87,6 +87,13 @@ TEST_CASE("tensors of every dtype and layout in memory keep their values, aligne
   }
 }
 
+TEST_CASE("views that conjugate or negate are packed as what they say") {
+  const auto z = torch::complex(torch::arange(3.0), torch::ones({3}));
+  for (const auto& view : {z.conj(), torch::imag(z.conj())}) {
+    CHECK(unpack<at::Tensor>(pack(view)).equal(view.resolve_conj().resolve_neg()));
+  }
+}
+
 TEST_CASE("what comes out has memory of its own and outlives the bytes") {
   auto tensor = torch::zeros(3);
   auto packed = pack(tensor);

@@ -14,6 +14,9 @@ inline char* at_byte(const at::Tensor& tensor, int64_t byte) {
   return static_cast<char*>(tensor.mutable_data_ptr()) + byte;
 }
 
+/// Contiguous, and what it says lies in its memory: views that conjugate or negate are computed.
+inline at::Tensor dense_of(const at::Tensor& tensor) { return tensor.contiguous().resolve_conj().resolve_neg(); }
+
 /// One flat row on the same memory.
 inline at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
 

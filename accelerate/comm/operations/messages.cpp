@@ -41,7 +41,7 @@ void send(const GroupPtr& group, const at::Tensor& tensor, int64_t to, int64_t t
   CallSignature signature = signature_of(Operation::send, tensor);
   group->refuse_broken(signature);
   if (group->debug) send_signature(*group, signature, to, tag);
-  std::vector<at::Tensor> wires{as_bytes(tensor.contiguous())};
+  std::vector<at::Tensor> wires{as_bytes(dense_of(tensor))};
   group->run(connection, signature, !tensor.is_cpu(),
              [&](c10d::Backend& backend) { return backend.send(wires, static_cast<int>(to), static_cast<int>(tag)); });
 }
@@ -53,7 +53,7 @@ void recv(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t
   CallSignature signature = signature_of(Operation::recv, tensor);
   group->refuse_broken(signature);
   if (group->debug) check_signature(*group, signature, from, tag);
-  const at::Tensor dense = tensor.contiguous();
+  const at::Tensor dense = dense_of(tensor);
   std::vector<at::Tensor> wires{as_bytes(dense)};
   group->run(connection, signature, !tensor.is_cpu(), [&](c10d::Backend& backend) {
     return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag));

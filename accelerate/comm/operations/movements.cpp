@@ -37,7 +37,7 @@ PendingOperation start_broadcast(const GroupPtr& group, const at::Tensor& tensor
   group->begin(pending.signature, Agreement::whole_shape, connection);
   pending.finished = tensor.numel() == 0;
   if (pending.finished) return pending;
-  pending.dense = tensor.contiguous();
+  pending.dense = dense_of(tensor);
   pending.wire = as_bytes(pending.dense);
   pending.copy_back = pending.wire.const_data_ptr() != tensor.const_data_ptr();
   const auto begun = Clock::now();
@@ -58,7 +58,7 @@ Tensors gather_rows(GroupCore& group, const at::Tensor& tensor, const CallSignat
   for (const auto& signature : signatures) longest = std::max(longest, signature.shape[0]);
   auto padded = mine;
   padded.shape[0] = longest;
-  at::Tensor input = tensor.contiguous();
+  at::Tensor input = dense_of(tensor);
   if (input.size(0) != longest) {
     input = empty_of(padded, tensor.device());
     input.narrow(0, 0, tensor.size(0)).copy_(tensor);
@@ -87,7 +87,7 @@ Tensors exchange_pieces(GroupCore& group, const CallSignature& mine, const Tenso
   std::vector<int64_t> out_bytes;
   Tensors flat;
   for (const auto& piece : pieces) {
-    flat.push_back(as_bytes(piece.contiguous()));
+    flat.push_back(as_bytes(dense_of(piece)));
     in_bytes.push_back(flat.back().numel());
   }
   for (const auto& signature : expected) out_bytes.push_back(signature.dtype ? bytes_of(signature) : 0);
@@ -181,10 +181,10 @@ PendingPtr all_gather_async(const GroupPtr& group, const at::Tensor& output, con
       PendingOperation{.group = group, .signature = signature_of(Operation::all_gather, input), .target = output});
   group->begin(pending->signature, Agreement::whole_shape, connection);
   if (input.numel() == 0) return {};
-  pending->dense = output.contiguous();
+  pending->dense = dense_of(output);
   pending->wire = as_bytes(pending->dense);
   pending->copy_back = pending->wire.const_data_ptr() != output.const_data_ptr();
-  pending->input = as_bytes(input.contiguous());
+  pending->input = as_bytes(dense_of(input));
   const auto begun = Clock::now();
   try {
     pending->work = connection.backend->_allgather_base(pending->wire, pending->input, {.timeout = group->timeout});
@@ -226,8 +226,13 @@ at::Tensor scatter(const GroupPtr& group, const std::vector<at::Tensor>& tensors
   for (int64_t r = 0; r < group->size; ++r) {
     if (r != root) received[static_cast<size_t>(r)].dtype.reset();
   }
-  const at::Device device =
-      received[static_cast<size_t>(root)].device != at::kCPU ? *group->device : at::Device(at::kCPU);
+  const bool on_cpu = received[static_cast<size_t>(root)].device == at::kCPU;
+  if (!on_cpu && !group->device) {
+    group->refuse(Operation::scatter,
+                  fmt::format("rank {}'s tensors are not on the CPU, this group ({}) carries CPU tensors",
+                              group->job_ranks.at(static_cast<size_t>(root)), group->backend_name));
+  }
+  const at::Device device = on_cpu ? at::Device(at::kCPU) : *group->device;
   const Tensors pieces = sends ? tensors : Tensors(static_cast<size_t>(group->size), at::empty({0}, device));
   return exchange_pieces(*group, signature, pieces, received, device).front();
 }

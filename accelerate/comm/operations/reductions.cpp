@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 
+#include "accelerate/comm/core/bytes.hpp"
 #include "accelerate/comm/core/wire_format.hpp"
 
 namespace accelerate::comm {
@@ -44,7 +45,7 @@ PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, 
                                 const WireFormat& format, const Begin& begin_operation) {
   Connection& connection = group->connection_of(tensor, signature.operation);
   PendingOperation pending{
-      .group = group, .signature = std::move(signature), .target = tensor, .dense = tensor.contiguous()};
+      .group = group, .signature = std::move(signature), .target = tensor, .dense = dense_of(tensor)};
   pending.wire = to_wire(pending.dense, format);
   pending.copy_back = pending.wire.const_data_ptr() != tensor.const_data_ptr();
   if (format.passage == Passage::convert) pending.dense = pending.wire;
@@ -112,9 +113,9 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   pending->divide_by = format.divide ? group->size : 1;
   group->begin(pending->signature, Agreement::whole_shape, connection);
   if (input.numel() == 0) return {};
-  at::Tensor from = to_wire(input.contiguous(), format);
+  at::Tensor from = to_wire(dense_of(input), format);
   const bool convert = format.passage == Passage::convert;
-  pending->dense = convert ? at::empty(output.sizes(), output.options().dtype(format.dtype)) : output.contiguous();
+  pending->dense = convert ? at::empty(output.sizes(), output.options().dtype(format.dtype)) : dense_of(output);
   pending->wire = convert ? pending->dense : to_wire(pending->dense, format);
   pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
   const auto begun = Clock::now();
