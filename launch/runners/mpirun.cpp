@@ -48,6 +48,13 @@ void drop_outer_mpi(env::Variables& variables) {
   std::erase_if(variables, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
 }
 
+/// The ranks of this host inherit mpirun's own environment: a place of torchrun's in it would be every rank's, and what
+/// lost to an option would be here and on no other host.
+void drop_what_ranks_here_would_see(env::Variables& variables, const LaunchOptions& options) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) variables.erase(name);
+  set_for_ranks(variables, options);
+}
+
 /// mpirun and its daemons ask after one another on connections where nothing comes; by default only after 300 s, and
 /// for 180 s more. As over our own connections: a host is lost after 25 s.
 void notice_lost_hosts(env::Variables& variables) {
@@ -85,6 +92,7 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   env::Variables of_ranks = travelling(mpirun.environment);
   const auto restart = env::find(of_ranks, "ACCELERATE_RESTART_COUNT");
   set_for_ranks(of_ranks, options);
+  drop_what_ranks_here_would_see(mpirun.environment, options);
   if (restart) of_ranks["TORCHELASTIC_RESTART_COUNT"] = *restart;
   of_ranks["ACCELERATE_JOB_ID"] = job_id;
   if (!self.empty()) of_ranks[version_of_starter] = ACCELERATE_VERSION;

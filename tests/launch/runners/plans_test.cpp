@@ -121,6 +121,19 @@ TEST_CASE("on mpirun's hosts each start has a port of its own, unless one is giv
   CHECK(port_of_job("first") < 30000);
 }
 
+TEST_CASE("mpirun's ranks here see no place of another launcher's, and nothing that lost to an option") {
+  LaunchOptions options{.num_processes = 2, .command = {"x"}};
+  options.settings.device = "cuda";
+  const Variables inherited{
+      {"RANK", "0"},     {"WORLD_SIZE", "1"},         {"LOCAL_RANK", "0"},        {"LOCAL_WORLD_SIZE", "1"},
+      {"HOME", "/root"}, {"ACCELERATE_USE_CPU", "1"}, {"ACCELERATE_HOSTS", "a,b"}};
+  CHECK(plan_mpirun(options, {}, inherited, "id", "").workers[0].environment ==
+        Variables{{"HOME", "/root"},
+                  {"ACCELERATE_JOB_ID", "id"},
+                  {"ACCELERATE_TORCH_DEVICE", "cuda"},
+                  {"OMPI_MCA_pml", "ob1"}});
+}
+
 TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refused") {
   CHECK(plan_mpirun({.num_processes = 2, .command = {"x"}}, {}, {}, "id", "").workers[0].command ==
         Words{"mpirun", "-n", "2", "--oversubscribe", "-x", "ACCELERATE_JOB_ID", "x"});
