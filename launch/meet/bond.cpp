@@ -19,9 +19,12 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "launch/plan/error.hpp"
 #include "launch/run/announce.hpp"
 #include "launch/run/hang_judge.hpp"
 
@@ -52,6 +55,12 @@ std::mutex between_forks;
 void keep_forks_apart() {
   [[maybe_unused]] static const int once =
       pthread_atfork([] { between_forks.lock(); }, [] { between_forks.unlock(); }, [] { between_forks.unlock(); });
+}
+
+/// An error's text, before which our name will be put once more.
+std::string without_our_name(std::string_view text) {
+  constexpr std::string_view name = "accelerate_launch: ";
+  return std::string(text.starts_with(name) ? text.substr(name.size()) : text);
 }
 
 class Bond {
@@ -89,9 +98,18 @@ class Bond {
   WorkEnd carry_out(const std::function<WorkEnd()>& work) {
     const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
     working(true);
-    const WorkEnd end = work();
-    working(false);
-    return end;
+    try {
+      const WorkEnd end = work();
+      working(false);
+      return end;
+    } catch (const LaunchError& error) {
+      working(false);
+      fail_here({.exit_code = error.exit_code(), .text = without_our_name(error.what()), .is_final = true});
+      throw;
+    } catch (...) {
+      working(false);
+      throw;
+    }
   }
 
   void working(bool whether) {
@@ -177,7 +195,8 @@ class Bond {
     settle();
     changed_.wait(lock, [this] { return end_ || all_done_; });
     if (end_ && !is_ours_) {
-      fmt::print(stderr, "accelerate_launch: {}; the ranks of this machine were stopped\n", end_->text);
+      fmt::print(stderr, "accelerate_launch: {}{}\n", end_->text,
+                 were_stopped_ ? "; the ranks of this machine were stopped" : "");
     }
     if (!end_) return {.exit_code = own_code};
     return {.exit_code = end_->exit_code, .again = own_.machine == 0 ? decide() : hear_decision(lock)};
@@ -282,7 +301,8 @@ class Bond {
     if (end_ || all_done_) return;
     end_ = end;
     tell_all(message_of(end), from);
-    if (is_working_) kill(getpid(), SIGTERM);
+    were_stopped_ = is_working_;
+    if (were_stopped_) kill(getpid(), SIGTERM);
     changed_.notify_all();
   }
 
@@ -298,8 +318,9 @@ class Bond {
   std::optional<End> end_;  // of the job, before its time
   bool is_ours_ = false;    // it began here
   bool is_working_ = false;
-  bool is_done_ = false;    // this machine
-  std::vector<bool> done_;  // the members
+  bool were_stopped_ = false;  // the ranks here, because of another machine
+  bool is_done_ = false;       // this machine
+  std::vector<bool> done_;     // the members
   bool all_done_ = false;
   std::optional<Again> again_;  // machine 0's decision, on the others
   bool zero_is_lost_ = false;

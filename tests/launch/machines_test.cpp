@@ -77,6 +77,24 @@ TEST_CASE("a machine that ended well waits for the others, and learns how they e
   const auto ran = run_all(2, "[ $RANK = 2 ] && sleep 1 && exit 9; exit 0");
   CHECK(ran[0].code == 9);
   CHECK(ran[1].code == 9);
+  CHECK(ran[0].err.ends_with("): worker 2, exit code 9\n"));  // nothing was stopped
+}
+
+TEST_CASE("a machine that cannot start its ranks tells the others why, and all end with its code") {
+  const std::string port = free_port();
+  auto words = machine(1, 2, port, "");
+  words.resize(words.size() - 3);
+  words.emplace_back("no_such_program");
+  Child zero(machine(0, 2, port, "exec sleep 300"));
+  Child one(words);
+  const auto ran = zero.wait();
+  CAPTURE(ran.err);
+  CHECK(ran.code == 127);
+  CHECK(ran.err.find("accelerate_launch: machine 1 (" + accelerate::base::host_name() +
+                     "): no_such_program not found in PATH") != std::string::npos);
+  const auto other = one.wait();
+  CHECK(other.code == 127);
+  CHECK(other.err == "accelerate_launch: no_such_program not found in PATH\n");
 }
 
 TEST_CASE("machines whose ranks end with the resume code wait for one another, and end with it") {
