@@ -75,9 +75,19 @@ void check_hosts(const LaunchOptions& options, Runner runner) {
   }
 }
 
-}  // namespace
+void check_ranks_per_machine(const LaunchOptions& options, Runner runner) {
+  if (!options.ranks_per_machine || runner == Runner::local || runner == Runner::ssh) return;
+  if (runner == Runner::mpirun) {
+    fail(ErrorKind::usage,
+         "ranks_per_machine is {}, which is not for mpirun; give each host its ranks, gpu-a:4,gpu-b:2",
+         *options.ranks_per_machine);
+  }
+  fail(ErrorKind::usage,
+       "ranks_per_machine is {}, but Slurm places its tasks; give --num_processes, or let srun start one task per node",
+       *options.ranks_per_machine);
+}
 
-Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
+Runner runner_of(const LaunchOptions& options, const Variables& variables) {
   Runner runner = Runner::local;
   if (options.runner) {
     runner = by_name(*options.runner);
@@ -92,6 +102,14 @@ Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
     if (nodes_of_allocation(variables).value_or(1) > 1) return Runner::srun;
   }
   check_hosts(options, runner);
+  return runner;
+}
+
+}  // namespace
+
+Runner choose_runner(const LaunchOptions& options, const Variables& variables) {
+  const Runner runner = runner_of(options, variables);
+  check_ranks_per_machine(options, runner);
   return runner;
 }
 

@@ -37,11 +37,21 @@ std::vector<std::string> launcher_words(const LaunchOptions& options) {
   return words;
 }
 
+void check_no_slots(const std::string& ranks, const std::vector<HostSlots>& hosts) {
+  for (const auto& host : hosts) {
+    if (host.slots == 0) continue;
+    fail(ErrorKind::usage, "ranks_per_machine is {}, and {} has {} slots; one of them says how many ranks a host has",
+         ranks, host.name, host.slots);
+  }
+}
+
 }  // namespace
 
 std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::vector<HostSlots>& hosts,
                                             const std::string& job_id) {
-  const auto ranks = fill_hosts(hosts, options.num_processes.value_or(0));
+  if (options.ranks_per_machine) check_no_slots(*options.ranks_per_machine, hosts);
+  const auto ranks =
+      options.ranks_per_machine ? std::vector<int64_t>{} : fill_hosts(hosts, options.num_processes.value_or(0));
   LaunchOptions common = options;
   common.runner = "local";
   common.max_restarts = std::nullopt;  // whoever started all of them starts all of them again

@@ -50,6 +50,20 @@ TEST_CASE("options that contradict one another are refused") {
         "accelerate_launch: --runner local with --hosts; the runners that take hosts are ssh and mpirun");
 }
 
+TEST_CASE("a list of ranks is refused where mpirun or Slurm places them") {
+  CHECK(refusal({.ranks_per_machine = "4,2", .mpirun_hostfile = "h"}) ==
+        "accelerate_launch: ranks_per_machine is 4,2, which is not for mpirun; give each host its ranks, "
+        "gpu-a:4,gpu-b:2");
+  const std::string of_slurm =
+      "accelerate_launch: ranks_per_machine is 4,2, but Slurm places its tasks; give --num_processes, or let srun "
+      "start "
+      "one task per node";
+  CHECK(refusal({.ranks_per_machine = "4,2", .runner = "srun"}) == of_slurm);
+  CHECK_THROWS_WITH_AS(choose_runner({.ranks_per_machine = "4,2"}, step("4", "2")), of_slurm.c_str(), LaunchError);
+  CHECK(choose_runner({.ranks_per_machine = "4,2"}, step("2", "2")) == Runner::local);
+  CHECK(choose_runner({.ranks_per_machine = "4,2", .hosts = "a,b"}, {}) == Runner::ssh);
+}
+
 TEST_CASE("Slurm's variables tell a batch script from a launcher per node and one per task") {
   const Variables batch{{"SLURM_JOB_ID", "12"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_NTASKS", "2"}};
   CHECK(choose_runner({}, batch) == Runner::srun);

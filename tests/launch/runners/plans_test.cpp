@@ -74,6 +74,18 @@ TEST_CASE("hosts without slots decide themselves how many ranks they start, unle
 }
 
 TEST_CASE("the job's id stands on no command line") {
+TEST_CASE("a list of ranks reaches ssh's hosts as it is, and is refused beside slots") {
+  Hosts hosts{{"a", 0}, {"b", 0}};
+  const auto told = options_of_hosts({.num_processes = 6, .ranks_per_machine = "4,2"}, hosts, "");
+  CHECK(told[0].ranks_per_machine == "4,2");
+  CHECK(told[0].num_processes == 6);
+  Hosts slots{{"a", 0}, {"b", 8}};
+  CHECK_THROWS_WITH_AS(options_of_hosts({.ranks_per_machine = "4,2"}, slots, ""),
+                       "accelerate_launch: ranks_per_machine is 4,2, and b has 8 slots; one of them says how many "
+                       "ranks a host has",
+                       LaunchError);
+}
+
   const Variables secret{{"ACCELERATE_JOB_ID", "old-secret"}, {"PATH", "/bin"}};
   for (const auto& plan :
        {plan_ssh({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "/bin/self", std::chrono::seconds(30)),
