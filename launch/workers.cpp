@@ -172,7 +172,8 @@ std::string code_in_words(int code) {
 }
 
 void check_end(int code, const fs::path& folder, int64_t num_processes) {
-  const std::string failure = contents(folder / "failed");
+  // Of a start that failed before one that ended well the word is still there.
+  const std::string failure = code == 0 ? "" : contents(folder / "failed");
   if (!failure.empty()) rethrow(failure, num_processes);
   if (code != 0) {
     fail_workers(ErrorKind::peer, "a rank ended with exit code {} and left no word; the launcher named it on stderr",

@@ -75,6 +75,12 @@ void fails_by_exception() {
   });
 }
 
+void fails_once() {
+  fails([](const std::string&) {
+    if (here().restart_count == 0) throw std::runtime_error("the first time");
+  });
+}
+
 void is_killed() {
   fails([](const std::string&) {
     on_rank(1, [] { raise(SIGKILL); });
@@ -144,6 +150,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, void (*)()> cases{{"twice", twice},
                                                 {"error", fails_by_error},
                                                 {"exception", fails_by_exception},
+                                                {"once", fails_once},
                                                 {"killed", is_killed},
                                                 {"exits", exits},
                                                 {"exits_well", exits_well},

@@ -45,6 +45,10 @@ TEST_CASE("any other exception comes back with the rank and its whole text") {
   CHECK(workers({"exception"}).out == "peer: launch_workers: rank 0 of 2: two\nlines\n");
 }
 
+TEST_CASE("a failure after which a restart ended well is none") {
+  CHECK(workers({"once"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out == "no error\n");
+}
+
 TEST_CASE("a rank that ends without a word is told by its code or signal") {
   CHECK(workers({"killed"}).out ==
         "peer: launch_workers: a rank ended with exit code 137 (signal 9, Killed) and left no word; the launcher named "
