@@ -57,7 +57,9 @@ class Job {
       const auto decision = decide(failed_, options_.restarts);
       err_.add(decision.line);
       if (!decision.after) return outcome.exit_code;
-      if (const int number = wait(*decision.after)) return 128 + number;
+      const int number = wait(*decision.after, outcome.asks_for_another);
+      if (is_notice(number)) return leave_it_with(number, outcome.exit_code);
+      if (number != 0) return 128 + number;
     }
   }
 
@@ -95,6 +97,15 @@ class Job {
     return exit_code;
   }
 
+  /// The same, where the signal came when there was no rank to hear it.
+  int leave_it_with(int number, int exit_code) {
+    err_.add(
+        fmt::format("accelerate_launch: signal {} came after the ranks had ended with exit code {}; they ask for "
+                    "another start\n",
+                    number, exit_code));
+    return exit_code;
+  }
+
   /// Passes signals on, and what is typed; true when the guardian has told its outcome, or cannot any more.
   bool ended(const Guardian& guardian, TerminalInput& typed) {
     std::array<pollfd, 4> waits{pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
@@ -111,15 +122,15 @@ class Job {
     return waits[1].revents != 0;
   }
 
-  /// returns   0 when the time is over, else the signal that came before
-  int wait(std::chrono::milliseconds time) {
+  /// returns   0 when the time is over, else the signal that came before; a notice only where it ends the wait
+  int wait(std::chrono::milliseconds time, bool notice_ends_it) {
     const auto until = Clock::now() + time;
     for (auto left = time; left.count() > 0;
          left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now())) {
       pollfd heard{.fd = signals_.fd(), .events = POLLIN, .revents = 0};
       poll(&heard, 1, static_cast<int>(std::min<int64_t>(left.count() + 1, 60'000)));
       while (const auto signal = signals_.next()) {
-        if (signal->number != SIGCHLD && !is_notice(signal->number)) return signal->number;
+        if (is_notice(signal->number) ? notice_ends_it : signal->number != SIGCHLD) return signal->number;
       }
     }
     return 0;

@@ -256,6 +256,26 @@ TEST_CASE("a signal during the wait for a restart ends the job") {
   waitpid(user, nullptr, 0);
 }
 
+TEST_CASE("a notice during the wait for another start that was asked for leaves that start to the caller, at once") {
+  const Sink out;
+  const Sink err;
+  const pid_t launcher = getpid();
+  const pid_t user = fork();
+  if (user == 0) {
+    for (int i = 0; i < 6000 && err.text().find("another start") == std::string::npos; ++i) usleep(10'000);
+    kill(launcher, SIGUSR1);
+    _exit(0);
+  }
+  CHECK(supervise(ranks(1, "exit 75"), {.resume_code = 75,
+                                        .restarts = {.when_asked = true, .backoff = std::chrono::seconds(60)},
+                                        .out = out.fd,
+                                        .err = err.fd}) == 75);
+  CHECK(
+      err.text().ends_with("accelerate_launch: signal 10 came after the ranks had ended with exit code 75; they ask "
+                           "for another start\n"));
+  waitpid(user, nullptr, 0);
+}
+
 TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {
   const LaunchOptions options{.num_processes = 2, .command = {"/no/such/program"}};
   CHECK_THROWS_WITH_AS(supervise(plan(options, {}, {}, {})),
