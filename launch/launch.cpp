@@ -25,14 +25,17 @@ env::Config read_config(const LaunchOptions& options, const env::Variables& vari
 
 /// Ranks here that MPI was asked for, and libpmix is not there: mpirun starts them, if that is.
 std::optional<Runner> mpi_without_us(Runner runner, LaunchOptions& options, const Call& call) {
-  const bool alone = runner == Runner::local && value_of(options, &LaunchOptions::num_machines) == 1;
-  if (!alone || options.settings.backend != "mpi" || !is_program("mpirun", call.variables)) return std::nullopt;
+  if (runner != Runner::local || options.settings.backend != "mpi") return std::nullopt;
+  const LaunchOptions placed = with_slurm_place(options, call.variables);
+  const bool alone = value_of(placed, &LaunchOptions::num_machines) == 1;
+  if (!alone || !is_program("mpirun", call.variables)) return std::nullopt;
   const auto why_not = why_no_mpi_server();
   if (!why_not) return std::nullopt;
   call.note(fmt::format("{}; mpirun starts the ranks", *why_not));
   const Machine machine = this_machine(call.variables);
-  call.note(what_was_chosen(options, machine));
-  options.num_processes = number_of_processes(options, machine);
+  if (placed.num_processes != options.num_processes) call.note(what_slurm_chose(tasks_of_job(call.variables)));
+  call.note(what_was_chosen(placed, machine));
+  options.num_processes = number_of_processes(placed, machine);
   return Runner::mpirun;
 }
 

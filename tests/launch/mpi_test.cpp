@@ -129,6 +129,12 @@ TEST_CASE("without libpmix mpirun starts the ranks that want mpi; without both i
   CHECK(asked.out.ends_with(" /bin/true a "));
   CHECK(asked.err ==
         "accelerate_launch: libpmix.so.2 is not there (Debian package libpmix2); mpirun starts the ranks\n");
+  auto batch = variables;
+  for (const auto& [name, value] :
+       accelerate::env::Variables{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "3"}}) {
+    batch[name] = value;
+  }
+  CHECK(launch({"--backend", "mpi", "/bin/true"}, batch).out.starts_with("-n 3 --oversubscribe "));
   const auto not_asked = launch({"--cpu", "--num_processes", "2", "/bin/true"}, variables);
   CHECK(not_asked.code == 0);
   CHECK(not_asked.err ==
