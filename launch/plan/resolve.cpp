@@ -46,6 +46,13 @@ void take_settings_of_file(const env::Variables& inherited, const env::Config& c
   if (!settings.device) given.device.reset();
 }
 
+/// Something else than a device's number says how many ranks a machine has; hosts without slots do each for itself, by
+/// that number. One GPU by its number is for one rank.
+bool says_ranks(const LaunchOptions& options) {
+  return options.num_processes || options.ranks_per_machine || options.hosts || options.hostfile ||
+         options.mpirun_hostfile;
+}
+
 }  // namespace
 
 Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config) {
@@ -63,8 +70,9 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   take_settings_of_file(inherited, config, settings, given);
   if (settings.cpu || (settings.device && settings.device->is_cpu())) given.cpu = true;
   if (settings.allow_shared_gpus) given.allow_shared_gpus = true;
-  // One GPU by its number is for one rank.
-  if (settings.device && settings.device->index && !result.options.num_processes) result.options.num_processes = 1;
+  if (settings.device && settings.device->index && !says_ranks(result.options)) {
+    result.options.num_processes = value_of(result.options, &LaunchOptions::num_machines);
+  }
   // A GPU's backend from there is for ranks on GPUs, which use it anyway; those on the CPU refuse it themselves.
   if (settings.backend && env::is_backend(*settings.backend, "cpu")) given.backend = settings.backend;
   result.values = with_defaults(result.options, settings);

@@ -67,6 +67,15 @@ TEST_CASE("one GPU by its number is for one rank, unless the number of ranks is 
   CHECK(number_of_processes(resolved({.settings = {.device = "cuda"}}, {}), two_gpus) == 2);
 }
 
+TEST_CASE("a device by its number is for one rank on each machine, and leaves the ranks of hosts to them") {
+  const accelerate::env::GivenSettings first{.device = "cuda:0"};
+  CHECK(resolved({.settings = first, .num_machines = 2, .main_process_ip = "a"}, {}).num_processes == 2);
+  CHECK_FALSE(resolved({.settings = first, .hosts = "a:4,b:4"}, {}).num_processes);
+  CHECK_FALSE(resolved({.settings = first, .hostfile = "h"}, {}).num_processes);
+  CHECK_FALSE(resolved({.settings = first, .mpirun_hostfile = "h"}, {}).num_processes);
+  CHECK_FALSE(resolved({.settings = first, .num_machines = 2, .ranks_per_machine = "2,1"}, {}).num_processes);
+}
+
 TEST_CASE("MPI is served for what the environment or the config file asks, as for the options") {
   CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_USE_CPU", "1"}}), two_gpus));
   CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_BACKEND", "mpi"}}), two_gpus));
