@@ -9,6 +9,8 @@
 #include <array>
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
 
@@ -89,18 +91,37 @@ YAML::Node node_of(const ClusterConfig& config) {
   return map;
 }
 
+// Which of two a reader takes is its own: PyYAML the last, yaml-cpp the first.
+void check_keys(const YAML::Node& node, const std::string& path) {
+  std::set<std::string> keys;
+  for (const auto& entry : node) {
+    if (!node.IsMap()) continue;
+    if (!entry.first.IsScalar()) refuse_config("{} has a key that is a list or a map", path);
+    if (!keys.insert(entry.first.Scalar()).second) {
+      refuse_config("{} line {} has the key {} a second time; leave one of the two", path, entry.first.Mark().line + 1,
+                    entry.first.Scalar());
+    }
+    check_keys(entry.second, path);
+  }
+}
+
 YAML::Node parsed_map(std::string_view text, const std::string& path) {
-  YAML::Node root;
+  std::vector<YAML::Node> documents;
   try {
-    root = YAML::Load(std::string(text));
+    documents = YAML::LoadAll(std::string(text));
   } catch (const YAML::Exception& error) {
     refuse_config("{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
   }
-  if (!root.IsMap()) refuse_config("{} must hold lines like 'num_processes: 2'", path);
-  for (const auto& entry : root) {
-    if (!entry.first.IsScalar()) refuse_config("{} has a key that is a list or a map", path);
+  std::erase_if(documents, [](const YAML::Node& each) { return each.IsNull(); });
+  if (documents.size() > 1) {
+    refuse_config("{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
+                  documents.size());
   }
-  return root;
+  if (documents.empty() || !documents.front().IsMap()) {
+    refuse_config("{} must hold lines like 'num_processes: 2'", path);
+  }
+  check_keys(documents.front(), path);
+  return documents.front();
 }
 
 // What older versions called differently.

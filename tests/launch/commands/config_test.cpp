@@ -101,6 +101,17 @@ TEST_CASE("an answer that makes no sense is asked for again, with what would") {
   CHECK(screen.find("'no thanks' is neither yes nor no\n") != std::string::npos);
 }
 
+TEST_CASE("a file of two documents is not updated, nor one that says a key twice") {
+  CHECK(refusal_of("distributed_type: 'NO'\n---\nnum_processes: 2\n") ==
+        "accelerate_config: c.yaml has 2 documents with --- between them, must have 1; put each into a file of its "
+        "own");
+  CHECK(refusal_of("num_processes: 2\ndistributed_type: 'NO'\nnum_processes: 4\n") ==
+        "accelerate_config: c.yaml line 3 has the key num_processes a second time; leave one of the two");
+  CHECK(refusal_of("distributed_type: FSDP\nfsdp_config:\n  a: 1\n  a: 2\n") ==
+        "accelerate_config: c.yaml line 4 has the key a a second time; leave one of the two");
+  CHECK_FALSE(updated_yaml("---\ndistributed_type: 'NO'\n---\n", "c.yaml").empty());
+}
+
 TEST_CASE("an old file keeps what it says and gets today's keys; fp16 and dynamo_backend have become others") {
   const std::string updated = updated_yaml(
       "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nfp16: true\ndynamo_backend: 'NO'\n"
