@@ -14,6 +14,12 @@ std::atomic<bool> notice_came{false};
 std::atomic<bool> notice_lives{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may write it");
 
+/// The last first: of a signal that was named twice the first is what there was before us.
+template <typename All>
+void restore(const All& before) {
+  for (auto one = before.rbegin(); one != before.rend(); ++one) ::sigaction(one->signal, &one->action, nullptr);
+}
+
 void note(int) { notice_came.store(true, std::memory_order_relaxed); }
 
 }  // namespace
@@ -33,7 +39,7 @@ StopNotice::StopNotice(std::initializer_list<int> signals) {
     if (::sigaction(signal, &action, &before.action) != 0) {
       const int error = errno;
       notice_lives = false;
-      for (const Before& one : before_) ::sigaction(one.signal, &one.action, nullptr);
+      restore(before_);
       base::fail(ErrorKind::usage, {}, "StopNotice", "signal {} cannot be heard: {}", signal, std::strerror(error));
     }
     before_.push_back(before);
@@ -41,7 +47,7 @@ StopNotice::StopNotice(std::initializer_list<int> signals) {
 }
 
 StopNotice::~StopNotice() {
-  for (const Before& one : before_) ::sigaction(one.signal, &one.action, nullptr);
+  restore(before_);
   notice_lives = false;
 }
 

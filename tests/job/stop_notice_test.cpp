@@ -37,3 +37,12 @@ TEST_CASE("there is one at a time; signals do again what they did before") {
   CHECK(heard == 2);
   std::signal(SIGUSR1, before);
 }
+
+TEST_CASE("a signal that is named twice does again what it did before, too") {
+  static int heard = 0;
+  const auto before = std::signal(SIGUSR1, [](int) { ++heard; });
+  { const StopNotice notice({SIGUSR1, SIGUSR1}); }
+  std::raise(SIGUSR1);
+  CHECK(heard == 1);
+  std::signal(SIGUSR1, before);
+}
