@@ -43,8 +43,9 @@ void check_asked_level() {
 }
 
 struct Sink {
-  std::mutex mutex;
+  std::recursive_mutex mutex;  // a handler may log, and set another
   LogHandler handler;
+  bool is_handling = false;
   std::set<std::string> said_once;
 };
 
@@ -52,6 +53,14 @@ Sink& sink() {
   static Sink one;
   return one;
 }
+
+/// While the handler runs; what it logs itself would come to it for ever.
+struct Handling {
+  Handling() { sink().is_handling = true; }
+  ~Handling() { sink().is_handling = false; }
+  Handling(const Handling&) = delete;
+  Handling& operator=(const Handling&) = delete;
+};
 
 }  // namespace
 
@@ -84,8 +93,10 @@ void write_log(LogLevel level, const Place& place, std::string_view message) {
 
 void pass_to_log(LogLevel level, std::string_view line) {
   const std::lock_guard lock(sink().mutex);
-  if (sink().handler) {
-    sink().handler(level, line);
+  if (sink().handler && !sink().is_handling) {
+    const LogHandler handler = sink().handler;  // lives on where it sets another
+    const Handling guard;
+    handler(level, line);
   } else {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   }

@@ -54,3 +54,17 @@ TEST_CASE("ACCELERATE_LOG_LEVEL that is no level is said once, with the levels t
     CHECK(start(level).code == 0);
   }
 }
+
+TEST_CASE("a handler may log, which goes past it, and set another") {
+  std::vector<std::string> lines;
+  const auto before = base::set_log_handler([&](LogLevel, std::string_view line) {
+    lines.emplace_back(line);
+    base::log_once(LogLevel::error, {}, "of the handler");
+    base::set_log_handler([&](LogLevel, std::string_view later) { lines.push_back("then " + std::string(later)); });
+  });
+  base::forget_lines();
+  base::log(LogLevel::error, {}, "one");
+  base::log(LogLevel::error, {}, "two");
+  base::set_log_handler(before);
+  CHECK(lines == std::vector<std::string>{"one", "then two"});
+}
