@@ -17,6 +17,7 @@ namespace accelerate::launch {
 namespace {
 
 constexpr int64_t most_slots = 4096;
+constexpr int64_t most_ranks = 4096;
 
 /// What ssh takes for a host, and never for an option.
 bool is_host(std::string_view name) {
@@ -148,6 +149,10 @@ std::vector<int64_t> fill_hosts(std::vector<HostSlots>& hosts, int64_t processes
   for (auto& host : hosts) total += host.slots = say_slots ? std::max<int64_t>(1, host.slots) : processes / count;
   if (processes > total) {
     fail(ErrorKind::usage, "num_processes is {}, but the hosts have {} slots", processes, total);
+  }
+  if (processes == 0 && total > most_ranks) {
+    fail(ErrorKind::usage, "the hosts have {} slots, a job has at most {} ranks; give --num_processes, or fewer slots",
+         total, most_ranks);
   }
   for (int64_t left = processes == 0 ? total : processes; left > 0; left -= ranks.back()) {
     ranks.push_back(std::min(left, hosts[ranks.size()].slots));

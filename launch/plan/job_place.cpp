@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "launch/plan/options_table.hpp"
+
 namespace accelerate::launch {
 namespace {
 
@@ -44,6 +46,17 @@ JobPlace place_as_listed(const LaunchOptions& options, int64_t machines) {
   return place;
 }
 
+/// The same number on each.
+JobPlace even_place(const LaunchOptions& options, const Machine& machine, int64_t machines) {
+  const int64_t here = options.num_processes.value_or(machines * ranks_of_this_machine(options, machine)) / machines;
+  if (options.num_processes.value_or(here * machines) != here * machines || here == 0) {
+    fail(ErrorKind::usage, "num_processes is {} on {} machines, must be a multiple of {}: it counts the whole job",
+         *options.num_processes, machines, machines);
+  }
+  return {.ranks_of_machine = std::vector<int64_t>(static_cast<size_t>(machines), here),
+          .machine_rank = value_of(options, &LaunchOptions::machine_rank)};
+}
+
 }  // namespace
 
 int64_t JobPlace::world_size() const {
@@ -57,14 +70,12 @@ int64_t JobPlace::first_rank() const {
 JobPlace place_of(const LaunchOptions& options, const Machine& machine) {
   const int64_t machines = value_of(options, &LaunchOptions::num_machines);
   check_machines(options, machines);
-  if (options.ranks_per_machine) return place_as_listed(options, machines);
-  const int64_t here = options.num_processes.value_or(machines * ranks_of_this_machine(options, machine)) / machines;
-  if (options.num_processes.value_or(here * machines) != here * machines || here == 0) {
-    fail(ErrorKind::usage, "num_processes is {} on {} machines, must be a multiple of {}: it counts the whole job",
-         *options.num_processes, machines, machines);
+  const JobPlace place =
+      options.ranks_per_machine ? place_as_listed(options, machines) : even_place(options, machine, machines);
+  if (place.world_size() > most_processes) {
+    fail(ErrorKind::usage, "{} ranks on {} machines, must be at most {}", place.world_size(), machines, most_processes);
   }
-  return {.ranks_of_machine = std::vector<int64_t>(static_cast<size_t>(machines), here),
-          .machine_rank = value_of(options, &LaunchOptions::machine_rank)};
+  return place;
 }
 
 }  // namespace accelerate::launch

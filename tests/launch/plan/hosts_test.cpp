@@ -93,4 +93,10 @@ TEST_CASE("slots are filled in order, and hosts without ranks left out") {
           fill({{"a", 0}, {"b", 0}}, 3);
         }) ==
         "accelerate_launch: num_processes is 3 on 2 hosts, must be a multiple of 2, or the hosts say their slots");
+  CHECK(fill({{"a", 4096}, {"b", 4096}}, 4096) == Ranks{4096});
+  CHECK(refusal([&] {
+          fill({{"a", 4096}, {"b", 4096}}, 0);
+        }) ==
+        "accelerate_launch: the hosts have 8192 slots, a job has at most 4096 ranks; give --num_processes, or fewer "
+        "slots");
 }

@@ -63,6 +63,14 @@ TEST_CASE("machines may have different numbers of ranks, where that is said") {
   CHECK(refusal(options) == "accelerate_launch: ranks_per_machine is 4,2,1, which are 3 machines; num_machines is 2");
 }
 
+TEST_CASE("a job has at most 4096 ranks, however they are counted") {
+  auto options = machines(2, 0);
+  options.ranks_per_machine = "4096,1";
+  CHECK(refusal(options) == "accelerate_launch: 4097 ranks on 2 machines, must be at most 4096");
+  options.ranks_per_machine = "4095,1";
+  CHECK(place_of(options, no_gpus).world_size() == 4096);
+}
+
 TEST_CASE("a list of ranks is numbers with commas") {
   using accelerate::launch::parse_ranks;
   CHECK(parse_ranks("4,2") == std::vector<int64_t>{4, 2});
