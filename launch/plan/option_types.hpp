@@ -28,7 +28,7 @@ struct Duration {
   }
   static bool allows(Value value) { return value.count() >= 0; }
   static std::string expected() { return "seconds, 0 to 1000000000"; }
-  static std::string text(Value value) { return fmt::format("{:g}", std::chrono::duration<double>(value).count()); }
+  static std::string text(Value value) { return fmt::format("{}", std::chrono::duration<double>(value).count()); }
   static std::string show(Value value) { return text(value) + " s"; }
 };
 

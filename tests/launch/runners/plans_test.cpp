@@ -41,6 +41,7 @@ TEST_CASE("options become words that give the same options") {
         Words{"--num_processes=4", "--main_process_ip=gpu-a", "--enable_cpu_affinity=1", "--cpu=0", "--timeout=7"});
   words.emplace_back("x");
   CHECK(parse(words).options == options);
+  CHECK(arguments_of({.hang_timeout = std::chrono::milliseconds(1'234'567'500)}) == Words{"--hang_timeout=1234567.5"});
 }
 
 TEST_CASE("over ssh each host is told its machine, and all the same place to meet") {
@@ -73,7 +74,6 @@ TEST_CASE("hosts without slots decide themselves how many ranks they start, unle
   CHECK(options_of_hosts({.num_processes = 4}, hosts, "")[0].ranks_per_machine == "2,2");
 }
 
-TEST_CASE("the job's id stands on no command line") {
 TEST_CASE("a list of ranks reaches ssh's hosts as it is, and is refused beside slots") {
   Hosts hosts{{"a", 0}, {"b", 0}};
   const auto told = options_of_hosts({.num_processes = 6, .ranks_per_machine = "4,2"}, hosts, "");
@@ -86,6 +86,7 @@ TEST_CASE("a list of ranks reaches ssh's hosts as it is, and is refused beside s
                        LaunchError);
 }
 
+TEST_CASE("the job's id stands on no command line") {
   const Variables secret{{"ACCELERATE_JOB_ID", "old-secret"}, {"PATH", "/bin"}};
   for (const auto& plan :
        {plan_ssh({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "/bin/self", std::chrono::seconds(30)),
@@ -120,19 +121,6 @@ TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks s
                                         {"OMPI_MCA_pml", "ob1"}});
 }
 
-TEST_CASE("on mpirun's hosts each start has a port of its own, unless one is given") {
-  const auto port = [](const LaunchOptions& options, const std::string& job_id) {
-    return plan_mpirun(options, {{"a", 1}, {"b", 1}}, {}, job_id, "").workers[0].environment.at("MASTER_PORT");
-  };
-  for (const auto& options : {LaunchOptions{.command = {"x"}}, {.main_process_port = 0, .command = {"x"}}}) {
-    CHECK(port(options, "first") == std::to_string(port_of_job("first")));
-    CHECK(port(options, "first") != port(options, "second"));
-  }
-  CHECK(port({.main_process_port = 4000, .command = {"x"}}, "first") == "4000");
-  CHECK(port_of_job("first") >= 20000);
-  CHECK(port_of_job("first") < 30000);
-}
-
 TEST_CASE("mpirun's ranks here see no place of another launcher's, and nothing that lost to an option") {
   LaunchOptions options{.num_processes = 2, .command = {"x"}};
   options.settings.device = "cuda";
@@ -144,6 +132,19 @@ TEST_CASE("mpirun's ranks here see no place of another launcher's, and nothing t
                   {"ACCELERATE_JOB_ID", "id"},
                   {"ACCELERATE_TORCH_DEVICE", "cuda"},
                   {"OMPI_MCA_pml", "ob1"}});
+}
+
+TEST_CASE("on mpirun's hosts each start has a port of its own, unless one is given") {
+  const auto port = [](const LaunchOptions& options, const std::string& job_id) {
+    return plan_mpirun(options, {{"a", 1}, {"b", 1}}, {}, job_id, "").workers[0].environment.at("MASTER_PORT");
+  };
+  for (const auto& options : {LaunchOptions{.command = {"x"}}, {.main_process_port = 0, .command = {"x"}}}) {
+    CHECK(port(options, "first") == std::to_string(port_of_job("first")));
+    CHECK(port(options, "first") != port(options, "second"));
+  }
+  CHECK(port({.main_process_port = 4000, .command = {"x"}}, "first") == "4000");
+  CHECK(port_of_job("first") >= 20000);
+  CHECK(port_of_job("first") < 30000);
 }
 
 TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refused") {
