@@ -130,7 +130,7 @@ int run_others(const Call& call) {
     auto variables = call.variables;
     variables["ACCELERATE_RESTART_COUNT"] = fmt::to_string(restart);
     // mpirun gives its ranks terminals, whatever ours is.
-    if (call.options.label && isatty(STDOUT_FILENO) == 0) variables.try_emplace("NO_COLOR", "1");
+    if (call.options.label.value_or(false) && isatty(STDOUT_FILENO) == 0) variables.try_emplace("NO_COLOR", "1");
     return plan_call({.options = call.options, .variables = variables, .timeout = call.timeout});
   };
   return supervise(plan_again, patient);
