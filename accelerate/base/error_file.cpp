@@ -77,6 +77,12 @@ int64_t seconds_of(const Json& timestamp) {
   return seconds;
 }
 
+/// A number of seconds that no clock here shows (whoever wrote it counts otherwise) is no time.
+int64_t time_of(const Json& timestamp) {
+  int64_t time_ns = 0;
+  return __builtin_mul_overflow(seconds_of(timestamp), second_ns, &time_ns) ? 0 : time_ns;
+}
+
 }  // namespace
 
 std::string to_json(const ErrorNote& note) {
@@ -95,7 +101,7 @@ std::optional<ErrorNote> parse_error_note(std::string_view json) {
   const Json& details = message.is_object() ? message.value("extraInfo", Json::object()) : parsed;
   if (!holder.contains("message") || !holder["message"].is_string()) return std::nullopt;
   ErrorNote note{.text = holder["message"].get<std::string>()};
-  if (details.is_object() && details.contains("timestamp")) note.time_ns = seconds_of(details["timestamp"]) * second_ns;
+  if (details.is_object() && details.contains("timestamp")) note.time_ns = time_of(details["timestamp"]);
   if (details.is_object() && details.contains("time_ns") && details["time_ns"].is_number_integer()) {
     note.time_ns = details["time_ns"].get<int64_t>();
   }

@@ -67,6 +67,10 @@ TEST_CASE("both of torchrun's forms are read, and anything else is nothing") {
   }
 }
 
+TEST_CASE("a time that is no number of seconds since 1970 is none") {
+  CHECK(parse_error_note(R"({"message": "lost", "timestamp": 1764000000000})") == ErrorNote{"lost", 0});
+}
+
 TEST_CASE("an error that ends the process is left in the file that the launcher named") {
   CHECK(left_by([]() noexcept { fail_at_work(); }) == "read: line 3 is \"x\"");
 }
