@@ -115,6 +115,7 @@ class Bond {
   void working(bool whether) {
     const std::lock_guard lock(mutex_);
     is_working_ = whether;
+    if (whether && end_) stop_ours();  // another machine has failed before this one began
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -301,9 +302,13 @@ class Bond {
     if (end_ || all_done_) return;
     end_ = end;
     tell_all(message_of(end), from);
-    were_stopped_ = is_working_;
-    if (were_stopped_) kill(getpid(), SIGTERM);
+    if (is_working_) stop_ours();
     changed_.notify_all();
+  }
+
+  void stop_ours() {
+    were_stopped_ = true;
+    kill(getpid(), SIGTERM);
   }
 
   Gathered gathered_;
