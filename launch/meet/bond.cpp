@@ -57,12 +57,6 @@ void keep_forks_apart() {
       pthread_atfork([] { between_forks.lock(); }, [] { between_forks.unlock(); }, [] { between_forks.unlock(); });
 }
 
-/// An error's text, before which our name will be put once more.
-std::string without_our_name(std::string_view text) {
-  constexpr std::string_view name = "accelerate_launch: ";
-  return std::string(text.starts_with(name) ? text.substr(name.size()) : text);
-}
-
 class Bond {
  public:
   Bond(Gathered gathered, const Hello& own, const BondOptions& options)
@@ -97,20 +91,22 @@ class Bond {
  private:
   WorkEnd carry_out(const std::function<WorkEnd()>& work) {
     const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
-    working(true);
+    const Working here(*this);
     try {
-      const WorkEnd end = work();
-      working(false);
-      return end;
+      return work();
     } catch (const LaunchError& error) {
-      working(false);
-      fail_here({.exit_code = error.exit_code(), .text = without_our_name(error.what()), .is_final = true});
-      throw;
-    } catch (...) {
-      working(false);
+      fail_here({.exit_code = error.exit_code(), .text = std::string(error.message()), .is_final = true});
       throw;
     }
   }
+
+  struct Working {
+    explicit Working(Bond& of) : bond(of) { bond.working(true); }
+    ~Working() { bond.working(false); }
+    Working(const Working&) = delete;
+    Working& operator=(const Working&) = delete;
+    Bond& bond;
+  };
 
   void working(bool whether) {
     const std::lock_guard lock(mutex_);

@@ -13,12 +13,18 @@ namespace accelerate::launch {
 class LaunchError : public Error {
  public:
   LaunchError(ErrorKind kind, int exit_code, std::string_view message)
-      : Error(kind, {}, "accelerate_launch", message), exit_code_(exit_code) {}
+      : Error(kind, {}, launcher, message), exit_code_(exit_code) {}
 
   /// As a shell's: 1 failed, 2 usage, 126 the program cannot be run, 127 it is not found.
   [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
+  /// Without our name, for whoever puts it before the text.
+  [[nodiscard]] std::string_view message() const noexcept {
+    return std::string_view(what()).substr(launcher.size() + std::string_view(": ").size());
+  }
 
  private:
+  static constexpr std::string_view launcher = "accelerate_launch";
+
   int exit_code_;
 };
 

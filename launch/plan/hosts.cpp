@@ -12,12 +12,12 @@
 
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/error.hpp"
+#include "launch/plan/options_table.hpp"
 
 namespace accelerate::launch {
 namespace {
 
 constexpr int64_t most_slots = 4096;
-constexpr int64_t most_ranks = 4096;
 
 /// What ssh takes for a host, and never for an option.
 bool is_host(std::string_view name) {
@@ -150,9 +150,9 @@ std::vector<int64_t> fill_hosts(std::vector<HostSlots>& hosts, int64_t processes
   if (processes > total) {
     fail(ErrorKind::usage, "num_processes is {}, but the hosts have {} slots", processes, total);
   }
-  if (processes == 0 && total > most_ranks) {
+  if (processes == 0 && total > most_processes) {
     fail(ErrorKind::usage, "the hosts have {} slots, a job has at most {} ranks; give --num_processes, or fewer slots",
-         total, most_ranks);
+         total, most_processes);
   }
   for (int64_t left = processes == 0 ? total : processes; left > 0; left -= ranks.back()) {
     ranks.push_back(std::min(left, hosts[ranks.size()].slots));

@@ -37,6 +37,16 @@ struct Sink {
   int fd = -1;
 };
 
+/// A process that sends the signal to this one when the launcher has said that.
+pid_t signal_when(const Sink& err, const std::string& said, int number) {
+  const pid_t launcher = getpid();
+  const pid_t user = fork();
+  if (user != 0) return user;
+  for (int i = 0; i < 6000 && err.text().find(said) == std::string::npos; ++i) usleep(10'000);
+  kill(launcher, number);
+  _exit(0);
+}
+
 accelerate::launch::LaunchPlan ranks(int64_t count, const std::string& script,
                                      const accelerate::env::Variables& variables = {}) {
   const LaunchOptions options{.num_processes = count, .command = {"sh", "-c", script}};
@@ -243,13 +253,7 @@ TEST_CASE("nothing of the old start lives when the new one begins") {
 TEST_CASE("a signal during the wait for a restart ends the job") {
   const Sink out;
   const Sink err;
-  const pid_t launcher = getpid();
-  const pid_t user = fork();
-  if (user == 0) {
-    for (int i = 0; i < 6000 && err.text().find("restart 1 of 1") == std::string::npos; ++i) usleep(10'000);
-    kill(launcher, SIGINT);
-    _exit(0);
-  }
+  const pid_t user = signal_when(err, "restart 1 of 1", SIGINT);
   CHECK(supervise(ranks(1, "exit 4"), {.restarts = {.max_restarts = 1, .backoff = std::chrono::seconds(60)},
                                        .out = out.fd,
                                        .err = err.fd}) == 128 + SIGINT);
@@ -259,13 +263,7 @@ TEST_CASE("a signal during the wait for a restart ends the job") {
 TEST_CASE("a notice during the wait for another start that was asked for leaves that start to the caller, at once") {
   const Sink out;
   const Sink err;
-  const pid_t launcher = getpid();
-  const pid_t user = fork();
-  if (user == 0) {
-    for (int i = 0; i < 6000 && err.text().find("another start") == std::string::npos; ++i) usleep(10'000);
-    kill(launcher, SIGUSR1);
-    _exit(0);
-  }
+  const pid_t user = signal_when(err, "another start", SIGUSR1);
   CHECK(supervise(ranks(1, "exit 75"), {.resume_code = 75,
                                         .restarts = {.when_asked = true, .backoff = std::chrono::seconds(60)},
                                         .out = out.fd,
