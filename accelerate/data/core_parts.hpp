@@ -7,8 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/epoch_count.hpp"
@@ -77,22 +75,6 @@ template <typename Options>
 /// here   how things stand, without a position
 [[nodiscard]] state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Position>& position,
                                           const EpochCount& epochs);
-
-/// Of a pass.
-template <typename Loader>
-[[nodiscard]] auto first_batches(Loader& loader, int64_t most) {
-  std::vector<typename decltype(loader.begin())::value_type> first;
-  for (auto& batch : loader) {
-    first.push_back(std::move(batch));
-    if (static_cast<int64_t>(first.size()) == most) break;
-  }
-  return first;
-}
-
-/// A pass that was left there.
-[[nodiscard]] inline LatestPass::Position position_at(const state::LoaderState& there) {
-  return {.epoch = there.epoch, .origin = there.origin, .consumed = there.consumed, .samples = there.samples};
-}
 
 /// An epoch is asked for: whether the next pass still goes on where a loaded state stood, which is so within its own
 /// epoch. A line says what is dropped.

@@ -79,7 +79,7 @@ class BatchDispatcher {
     const bool whole = static_cast<int64_t>(round_.size()) == per_round();
     if (!whole && options_.drop_last) return std::nullopt;
     if (whole && !options_.split_batches && tree::rows(round_.front()) == tree::rows(round_.back())) {
-      return Round<Batch>{round_, samples_of(round_), read_};
+      return fill_with_batches();  // none is missing
     }
     if (auto shared = share_out(round_, /*last=*/true)) return shared;
     if (options_.split_batches) fail_unsplit();

@@ -47,26 +47,25 @@ class LoaderOf : public LoaderBase {
   /// later, without reading them, and its size() is as much smaller; a state that is loaded into it and stands beyond
   /// them is gone on from as it is. This one is not changed.
   /// Throws Error (usage) for a negative number.
-  [[nodiscard]] LoaderOf skip_first_batches(int64_t batches) const {
-    LoaderOf other = *this;
-    other.core_ = skipping(batches);
-    other.workers_ = std::make_shared<LoaderWorkers>();
-    return other;
-  }
+  [[nodiscard]] LoaderOf skip_first_batches(int64_t batches) const { return with(skipping(batches)); }
 
   /// Another loader, whose next pass is this one's with what it leaves out, as it goes on within an epoch or skips;
   /// none: it leaves out nothing. For whoever fills its last batches.
   [[nodiscard]] std::optional<LoaderOf> with_its_front() const {
-    LoaderOf whole = *this;
-    whole.core_ = core_with_its_front();
-    whole.workers_ = std::make_shared<LoaderWorkers>();
-    return whole.core_ ? std::optional(std::move(whole)) : std::nullopt;
+    auto core = core_with_its_front();
+    return core ? std::optional(with(std::move(core))) : std::nullopt;
   }
 
   /// What it reads, for other loaders and for sources made of it.
   [[nodiscard]] const std::shared_ptr<const SourceOf<AnyBatch>>& source() const { return source_; }
 
  private:
+  [[nodiscard]] LoaderOf with(std::shared_ptr<Core> core) const {
+    LoaderOf other = *this;
+    other.core_ = std::move(core);
+    other.workers_ = std::make_shared<LoaderWorkers>();
+    return other;
+  }
   static const SourceOf<AnyBatch>& checked(const std::shared_ptr<const SourceOf<AnyBatch>>& source) {
     check_source("loader", source != nullptr);
     return *source;

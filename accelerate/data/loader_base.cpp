@@ -101,8 +101,7 @@ LoaderBase::LoaderBase(int64_t samples, const LoaderOptions& options, bool seede
 std::shared_ptr<LoaderBase::Core> LoaderBase::skipping(int64_t batches) const {
   check_skipped(batches);
   auto other = std::make_shared<Core>(*core_);
-  other->skipped += batches;
-  if (other->resumed) other->skipped_of_rest += batches;
+  other->skip(batches);
   other->report = std::make_shared<LoadReport>();
   return other;
 }

@@ -171,7 +171,7 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
 
 int64_t LoaderBase::Core::first_of_rest(const EpochBatches& rest) {
   int64_t first = rest.batches_for(resumed->consumed);
-  if (const int64_t of_epoch = skipped - skipped_of_rest; of_epoch > 0) {  // what was seen of it is not skipped again
+  if (const int64_t of_epoch = skipped_of_epoch(); of_epoch > 0) {
     const int64_t position = batches().consumed(of_epoch);
     first = std::max(first, position < rest.samples() ? rest.batches_for(position) : rest.size());
   }
@@ -185,11 +185,6 @@ std::string LoaderBase::Core::why_no_batch(const EpochBatches& made, int64_t fir
   if (left == 0) return fmt::format("all {} samples of the epoch were seen before", made.samples());
   if (made.size() > 0) return fmt::format("{} batches were seen or are skipped, and there are {}", first, made.size());
   return why_too_few(left, shard_options());
-}
-
-void LoaderBase::Core::forget_position() {
-  resumed.reset();
-  skipped_of_rest = 0;
 }
 
 state::LoaderState LoaderBase::Core::here() {
@@ -220,24 +215,10 @@ void LoaderBase::Core::load_state(const state::LoaderState& from) {
 
 void LoaderBase::Core::stands_at(const state::LoaderState& there) {
   load_state(there);
-  if (!resumed) return;  // between passes
-  forget_position();
-  epochs.begin();
-  (void)latest.begin(position_at(there));
+  leave_where_loaded(*this);
 }
 
-std::shared_ptr<LoaderBase::Core> LoaderBase::Core::with_its_front() {
-  const bool goes_on = resumed && resumed->shared_out_as(here());  // shared out anew it has a front of its own
-  if (skipped == 0 && !goes_on) return nullptr;
-  auto other = std::make_shared<Core>(*this);
-  other->skipped = other->skipped_of_rest = 0;
-  if (goes_on) other->resumed->consumed = other->resumed->origin;
-  if (goes_on && other->resumed->consumed == 0) other->resumed.reset();
-  other->options.num_workers = 0;
-  other->options.log_report = false;
-  other->report = std::make_shared<LoadReport>();
-  return other;
-}
+std::shared_ptr<LoaderBase::Core> LoaderBase::Core::with_its_front() { return core_beside(*this, with_front(here())); }
 
 void LoaderBase::Core::set_epoch(int64_t epoch) {
   epochs.set(epoch);

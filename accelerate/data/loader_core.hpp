@@ -12,10 +12,11 @@
 #include "accelerate/data/epoch_count.hpp"
 #include "accelerate/data/latest_pass.hpp"
 #include "accelerate/data/loader_base.hpp"
+#include "accelerate/data/next_pass.hpp"
 
 namespace accelerate::data {
 
-struct LoaderBase::Core {
+struct LoaderBase::Core : NextPass {
   /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
   Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source);
 
@@ -54,16 +55,13 @@ struct LoaderBase::Core {
   bool seeded;         // what the source reads depends on the seed
   SamplerPtr sampler;  // null: a batch sampler makes the batches
   Share share{};
-  Place place{};                // of that rank
-  int64_t skipped = 0;          // batches that every pass leaves out
-  int64_t skipped_of_rest = 0;  // those that the resumed one leaves out of what is left
-  bool pinned = false;          // batches go to an accelerator
+  Place place{};        // of that rank
+  bool pinned = false;  // batches go to an accelerator
   EpochCount epochs{};
 
   LatestPass latest{};
   int64_t samples_of_pass = 0;                                          // of the pass that began last
   std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of that one, too
-  std::optional<state::LoaderState> resumed{};                          // where the next one begins
 
  private:
   [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
@@ -73,8 +71,6 @@ struct LoaderBase::Core {
   [[nodiscard]] int64_t order_length() const { return samples_elsewhere_.value_or(sampler->size()); }
   /// Number of a resumed pass's first batch.
   [[nodiscard]] int64_t first_of_rest(const EpochBatches& rest);
-  /// The next pass is a whole one.
-  void forget_position();
   /// How things stand, without a position.
   [[nodiscard]] state::LoaderState here();
   /// Of a pass that would begin with batch `first`.

@@ -53,8 +53,8 @@ state::LoaderState StreamCore::here() {
 }
 
 state::LoaderState StreamCore::state() {
-  if (resumed_) return *resumed_;
-  return state_of(here(), latest_.position(), epochs);
+  if (resumed) return *resumed;
+  return state_of(here(), latest.position(), epochs);
 }
 
 void StreamCore::load_state(const state::LoaderState& from) {
@@ -67,17 +67,14 @@ void StreamCore::load_state(const state::LoaderState& from) {
   samples_elsewhere_ = from.samples == kUnknown ? std::nullopt : std::optional(from.samples);
   epochs.set(from.epoch);
   if (from.seed) options.seed = from.seed;
-  latest_.forget();
+  latest.forget();
   forget_position();
-  if (from.consumed > 0) resumed_ = from;
+  if (from.consumed > 0) resumed = from;
 }
 
 void StreamCore::stands_at(const state::LoaderState& there) {
   load_state(there);
-  if (!resumed_) return;  // between passes
-  forget_position();
-  epochs.begin();
-  (void)latest_.begin(position_at(there));
+  leave_where_loaded(*this);
 }
 
 StreamCore::Beginning StreamCore::next_pass() {
@@ -89,48 +86,37 @@ StreamCore::Beginning StreamCore::next_pass() {
   pass.shard.batch_size = ShardPlan(0, pass.shard).batch_size();
   pass.shard.split_batches = false;
   const int64_t round = pass.shard.world_size * pass.shard.batch_size;
-  if (resumed_) {
-    const bool anew = !resumed_->shared_out_as(here()) || (resumed_->consumed - resumed_->origin) % round != 0;
-    pass.origin = anew ? resumed_->consumed : resumed_->origin;
-    pass.consumed = resumed_->consumed - pass.origin;
-    if (anew) say_shared_out_anew(*resumed_, pass.shard);
+  if (resumed) {
+    const bool anew = !resumed->shared_out_as(here()) || (resumed->consumed - resumed->origin) % round != 0;
+    pass.origin = anew ? resumed->consumed : resumed->origin;
+    pass.consumed = resumed->consumed - pass.origin;
+    if (anew) say_shared_out_anew(*resumed, pass.shard);
   }
-  const int64_t of_epoch = skipped_ - skipped_of_rest_;  // what was seen of it is not skipped again
-  const int64_t of_rest = std::max<int64_t>(of_epoch * round - pass.origin, 0) / round * round;  // whole batches
-  pass.consumed = std::max(pass.consumed, of_rest) + skipped_of_rest_ * round;
+  const int64_t of_rest =
+      std::max<int64_t>(skipped_of_epoch() * round - pass.origin, 0) / round * round;  // whole batches
+  pass.consumed = std::max(pass.consumed, of_rest) + skipped_of_rest * round;
   return pass;
 }
 
 int64_t StreamCore::begin(const Beginning& pass) {
   forget_position();
   epochs.begin();
-  return latest_.begin({.epoch = pass.context.epoch, .origin = pass.origin, .consumed = pass.origin + pass.consumed});
+  return latest.begin({.epoch = pass.context.epoch, .origin = pass.origin, .consumed = pass.origin + pass.consumed});
 }
 
 void StreamCore::end_pass(int64_t pass, int64_t epoch) {
-  latest_.end(pass);
+  latest.end(pass);
   if (epochs.end(epoch) && options.log_report && share.reports) log_report(epoch, *report);
 }
 
 void StreamCore::set_epoch(int64_t epoch) {
   epochs.set(epoch);
-  latest_.forget();
-  if (keeps_place(resumed_, epoch)) return;
+  latest.forget();
+  if (keeps_place(resumed, epoch)) return;
   forget_position();
 }
 
-std::shared_ptr<StreamCore> StreamCore::with_its_front() {
-  const bool goes_on = resumed_ && resumed_->shared_out_as(here());  // shared out anew it has a front of its own
-  if (skipped_ == 0 && !goes_on) return nullptr;
-  auto other = std::make_shared<StreamCore>(*this);
-  other->skipped_ = other->skipped_of_rest_ = 0;
-  if (goes_on) other->resumed_->consumed = other->resumed_->origin;
-  if (goes_on && other->resumed_->consumed == 0) other->resumed_.reset();
-  other->options.num_workers = 0;
-  other->options.log_report = false;
-  other->report = std::make_shared<LoadReport>();
-  return other;
-}
+std::shared_ptr<StreamCore> StreamCore::with_its_front() { return core_beside(*this, with_front(here())); }
 
 void StreamCore::warn_of_no_batch(const Beginning& pass, int64_t given) const {
   const int64_t before = pass.origin + pass.consumed;
@@ -141,17 +127,6 @@ void StreamCore::warn_of_no_batch(const Beginning& pass, int64_t given) const {
     return why_too_few(given - before, pass.shard);
   };
   data::warn_of_no_batch(place_, why());
-}
-
-void StreamCore::skip(int64_t batches) {
-  report = std::make_shared<LoadReport>();
-  skipped_ += batches;
-  if (resumed_) skipped_of_rest_ += batches;
-}
-
-void StreamCore::forget_position() {
-  resumed_.reset();
-  skipped_of_rest_ = 0;
 }
 
 }  // namespace accelerate::data

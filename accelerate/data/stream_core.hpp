@@ -12,6 +12,7 @@
 #include "accelerate/data/epoch_count.hpp"
 #include "accelerate/data/latest_pass.hpp"
 #include "accelerate/data/load_report.hpp"
+#include "accelerate/data/next_pass.hpp"
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/data/source.hpp"
@@ -37,7 +38,7 @@ struct StreamOptions {
   bool log_report = false;
 };
 
-class StreamCore {
+class StreamCore : public NextPass {
  public:
   /// samples   of a pass; unset: not known
   /// Throws Error (usage) for a batch_size below 1, and more than one worker.
@@ -61,8 +62,8 @@ class StreamCore {
   /// returns   the pass's number
   int64_t begin(const Beginning& pass);
   /// That pass has handed out everything up to there; complete: there is no more.
-  void tell(int64_t pass, int64_t consumed, bool complete) { latest_.tell(pass, consumed, complete); }
-  void leave(int64_t pass, bool after_first_batch) { latest_.leave(pass, after_first_batch); }
+  void tell(int64_t pass, int64_t consumed, bool complete) { latest.tell(pass, consumed, complete); }
+  void leave(int64_t pass, bool after_first_batch) { latest.leave(pass, after_first_batch); }
   void set_epoch(int64_t epoch);
   void end_pass(int64_t pass, int64_t epoch);
 
@@ -77,10 +78,6 @@ class StreamCore {
   /// Samples of a pass, where that is known: of the stream that is read.
   [[nodiscard]] std::optional<int64_t> known_samples() const { return share.reads ? samples : samples_elsewhere_; }
 
-  /// Passes leave out so many batches of this rank's more; a resumed one of what is left.
-  void skip(int64_t batches);
-  [[nodiscard]] int64_t skipped() const { return skipped_; }
-
   [[nodiscard]] ShardOptions shard_options() const { return shard_options_of(options, share); }
 
   StreamOptions options;
@@ -88,18 +85,14 @@ class StreamCore {
   bool seeded;
   Share share{};
   EpochCount epochs{};
+  LatestPass latest{};
   std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of the pass that began last
 
  private:
   [[nodiscard]] state::LoaderState here();
-  void forget_position();
 
   Place place_{};  // of this rank
   std::optional<int64_t> samples_elsewhere_{};
-  int64_t skipped_ = 0;
-  int64_t skipped_of_rest_ = 0;
-  LatestPass latest_{};
-  std::optional<state::LoaderState> resumed_{};
 };
 
 }  // namespace accelerate::data

@@ -51,7 +51,7 @@ class StreamLoader {
   [[nodiscard]] std::optional<int64_t> size() const {
     const auto samples = core_->known_samples();
     if (!samples) return std::nullopt;
-    return std::max<int64_t>(ShardPlan(*samples, core_->shard_options()).size() - core_->skipped(), 0);
+    return std::max<int64_t>(ShardPlan(*samples, core_->shard_options()).size() - core_->skipped, 0);
   }
   /// Samples of a pass, where that is known.
   [[nodiscard]] std::optional<int64_t> sample_count() const { return core_->known_samples(); }
@@ -74,19 +74,16 @@ class StreamLoader {
   /// Throws Error (usage) for a negative number.
   [[nodiscard]] StreamLoader skip_first_batches(int64_t batches) const {
     check_skipped(batches);
-    StreamLoader other = *this;
-    other.core_ = std::make_shared<StreamCore>(*core_);
-    other.core_->skip(batches);
-    other.workers_ = std::make_shared<LoaderWorkers>();
-    return other;
+    auto core = std::make_shared<StreamCore>(*core_);
+    core->skip(batches);
+    core->report = std::make_shared<LoadReport>();
+    return with(std::move(core));
   }
 
   /// As of LoaderOf.
   [[nodiscard]] std::optional<StreamLoader> with_its_front() const {
-    StreamLoader whole = *this;
-    whole.core_ = core_->with_its_front();
-    whole.workers_ = std::make_shared<LoaderWorkers>();
-    return whole.core_ ? std::optional(std::move(whole)) : std::nullopt;
+    auto core = core_->with_its_front();
+    return core ? std::optional(with(std::move(core))) : std::nullopt;
   }
 
   /// Who waited for whom in the latest pass.
@@ -95,6 +92,12 @@ class StreamLoader {
   bool operator==(const StreamLoader& other) const { return core_ == other.core_; }
 
  private:
+  [[nodiscard]] StreamLoader with(std::shared_ptr<StreamCore> core) const {
+    StreamLoader other = *this;
+    other.core_ = std::move(core);
+    other.workers_ = std::make_shared<LoaderWorkers>();
+    return other;
+  }
   [[nodiscard]] const StreamOf<AnySample>& checked() const {
     check_source("loader", stream_ != nullptr);
     return *stream_;

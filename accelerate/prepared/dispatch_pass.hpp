@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "accelerate/base/what_failed.hpp"
-#include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/dispatch.hpp"
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
@@ -189,7 +188,7 @@ class DispatchPass {
       if constexpr (requires { loader_.with_its_front(); }) {
         if (auto whole = loader_.with_its_front()) {
           front_left_out_ = [whole = std::move(*whole), batches = dispatcher_.per_round()]() mutable {
-            return data::first_batches(whole, batches);
+            return first_of(whole, batches);
           };
         }
       }
@@ -207,6 +206,15 @@ class DispatchPass {
     ++batches_;
     states_.push_back(where_it_stands(loader_));  // some read only now
     return batch;
+  }
+
+  static std::vector<Batch> first_of(Loader& whole, int64_t batches) {
+    std::vector<Batch> first;
+    for (auto& batch : whole) {
+      first.push_back(std::move(batch));
+      if (static_cast<int64_t>(first.size()) == batches) break;
+    }
+    return first;
   }
 
   std::optional<data::Round<Batch>> read_round() {

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 
-#include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/load_report.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/shardable.hpp"
