@@ -142,15 +142,14 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                                         bool error_if_nonfinite) {
-  const auto distinct = prepared::each_once(parameters);
-  const auto gradients = prepared::flat_gradients(models_of(), distinct);
+  const auto gradients = prepared::flat_gradients(models_of(), parameters);
   if (!sync_gradients()) {
     const at::Tensor norm = gradient::norm_of(gradients, norm_type);
     return shared_->scaling ? shared_->scaling->without_scale(norm) : norm;
   }
   if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
   if (error_if_nonfinite) {
-    auto pieces = prepared::named_pieces(models_of(), distinct);
+    auto pieces = prepared::named_pieces(models_of(), parameters);
     gradient::require_finite(gradient::norm_of(gradients, norm_type), pieces, place());
   }
   return gradient::clip_norm_of(gradients, max_norm, norm_type);
@@ -159,7 +158,7 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!sync_gradients()) return;
   if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
-  gradient::clip_value_of(prepared::flat_gradients(models_of(), prepared::each_once(parameters)), clip_value);
+  gradient::clip_value_of(prepared::flat_gradients(models_of(), parameters), clip_value);
 }
 
 void Accelerator::unscale_gradients() {

@@ -6,6 +6,17 @@
 
 namespace accelerate::base {
 
+/// What run() throws, if it does.
+template <typename Run>
+[[nodiscard]] std::exception_ptr attempt(const Run& run) {
+  try {
+    run();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 /// All that was thrown says.
 inline std::string text_of(const std::exception_ptr& failure) {
   try {

@@ -6,15 +6,6 @@
 
 namespace accelerate::checkpoint {
 
-std::exception_ptr attempt(const std::function<void()>& run) {
-  try {
-    run();
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
 void agree(const comm::Group& group, const std::exception_ptr& mine, std::string_view operation,
            std::string_view doing) {
   std::vector<std::string> all;

@@ -2,16 +2,12 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include "accelerate/comm/group.hpp"
 
 namespace accelerate::checkpoint {
-
-/// What run() throws, if it does.
-[[nodiscard]] std::exception_ptr attempt(const std::function<void()>& run);
 
 /// Whatever went wrong on any rank is an exception on all: on the rank itself the one that it was, on the others an
 /// Error (io) that names the first such rank. Collective.

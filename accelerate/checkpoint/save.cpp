@@ -30,6 +30,7 @@
 namespace accelerate::checkpoint {
 
 using archive::Manifest;
+using base::attempt;
 
 namespace {
 
@@ -156,6 +157,9 @@ struct Saver::Background {
   std::atomic<bool> done{false};
   std::jthread thread;
 
+  void end() {
+    if (thread.joinable()) thread.join();
+  }
   void run() {
     failure = attempt([&] {
       Manifest mine;
@@ -183,7 +187,7 @@ Saver::Saver(comm::Group group) : group_(std::move(group)) {}
 
 Saver::~Saver() {
   if (!background_) return;
-  if (background_->thread.joinable()) background_->thread.join();
+  background_->end();
   if (background_->failure) {
     base::log(base::LogLevel::error, group_.place(), "{}", base::text_of(background_->failure));
   }
@@ -296,7 +300,7 @@ void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) 
 
 void Saver::wait() {
   if (!background_) return;
-  if (background_->thread.joinable()) background_->thread.join();
+  background_->end();
   const auto failure = background_->failure;
   // The leader's folder is in its place; a failed one goes when all have ended.
   buffers_ = std::move(background_->copy.content);

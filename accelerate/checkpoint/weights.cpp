@@ -243,7 +243,8 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
   for (const Shard& shard : shards) names.insert(shard.file);
   if (shards.size() > 1) names.insert(index_name(whole));
   auto changed = names;
-  for (const fs::path& path : stale_in(folder, whole, names)) changed.insert(path.filename().string());
+  const auto stale = stale_in(folder, whole, names);
+  for (const fs::path& path : stale) changed.insert(path.filename().string());
   check_no_checkpoint(folder, changed, operation);
   make_parent_of(folder / whole, operation);
   // All of them are written before one takes its place; the index comes last.
@@ -259,7 +260,7 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
   remove_index_of(folder, whole, names, operation);
   for (auto& file : files) file->commit(archive::Existing::replace);
   std::error_code error;
-  for (const fs::path& path : stale_in(folder, whole, names)) fs::remove(path, error);
+  for (const fs::path& path : stale) fs::remove(path, error);
 }
 
 void save_file(const fs::path& path, const NamedTensors& tensors, std::string_view operation) {

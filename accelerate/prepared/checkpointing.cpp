@@ -10,6 +10,7 @@
 
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/what_failed.hpp"
 #include "accelerate/checkpoint/agree.hpp"
 #include "accelerate/checkpoint/names.hpp"
 #include "accelerate/checkpoint/read.hpp"
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 
 // Runs it on this rank; what any of them throws is an exception on all.
 void together(const comm::Group& group, std::string_view operation, const std::function<void()>& run) {
-  checkpoint::agree(group, checkpoint::attempt(run), operation);
+  checkpoint::agree(group, base::attempt(run), operation);
 }
 
 bool has(const fs::path& folder, const fs::path& name) {

@@ -206,6 +206,8 @@ std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCo
   for (const auto& model : models) {
     if (model->engine() != nullptr && model->engine()->manages_exactly(parameters)) return model->engine()->gradients();
   }
+  const auto distinct = each_once(parameters);
+  if (distinct.size() < parameters.size()) return flat_gradients(models, distinct);
   return gradient::dense_gradients(parameters);
 }
 
@@ -218,7 +220,7 @@ std::vector<state::Piece> named_pieces(const std::vector<std::shared_ptr<ModelCo
     }
   }
   std::vector<state::Piece> pieces;
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : each_once(parameters)) {
     const auto found = names.find(parameter.unsafeGetTensorImpl());
     const auto name = found != names.end() ? found->second : fmt::format("parameter {}", pieces.size());
     pieces.push_back(state::whole_piece(name, parameter));

@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/what_failed.hpp"
 #include "accelerate/comm/user_call.hpp"
 #include "accelerate/profile/memory.hpp"
 #include "accelerate/profile/merge_traces.hpp"
@@ -185,12 +186,9 @@ void Profiler::step() {
   if (stopped_) return;
   if (recording_) recording_->step.reset();
   ++step_;
-  std::exception_ptr failure;  // of on_trace_ready: the schedule goes on all the same
-  try {
+  const auto failure = base::attempt([&] {  // on_trace_ready's: the schedule goes on all the same
     if (now_ == ProfileAction::record_and_save) finish_recording(true);
-  } catch (...) {
-    failure = std::current_exception();
-  }
+  });
   if (!stopped_) apply(action(step_));  // on_trace_ready may have stopped it
   if (failure) std::rethrow_exception(failure);
 }
@@ -238,12 +236,10 @@ void Profiler::stop() {
   if (std::exchange(stopped_, true)) return;
   if (recording_) recording_->step.reset();  // the last range to close
   ranges_.reset();
-  std::exception_ptr failure;  // of on_trace_ready, or the disk: the others wait for this rank all the same
-  try {
-    finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
-  } catch (...) {
-    failure = std::current_exception();
-  }
+  const auto failure =
+      base::attempt([&] {  // on_trace_ready's, or the disk's: the others wait for this rank all the same
+        finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
+      });
   somebody_records().clear();
   const auto meet = [&](std::string_view what) {
     comm::in_user_call("profile", what, group_.place(), [&] { group_.barrier(); });

@@ -18,6 +18,15 @@ std::string refusal_of(const ReduceFunction& reduce) {
   return said;
 }
 
+/// An all-reduce that throws where it is told to, and then does not any more.
+auto failing_once(bool& fails) {
+  return comm_hook([&fails](const GradientBucket& bucket, const Group& own) {
+    if (std::exchange(fails, false)) throw std::runtime_error("mine");
+    own.all_reduce(bucket.gradients);
+    return bucket.gradients;
+  });
+}
+
 }  // namespace
 
 TEST_CASE("a function reduces each bucket, and what it returns are the gradients") {
@@ -69,11 +78,7 @@ TEST_CASE("a function that returns another shape, dtype or nothing, or that is e
 TEST_CASE("an exception of the function comes out of backward, and the next backward is right") {
   run_threads(2, [](const Group& group) {
     bool fails = true;
-    Hooked hooked(group, {{3}}, comm_hook([&](const GradientBucket& bucket, const Group& own) {
-                    if (std::exchange(fails, false)) throw std::runtime_error("mine");
-                    own.all_reduce(bucket.gradients);
-                    return bucket.gradients;
-                  }));
+    Hooked hooked(group, {{3}}, failing_once(fails));
     const auto ones = torch::ones({3}, torch::kDouble);
     CHECK_THROWS_WITH(hooked.reduced({ones}), "mine");
     CHECK(torch::equal(hooked.reduced({ones})[0], ones));
@@ -83,11 +88,7 @@ TEST_CASE("an exception of the function comes out of backward, and the next back
 TEST_CASE("what is not reduced because the function threw is not stepped on, until it is zeroed") {
   run_threads(2, [](const Group& group) {
     bool fails = false;
-    Hooked hooked(group, {{3}}, comm_hook([&](const GradientBucket& bucket, const Group& own) {
-                    if (std::exchange(fails, false)) throw std::runtime_error("mine");
-                    own.all_reduce(bucket.gradients);
-                    return bucket.gradients;
-                  }));
+    Hooked hooked(group, {{3}}, failing_once(fails));
     const auto ones = torch::ones({3}, torch::kDouble);
     hooked.reduced({ones});  // the buckets are laid out: the next one is launched within the backward
     fails = true;
