@@ -113,7 +113,7 @@ std::string differing(const fs::path& one, const fs::path& other) {
   std::string names;
   for (const auto& entry : fs::directory_iterator(one)) {
     const auto name = entry.path().filename();
-    if (bytes_of(entry.path()) != bytes_of(other / name)) names += " " + name.string();
+    if (bytes_of(entry.path()) != bytes_of(other / name)) names.append(" ").append(name.string());
   }
   return names;
 }
