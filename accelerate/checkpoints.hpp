@@ -2,6 +2,7 @@
 // The facade's part that saves and loads.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -74,11 +75,13 @@ class Checkpoints {
   /// Objects that are saved and loaded with the rest, in this order: with state_dict() and load_state_dict() of tensors
   /// by name, or state() and load_state() of a std::string; schedules, loaders and loss scales of this library that are
   /// not prepared. Shared pointers and what is moved in are kept, other objects referenced.
+  /// Throws Error (usage) where a shared pointer points to nothing; then none is registered.
   template <typename... Objects>
   void register_for_checkpointing(Objects&&... objects) {
     prepared::check_all_checkpointable<Objects...>();
-    (checkpointing_->add_custom(prepared::custom_object(prepared::custom_pointer(std::forward<Objects>(objects)))),
-     ...);
+    std::array<prepared::CustomObject, sizeof...(Objects)> all{
+        prepared::custom_object(prepared::custom_pointer(std::forward<Objects>(objects)))...};
+    for (auto& one : all) checkpointing_->add_custom(std::move(one));
   }
   /// Called by save_state() with the folder in the making, where it may put files, on every rank.
   prepared::HookHandle register_save_state_pre_hook(prepared::StateHook hook) {

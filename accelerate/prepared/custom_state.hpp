@@ -126,11 +126,25 @@ struct OfPointer<std::shared_ptr<Object>> {
   using type = Object;
 };
 
+template <typename Object>
+inline constexpr bool is_shared_pointer =
+    std::same_as<std::remove_cvref_t<Object>, std::shared_ptr<typename OfPointer<std::remove_cvref_t<Object>>::type>>;
+/// What would be saved and loaded: const where its owner's is, for what is moved in becomes ours.
+template <typename Object>
+using RegisteredObject =
+    std::conditional_t<is_shared_pointer<Object>, typename OfPointer<std::remove_cvref_t<Object>>::type,
+                       std::conditional_t<std::is_lvalue_reference_v<Object>, std::remove_reference_t<Object>,
+                                          std::remove_cvref_t<Object>>>;
+
 /// A shared pointer as it is; what was moved in is kept; to an object that its owner keeps, one that keeps nothing.
+/// Throws Error (usage) for a shared pointer to nothing.
 template <typename Object>
 auto custom_pointer(Object&& object) {
   using Kept = std::remove_cvref_t<Object>;
-  if constexpr (std::same_as<Kept, std::shared_ptr<typename OfPointer<Kept>::type>>) {
+  if constexpr (is_shared_pointer<Object>) {
+    if (!object)
+      base::fail(ErrorKind::usage, {}, "register_for_checkpointing",
+                 "a shared pointer points to no object; make the object first");
     return Kept(object);
   } else if constexpr (std::is_lvalue_reference_v<Object>) {
     return std::shared_ptr<std::remove_reference_t<Object>>(std::shared_ptr<void>(), &object);
@@ -142,11 +156,11 @@ auto custom_pointer(Object&& object) {
 /// position   in the call of register_for_checkpointing(), from 0: the compiler's message names it
 template <std::size_t position, typename Object>
 constexpr void check_checkpointable() {
-  static_assert(Checkpointable<typename OfPointer<std::remove_cvref_t<Object>>::type>,
+  static_assert(Checkpointable<RegisteredObject<Object>>,
                 "register_for_checkpointing() takes objects that have state() and load_state() of a std::string, "
                 "state_dict() and load_state_dict() of a torch::OrderedDict<std::string, at::Tensor>, and this "
-                "library's schedules, loaders and loss scales; the number in check_checkpointable<number, type> says "
-                "which of them is none of these");
+                "library's schedules, loaders and loss scales, none of them const; the number in "
+                "check_checkpointable<number, type> says which of them is none of these");
 }
 template <typename... Objects>
 constexpr void check_all_checkpointable() {

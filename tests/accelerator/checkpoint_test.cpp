@@ -58,6 +58,14 @@ struct Counter {
   void load_state(const std::string& state) { seen = std::stoll(state); }
 };
 
+// What is const cannot be loaded into, unless it was moved in.
+using accelerate::prepared::Checkpointable;
+using accelerate::prepared::RegisteredObject;
+static_assert(Checkpointable<RegisteredObject<Counter&>> && Checkpointable<RegisteredObject<const Counter>>);
+static_assert(!Checkpointable<RegisteredObject<const Counter&>>);
+static_assert(Checkpointable<RegisteredObject<const std::shared_ptr<Counter>&>>);
+static_assert(!Checkpointable<RegisteredObject<std::shared_ptr<const Counter>>>);
+
 auto stream_of_eight() {
   const auto begin = [] {
     return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
@@ -535,6 +543,17 @@ TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tens
   CHECK(later.seen == 7);
   CHECK(later_shared->seen == 8);
   CHECK(later_ema.updates() == 1);
+}
+
+TEST_CASE("a shared pointer to nothing is refused, and what stands beside it is not registered") {
+  const SharedFolder folder;
+  Accelerator accelerator({.cpu = true});
+  Counter counter{7};
+  CHECK_THROWS_WITH_AS(accelerator.register_for_checkpointing(counter, std::shared_ptr<Counter>()),
+                       "register_for_checkpointing: a shared pointer points to no object; make the object first",
+                       accelerate::Error);
+  accelerator.save_state(folder.path / "c");
+  CHECK(Accelerator({.cpu = true}).load_state(folder.path / "c").step == 0);  // which has no registered object
 }
 
 TEST_CASE("schedules, loaders and a loss scale of this library are registered as they are, unprepared") {
