@@ -310,8 +310,9 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
 
 LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {
   LoadedModel loaded;
-  together(shared_->group, "load_model",
-           [&] { loaded = load_weights(model, checkpoint::read_weights(path, "load_model"), strict, "load_model"); });
+  together(shared_->group, "load_model", [&] {
+    loaded = load_weights(model, shared_->masters, checkpoint::read_weights(path, "load_model"), strict, "load_model");
+  });
   return loaded;
 }
 

@@ -53,10 +53,11 @@ struct LoadedModel {
   bool operator==(const LoadedModel&) const = default;
 };
 
-/// Copies saved tensors into a model's. Every rank gives the same.
+/// Copies saved tensors into a model's, and into the masters of its parameters, which keep all their bits. Every rank
+/// gives the same.
 /// Throws Error (data) where shapes differ, or, strict, where names do, with all of them; then nothing is changed.
-LoadedModel load_weights(const ModelCore& model, const checkpoint::NamedTensors& saved, bool strict,
-                         std::string_view operation);
+LoadedModel load_weights(const ModelCore& model, MasterWeights& masters, const checkpoint::NamedTensors& saved,
+                         bool strict, std::string_view operation);
 /// Parameters and buffers, by their names.
 [[nodiscard]] checkpoint::NamedTensors weights_of(const ModelCore& model);
 

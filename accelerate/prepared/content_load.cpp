@@ -7,7 +7,6 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/names.hpp"
-#include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
 #include "accelerate/prepared/content.hpp"
 #include "accelerate/prepared/guards.hpp"
@@ -107,30 +106,24 @@ void load_schedulers(Shared& shared, const std::vector<std::optional<state::Sche
 }
 
 void load_models(Shared& shared, const Fit& fit) {
-  std::vector<device::CopyPair> copies;
   std::unordered_map<std::string_view, const at::Tensor*> masters;
   for (const auto& [name, master] : fit.read.content.masters) masters.emplace(name, &master);
   std::unordered_map<std::string_view, const at::Tensor*> own;
   for (const auto& [name, buffer] : fit.read.content.buffers) own.emplace(name, &buffer);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
-    for (const auto& pair : fit.models[static_cast<size_t>(model.index())].pairs) {
+    auto pairs = fit.models[static_cast<size_t>(model.index())].pairs;
+    for (auto& pair : pairs) {
       const auto fitting = [&](const std::unordered_map<std::string_view, const at::Tensor*>& tensors) {
         const auto found = tensors.find(name_in(model, pair.name));
         const bool fits = found != tensors.end() && found->second->sizes() == pair.here.sizes();
         return fits ? found->second : nullptr;
       };
-      at::Tensor saved = pair.saved;
-      if (const auto* buffer = fitting(own)) saved = *buffer;
+      if (const auto* buffer = fitting(own)) pair.saved = *buffer;
       // The one with the most bits: a job with masters may go on as one without, and the other way.
-      if (const auto* master = fitting(masters)) saved = *master;
-      if (shared.masters.has(pair.here)) {
-        shared.masters.set(pair.here, saved);
-      } else {
-        copies.push_back({pair.here, saved});
-      }
+      if (const auto* master = fitting(masters)) pair.saved = *master;
     }
+    load_pairs(pairs, shared.masters);
   }
-  device::copy_all(copies);
 }
 
 // What is not stock was written by its own save(): only its own load() can say whether it takes that.

@@ -85,12 +85,23 @@ NamedTensors weights_of(const ModelCore& model) {
   return weights;
 }
 
-LoadedModel load_weights(const ModelCore& model, const NamedTensors& saved, bool strict, std::string_view operation) {
+void load_pairs(const std::vector<WeightMatch::Pair>& pairs, MasterWeights& masters) {
+  std::vector<device::CopyPair> copies;
+  for (const auto& pair : pairs) {
+    if (masters.has(pair.here)) {
+      masters.set(pair.here, pair.saved);
+    } else {
+      copies.push_back({pair.here, pair.saved});
+    }
+  }
+  device::copy_all(copies);
+}
+
+LoadedModel load_weights(const ModelCore& model, MasterWeights& masters, const NamedTensors& saved, bool strict,
+                         std::string_view operation) {
   const WeightMatch match = match_weights(model, saved);
   check_match(match, strict, model.place(), operation, "the model");
-  std::vector<device::CopyPair> copies;
-  for (const auto& pair : match.pairs) copies.push_back({pair.here, pair.saved});
-  device::copy_all(copies);
+  load_pairs(match.pairs, masters);
   return match.unmet;
 }
 

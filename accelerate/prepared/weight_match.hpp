@@ -24,6 +24,9 @@ struct WeightMatch {
 /// A name that was not saved is met where its tensor is the memory of one that was: of tied tensors Python saves one.
 [[nodiscard]] WeightMatch match_weights(const ModelCore& model, const checkpoint::NamedTensors& saved);
 
+/// Copies what was saved into what is here: into the master of what has one, whose rounding is the parameter then.
+void load_pairs(const std::vector<WeightMatch::Pair>& pairs, MasterWeights& masters);
+
 /// Throws Error (data) with all names where shapes differ, or, strict, where names did not meet.
 /// which   "model_1"
 void check_match(const WeightMatch& match, bool strict, const Place& place, std::string_view operation,

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "tests/accelerator/ranks.hpp"
+#include "tests/checkpoint/folder.hpp"
 
 using accelerate::Accelerator;
 
@@ -141,6 +142,20 @@ TEST_CASE("weights that are loaded after prepare() are what training goes on fro
   net->w.data().fill_(4.0);  // not counted as a change
   step();
   CHECK(number(net->w) == 3.5);
+}
+
+TEST_CASE("float32 weights that load_model() reads reach the masters with all their bits") {
+  const testing::SharedFolder folder;
+  Accelerator accelerator(kPure);
+  OneNearOne net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
+  const auto saved = torch::full({1}, 1.0001);
+  accelerate::prepared::TensorDict dict;
+  dict.insert("w", saved);
+  accelerator.save(dict, folder.path / "w.safetensors");
+  (void)accelerator.load_model(model, folder.path / "w.safetensors");
+  CHECK(number(net->w) == 1.0);
+  CHECK(master_of(model) == number(saved));
 }
 
 TEST_CASE(
