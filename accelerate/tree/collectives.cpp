@@ -150,9 +150,10 @@ at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& g
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
                "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
   if (group.size() == 1) return tensor;
-  at::Tensor all = mine ? tensor : made_from(of_root, device);
-  handed_out([&] { group.broadcast(all.detach(), root); });
-  return all;
+  // One connection for all: that of the device, wherever root's own lies.
+  const at::Tensor sent = mine ? tensor.detach().to(device) : made_from(of_root, device);
+  handed_out([&] { group.broadcast(sent, root); });
+  return mine ? tensor : sent;
 }
 
 }  // namespace accelerate::tree

@@ -94,7 +94,7 @@ template <typename T>
 /// Gives every rank a tensor that only one has: the others need not know its shape or dtype.
 ///
 /// tensor    root's; elsewhere ignored, may be undefined
-/// device    where the other ranks want it
+/// device    where the other ranks want it; the same type of device on every rank, from which root sends it, too
 /// returns   on root tensor itself, elsewhere a copy
 /// Throws Error (usage) on every rank where root's tensor is undefined.
 [[nodiscard]] at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& group, int64_t root = 0,

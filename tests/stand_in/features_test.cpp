@@ -131,6 +131,16 @@ TEST_CASE("reduce, broadcast and pad_across_processes work on the device") {
   });
 }
 
+TEST_CASE("a tensor that one rank has on the CPU comes to the devices of all") {
+  same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
+    const bool mine = accelerator.process_index() == 0;
+    const auto copy = accelerate::tree::copy_tensor_to_devices(mine ? torch::arange(4) : torch::Tensor(),
+                                                               accelerator.group(), 0, accelerator.device());
+    CHECK(copy.device() == (mine ? at::Device(at::kCPU) : accelerator.device()));
+    return {copy};
+  });
+}
+
 TEST_CASE("communication hooks give on the device what they give on the CPU: 16 bits, low rank, a function") {
   using namespace accelerate::gradient;  // NOLINT
   const auto sum = comm_hook([](const GradientBucket& bucket, const accelerate::comm::Group& group) {
