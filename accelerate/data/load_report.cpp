@@ -25,7 +25,10 @@ std::string LoadReport::text() const {
     return numbers +
            ": the step is the bottleneck, the data keep up; a faster step (a larger batch, mixed precision) would help";
   if (num_workers < 0) return numbers + ": the data are the bottleneck; a cheaper read would help";
-  if (num_workers == 0) return numbers + ": the data are the bottleneck; num_workers = 1 reads beside the step";
+  if (num_workers == 0) {
+    return numbers + ": the data are the bottleneck; num_workers = 1 reads beside the step" +
+           (one_reader ? ", unless the data are gathered on a device" : "");
+  }
   if (one_reader)
     return numbers + ": the data are the bottleneck, and are read by one thread; a cheaper read would help";
   return numbers +

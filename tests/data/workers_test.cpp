@@ -415,6 +415,11 @@ TEST_CASE("the report says who waited for whom, and what helps") {
       "for "
       "the step: ";
   CHECK(report.text() == numbers + "the data are the bottleneck; num_workers = 1 reads beside the step");
+  report.one_reader = true;
+  CHECK(report.text() == numbers +
+                             "the data are the bottleneck; num_workers = 1 reads beside the step, unless the "
+                             "data are gathered on a device");
+  report.one_reader = false;
   report.num_workers = 2;
   CHECK(report.text() == numbers + "the data are the bottleneck; more than 2 workers, or a cheaper read, would help");
   report.num_workers = -1;  // the loader is not ours
