@@ -344,7 +344,8 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
 };
 
 /// Runs main on num_processes threads, each a rank of its own: `Accelerator accelerator;` made within is that rank's.
-/// A simulation of a job in one process, for tests and for trying things out. The first rank's exception is rethrown.
+/// A simulation of a job in one process, for tests and for trying things out. Returns when all have ended; the
+/// exception that was thrown first is rethrown.
 using job::simulate;
 
 /// A signal that says that the job is to end, and the code that asks to be started again.

@@ -44,8 +44,8 @@ class Pending {
   std::shared_ptr<PendingOperation> operation_;
 };
 
-/// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-made group has one rank, no connection, and
-/// every operation returns its input.
+/// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-made group has one rank and no connection:
+/// every operation leaves its input as it is, and what returns tensors returns copies.
 ///
 /// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or on
 /// the group's device; non-contiguous, empty, bool and bfloat16 are fine. Names ending in _async return at once.
@@ -141,7 +141,7 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options = {}
 Group with_device(const Group& group, at::Device device);
 
 /// Runs rank_main on world_size threads of this process, each with its rank of one "threads" group: a simulation of
-/// world_size processes. Returns when all have ended; the first rank's exception is rethrown.
+/// world_size processes. Returns when all have ended; the exception that was thrown first is rethrown.
 void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main,
                  std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
