@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -87,24 +88,42 @@ bool leave(const fs::path& path, std::string_view text) {
 }
 
 // "kind\nrank\ntext", by the first that fails: those after it may have failed because of it.
-void leave_failure(const fs::path& folder, ErrorKind kind, int64_t rank, std::string_view text) {
-  leave(folder / "failed", fmt::format("{}\n{}\n{}", static_cast<int>(kind), rank, text));
+void leave_failure(const fs::path& file, ErrorKind kind, int64_t rank, std::string_view text) {
+  leave(file, fmt::format("{}\n{}\n{}", static_cast<int>(kind), rank, text));
 }
 
-int64_t rank_of_this_process() { return env::read(env::current_variables()).rank; }
+constexpr std::string_view start_prefix = "start_";
+
+// That there was a start of this number, left by the first rank that comes to the call.
+fs::path start_file(const fs::path& folder, int64_t start) { return folder / fmt::format("{}{}", start_prefix, start); }
+
+// Of the ranks of one start; the launcher's own failure, which is no start's, is in "failed".
+fs::path failure_file(const fs::path& folder, int64_t start) { return folder / fmt::format("failed_{}", start); }
+
+int64_t last_start(const fs::path& folder) {
+  int64_t last = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(start_prefix)) continue;
+    last = std::max(last, env::parse_integer(name.substr(start_prefix.size())).value_or(0));
+  }
+  return last;
+}
 
 [[noreturn]] void run_rank(const std::function<void(const std::string&)>& rank_main, const fs::path& folder) {
-  const int64_t rank = rank_of_this_process();
+  const auto here = env::read(env::current_variables());
+  const fs::path failure = failure_file(folder, here.restart_count);
+  leave(start_file(folder, here.restart_count), "");
   try {
     rank_main(contents(folder / "argument"));
-    leave(done_file(folder, rank), "done");
+    leave(done_file(folder, here.rank), "done");
     std::exit(0);  // the rest of main() is the parent's
   } catch (const Error& error) {
-    leave_failure(folder, error.kind(), rank, error.what());
+    leave_failure(failure, error.kind(), here.rank, error.what());
   } catch (const std::exception& error) {
-    leave_failure(folder, ErrorKind::peer, rank, error.what());
+    leave_failure(failure, ErrorKind::peer, here.rank, error.what());
   } catch (...) {
-    leave_failure(folder, ErrorKind::peer, rank, "something that is no std::exception");
+    leave_failure(failure, ErrorKind::peer, here.rank, "something that is no std::exception");
   }
   std::exit(1);
 }
@@ -131,14 +150,15 @@ std::vector<std::string> this_command() {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) end_the_launcher(1, who, parent);
   ::setenv(worker_variable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
+  const fs::path failure = fs::path(who.folder) / "failed";
   try {
     const int code = launch(options);
     std::fflush(nullptr);
     end_the_launcher(code, who, parent);
   } catch (const Error& error) {
-    leave_failure(who.folder, error.kind(), -1, error.what());
+    leave_failure(failure, error.kind(), -1, error.what());
   } catch (const std::exception& error) {
-    leave_failure(who.folder, ErrorKind::environment, -1, error.what());
+    leave_failure(failure, ErrorKind::environment, -1, error.what());
   }
   end_the_launcher(1, who, parent);
 }
@@ -172,9 +192,12 @@ std::string code_in_words(int code) {
 }
 
 void check_end(int code, const fs::path& folder, int64_t num_processes) {
-  // Of a start that failed before one that ended well the word is still there.
-  const std::string failure = code == 0 ? "" : contents(folder / "failed");
-  if (!failure.empty()) rethrow(failure, num_processes);
+  if (code != 0) {
+    const std::string launchers = contents(folder / "failed");
+    // Earlier starts' words are still there: what they say was mended, or failed otherwise, since.
+    const std::string failure = launchers.empty() ? contents(failure_file(folder, last_start(folder))) : launchers;
+    if (!failure.empty()) rethrow(failure, num_processes);
+  }
   if (code != 0) {
     fail_workers(ErrorKind::peer, "a rank ended with exit code {} and left no word; the launcher named it on stderr",
                  code_in_words(code));

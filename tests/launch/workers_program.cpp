@@ -81,6 +81,19 @@ void fails_once() {
   });
 }
 
+void fails_otherwise() {
+  fails([](const std::string&) {
+    throw std::runtime_error(here().restart_count == 0 ? "the first time" : "the second time");
+  });
+}
+
+void fails_then_exits() {
+  fails([](const std::string&) {
+    if (here().restart_count == 0) throw std::runtime_error("the first time");
+    std::_Exit(3);
+  });
+}
+
 void is_killed() {
   fails([](const std::string&) {
     on_rank(1, [] { raise(SIGKILL); });
@@ -151,6 +164,8 @@ int main(int argc, char** argv) {
                                                 {"error", fails_by_error},
                                                 {"exception", fails_by_exception},
                                                 {"once", fails_once},
+                                                {"otherwise", fails_otherwise},
+                                                {"then_exits", fails_then_exits},
                                                 {"killed", is_killed},
                                                 {"exits", exits},
                                                 {"exits_well", exits_well},

@@ -49,6 +49,14 @@ TEST_CASE("a failure after which a restart ended well is none") {
   CHECK(workers({"once"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out == "no error\n");
 }
 
+TEST_CASE("of starts that all failed the last one's error is told") {
+  const auto otherwise = workers({"otherwise"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out;
+  CHECK(otherwise.starts_with("peer: launch_workers: rank "));
+  CHECK(otherwise.ends_with(" of 2: the second time\n"));
+  CHECK(workers({"then_exits"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out ==
+        "peer: launch_workers: a rank ended with exit code 3 and left no word; the launcher named it on stderr\n");
+}
+
 TEST_CASE("a rank that ends without a word is told by its code or signal") {
   CHECK(workers({"killed"}).out ==
         "peer: launch_workers: a rank ended with exit code 137 (signal 9, Killed) and left no word; the launcher named "
