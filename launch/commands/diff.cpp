@@ -63,8 +63,9 @@ std::optional<std::string> compared(const Weight& a, const Weight& b) {
   if (difference.elements == 0) return std::nullopt;
   std::string text = fmt::format("{} of {} elements differ", with_commas(difference.elements), with_commas(a.elements));
   if (difference.largest) {
-    text += fmt::format(", most by {:.6g}: {:.9g}, {:.9g} at {}", *difference.largest, difference.left,
-                        difference.right, difference.index);
+    const int digits = a.dtype.ends_with("64") ? 20 : 9;  // all of an integer of 64 bits, and of a double
+    text += fmt::format(", most by {:.6g}: {:.{}g}, {:.{}g} at {}", *difference.largest, difference.left, digits,
+                        difference.right, digits, difference.index);
   }
   return text;
 }

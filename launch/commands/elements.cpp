@@ -9,21 +9,24 @@
 namespace accelerate::launch {
 namespace {
 
+// What holds every number of 64 bits; a double would make neighbours above 2^53 one.
+using Exact = long double;
+
 template <typename Number>
-double as_double(const char* bytes) {
+Exact as_exact(const char* bytes) {
   Number number{};
   std::memcpy(&number, bytes, sizeof(number));
-  return static_cast<double>(number);
+  return static_cast<Exact>(number);
 }
 
-double of_bfloat16(const char* bytes) {
+Exact of_bfloat16(const char* bytes) {
   uint16_t upper = 0;
   std::memcpy(&upper, bytes, sizeof(upper));
   const uint32_t whole = uint32_t{upper} << 16;
-  return as_double<float>(reinterpret_cast<const char*>(&whole));
+  return as_exact<float>(reinterpret_cast<const char*>(&whole));
 }
 
-double of_float16(const char* bytes) {
+Exact of_float16(const char* bytes) {
   uint16_t half = 0;
   std::memcpy(&half, bytes, sizeof(half));
   const int exponent = (half >> 10) & 31;
@@ -37,14 +40,13 @@ double of_float16(const char* bytes) {
   return (half >> 15) != 0 ? -value : value;
 }
 
-using Decoder = double (*)(const char*);
+using Decoder = Exact (*)(const char*);
 
 Decoder decoder_of(const std::string& dtype) {
   static const std::map<std::string, Decoder> decoders{
-      {"F64", as_double<double>},   {"F32", as_double<float>},    {"F16", of_float16},
-      {"BF16", of_bfloat16},        {"I64", as_double<int64_t>},  {"I32", as_double<int32_t>},
-      {"I16", as_double<int16_t>},  {"I8", as_double<int8_t>},    {"U64", as_double<uint64_t>},
-      {"U32", as_double<uint32_t>}, {"U16", as_double<uint16_t>}, {"U8", as_double<uint8_t>}};
+      {"F64", as_exact<double>},   {"F32", as_exact<float>},    {"F16", of_float16},         {"BF16", of_bfloat16},
+      {"I64", as_exact<int64_t>},  {"I32", as_exact<int32_t>},  {"I16", as_exact<int16_t>},  {"I8", as_exact<int8_t>},
+      {"U64", as_exact<uint64_t>}, {"U32", as_exact<uint32_t>}, {"U16", as_exact<uint16_t>}, {"U8", as_exact<uint8_t>}};
   const auto found = decoders.find(dtype);
   return found == decoders.end() ? nullptr : found->second;
 }
@@ -61,9 +63,9 @@ ElementDifference compare_elements(const std::string& dtype, uint64_t bits, std:
     if (std::memcmp(left.data() + at, right.data() + at, size) == 0) continue;
     ++result.elements;
     if (decode == nullptr) continue;
-    const double a = decode(left.data() + at);
-    const double b = decode(right.data() + at);
-    const double apart = std::abs(a - b);
+    const Exact a = decode(left.data() + at);
+    const Exact b = decode(right.data() + at);
+    const Exact apart = std::abs(a - b);
     // The first NaN is as far apart as it goes.
     if (result.largest && (std::isnan(*result.largest) || apart <= *result.largest)) continue;
     result.largest = apart;

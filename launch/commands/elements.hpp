@@ -10,10 +10,10 @@
 namespace accelerate::launch {
 
 struct ElementDifference {
-  uint64_t elements = 0;            ///< whose bytes differ
-  std::optional<double> largest{};  ///< |a - b|; NaN where one of them is; none: the dtype is not one of numbers
-  double left = 0, right = 0;       ///< the two that are that far apart
-  uint64_t index = 0;               ///< and where, row-major
+  uint64_t elements = 0;                 ///< whose bytes differ
+  std::optional<long double> largest{};  ///< |a - b|; NaN where one of them is; none: the dtype is not one of numbers
+  long double left = 0, right = 0;       ///< the two that are that far apart
+  uint64_t index = 0;                    ///< and where, row-major
 };
 
 /// left and right have the same dtype and as many bytes.
