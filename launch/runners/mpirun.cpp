@@ -51,7 +51,11 @@ void drop_outer_mpi(env::Variables& variables) {
 /// The ranks of this host inherit mpirun's own environment: a place of torchrun's in it would be every rank's, and what
 /// lost to an option would be here and on no other host.
 void drop_what_ranks_here_would_see(env::Variables& variables, const LaunchOptions& options) {
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) variables.erase(name);
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+                           "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE"}) {
+    variables.erase(name);
+  }
+  std::erase_if(variables, [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
   set_for_ranks(variables, options);
 }
 

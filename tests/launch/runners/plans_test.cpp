@@ -124,9 +124,17 @@ TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks s
 TEST_CASE("mpirun's ranks here see no place of another launcher's, and nothing that lost to an option") {
   LaunchOptions options{.num_processes = 2, .command = {"x"}};
   options.settings.device = "cuda";
-  const Variables inherited{
-      {"RANK", "0"},     {"WORLD_SIZE", "1"},         {"LOCAL_RANK", "0"},        {"LOCAL_WORLD_SIZE", "1"},
-      {"HOME", "/root"}, {"ACCELERATE_USE_CPU", "1"}, {"ACCELERATE_HOSTS", "a,b"}};
+  const Variables inherited{{"RANK", "0"},
+                            {"WORLD_SIZE", "1"},
+                            {"LOCAL_RANK", "0"},
+                            {"LOCAL_WORLD_SIZE", "1"},
+                            {"HOME", "/root"},
+                            {"ACCELERATE_USE_CPU", "1"},
+                            {"ACCELERATE_HOSTS", "a,b"},
+                            {"GROUP_RANK", "0"},
+                            {"ROLE_NAME", "x"},
+                            {"TORCHELASTIC_RESTART_COUNT", "3"},
+                            {"TORCHELASTIC_RUN_ID", "y"}};
   CHECK(plan_mpirun(options, {}, inherited, "id", "").workers[0].environment ==
         Variables{{"HOME", "/root"},
                   {"ACCELERATE_JOB_ID", "id"},
