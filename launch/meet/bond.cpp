@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <ctime>
+#include <exception>
 #include <latch>
 #include <limits>
 #include <mutex>
@@ -96,6 +97,9 @@ class Bond {
       return work();
     } catch (const LaunchError& error) {
       fail_here({.exit_code = error.exit_code(), .text = std::string(error.message()), .is_final = true});
+      throw;
+    } catch (const std::exception& error) {  // of our own, or of a full disk or memory: the others must not wait for us
+      fail_here({.exit_code = 1, .text = error.what(), .is_final = true});
       throw;
     }
   }

@@ -27,10 +27,11 @@ std::string noun_of(Runner runner) {
 
 }  // namespace
 
-std::optional<FailureWatch::Clock::time_point> FailureWatch::deadline() const {
-  std::optional<Clock::time_point> first;
-  for (const auto& each : {start_deadline_, straggler_at_, hang_.deadline()}) {
-    if (each && (!first || *each < *first)) first = each;
+std::optional<FailureWatch::Clock::time_point> FailureWatch::deadline(bool told) const {
+  if (failure_) return std::nullopt;
+  std::optional<Clock::time_point> first = start_deadline_;
+  for (const auto& each : {straggler_at_, hang_.deadline()}) {
+    if (each && !told && (!first || *each < *first)) first = each;
   }
   return first;
 }

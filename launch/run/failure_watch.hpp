@@ -38,8 +38,8 @@ class FailureWatch {
   [[nodiscard]] int wake_fd() const { return mpi_ != nullptr && !failure_ ? mpi_->wake_fd() : -1; }
   /// Readable when look_for_verdict() has something to do; -1: never.
   [[nodiscard]] int judge_fd() const { return failure_ ? -1 : hang_.judge(); }
-  /// When look() has something to do.
-  [[nodiscard]] std::optional<Clock::time_point> deadline() const;
+  /// When look(told) has something to do; never, once there is a failure.
+  [[nodiscard]] std::optional<Clock::time_point> deadline(bool told) const;
 
   /// MPI_Abort comes before the end of the worker that called it.
   void look_for_abort();

@@ -169,7 +169,7 @@ class Generation {
 
   [[nodiscard]] int patience_ms() const {
     const int patience = sooner(output_.patience_ms(), lifetimes_.patience_ms());
-    const auto deadline = watch_.deadline();
+    const auto deadline = watch_.deadline(told_ != 0);
     if (!deadline) return patience;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
     return sooner(patience, static_cast<int>(std::clamp<int64_t>(left + 1, 1, 60'000)));
