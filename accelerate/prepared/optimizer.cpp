@@ -26,10 +26,16 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-size_t count_parameters(const torch::optim::Optimizer& optimizer) {
+/// Also where one was exchanged for another.
+bool has_these_parameters(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& tensors) {
   size_t count = 0;
-  for (const auto& group : optimizer.param_groups()) count += group.params().size();
-  return count;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (count == tensors.size() || !parameter.is_same(tensors[count])) return false;
+      ++count;
+    }
+  }
+  return count == tensors.size();
 }
 
 /// What Optimizer::zero_grad does; that one detaches a gradient before it drops it, which allocates.
@@ -232,8 +238,7 @@ void OptimizerCore::zero_now(bool set_to_none) {
 }
 
 void OptimizerCore::find_engines() {
-  const size_t parameters = count_parameters(optimizer_);
-  if (seen_registry_ == shared_->registry.version() && seen_parameters_ == parameters) return;
+  if (seen_registry_ == shared_->registry.version() && has_these_parameters(optimizer_, all_)) return;
   optim::check_groups(optimizer_, shared_->place, "optimizer.step");
   engines_.clear();
   all_.clear();
@@ -248,7 +253,6 @@ void OptimizerCore::find_engines() {
     std::erase_if(unmanaged_, managed);
   }
   seen_registry_ = shared_->registry.version();
-  seen_parameters_ = parameters;
 }
 
 // Called where no parameter has a gradient: they are those of a copy, or of a module that was exchanged since.
@@ -288,7 +292,7 @@ void OptimizerCore::warn_of_odd_step() const {
       base::LogLevel::warning, shared_->place,
       "optimizer.step: none of the optimizer's {} parameters has a gradient, so nothing changes: no backward "
       "ran since they were zeroed, or the loss reaches another model's",
-      count_parameters(optimizer_));
+      all_.size());
 }
 
 // What an optimizer decides by its closure's loss (to call it again, a step's length) all ranks must decide alike.

@@ -98,7 +98,6 @@ class OptimizerCore : public Entry {
   std::vector<gradient::Engine*> engines_;
   std::vector<at::Tensor> all_, unmanaged_;
   int64_t seen_registry_ = -1;
-  size_t seen_parameters_ = 0;
 };
 
 /// A handle: copies refer to the same prepared optimizer.

@@ -554,6 +554,30 @@ TEST_CASE("a step on parameters of a module that was not prepared is an error on
   });
 }
 
+TEST_CASE("a parameter that was exchanged in an optimizer is no longer taken for the prepared one") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [ranks](Accelerator& accelerator) {
+      const auto ones = torch::ones({1}, torch::kDouble);
+      OneWeight net, other;
+      torch::optim::SGD sgd(net->parameters(), 1.0);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      accelerator.backward(model(ones).sum());
+      optimizer.step();
+      sgd.param_groups()[0].params()[0] = other->parameters()[0];
+      for (int step = 0; step < 2; ++step) {  // what is not zeroed adds up
+        optimizer.zero_grad();
+        accelerator.backward((model(ones) + other(ones)).sum());
+      }
+      CHECK(other->parameters()[0].grad().item<double>() == 1.0);
+      if (ranks == 1) {
+        optimizer.step();
+      } else {
+        CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("has a gradient that no prepared model reduces"));
+      }
+    });
+  }
+}
+
 TEST_CASE("a loss that is not one number is refused") {
   Accelerator accelerator({.cpu = true});
   CHECK_THROWS_WITH(
