@@ -54,6 +54,25 @@ TEST_CASE("what c10d's handle asks of MPI beyond what it knows is refused") {
                     "MPI says MPI_ERR_RANK: invalid rank");
 }
 
+TEST_CASE("c10d's own broadcast over MPI with other roots is told on every rank") {
+  const auto& world = testing::world();
+  if (world.size() == 1 || world.backend() != "mpi") return;
+  const auto group = world.duplicate();
+  std::vector<at::Tensor> ones{at::ones({2})};
+  CHECK_THROWS_WITH(group.process_group()->broadcast(ones, {.rootRank = world.rank()})->wait(),
+                    doctest::Contains("root is"));
+}
+
+TEST_CASE("a tensor of more dimensions than the ranks tell one another is refused, and its group goes on") {
+  const auto& world = testing::world();
+  if (world.size() == 1) return;
+  const auto deep = at::ones(std::vector<int64_t>(17, 1));
+  CHECK_THROWS_WITH(world.all_gather(deep),
+                    doctest::Contains("all_gather: the tensor has 17 dimensions, of which the ranks can tell one "
+                                      "another 16; flatten it before, and give it its shape afterwards"));
+  CHECK(world.all_gather(deep.flatten()).size(0) == world.size());
+}
+
 TEST_CASE("mpi: a future's callback may hold the last handle of a group") {
   const auto& world = testing::world();
   if (world.size() == 1 || world.backend() != "mpi") return;  // LibTorch's gloo aborts the process

@@ -66,6 +66,12 @@ GroupCore::~GroupCore() {
 
 void GroupCore::number(CallSignature& signature) {
   refuse_broken(signature);
+  if (signature.shape.size() > CallSignature::kMaxDims) {
+    refuse(signature.operation,
+           fmt::format("the tensor has {} dimensions, of which the ranks can tell one another {}; flatten it before, "
+                       "and give it its shape afterwards",
+                       signature.shape.size(), CallSignature::kMaxDims));
+  }
   signature.sequence = ++sequence_;
   base::beat_begun({.operation = accelerate::comm::name(signature.operation),
                     .group = name,

@@ -115,7 +115,7 @@ class MpiBackend : public c10d::Backend {
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    auto call = call_of(Operation::broadcast, tensors.at(0));
+    auto call = call_of(Operation::broadcast, tensors.at(0), std::nullopt, options.rootRank);
     const auto root = static_cast<int>(options.rootRank);
     return submit(
         OpType::BROADCAST, tensors, std::move(call), by_waiter(options),
@@ -150,7 +150,7 @@ class MpiBackend : public c10d::Backend {
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     const auto root = static_cast<int>(options.rootRank);
-    return submit(OpType::REDUCE, tensors, call_of(Operation::reduce, tensors.at(0), op), By::thread,
+    return submit(OpType::REDUCE, tensors, call_of(Operation::reduce, tensors.at(0), op, options.rootRank), By::thread,
                   [op, root](auto& mpi, const Tensors& all, const MpiTurn& turn) {
                     mpi.channel.reduce(all.at(0), op, root, turn);
                   });
@@ -203,12 +203,13 @@ class MpiBackend : public c10d::Backend {
 
   /// What was announced, or, asked by c10d's handle, what can be told from the call.
   AnnouncedCall call_of(Operation operation, const std::optional<at::Tensor>& tensor = std::nullopt,
-                        std::optional<ReduceOp> op = std::nullopt) {
+                        std::optional<ReduceOp> op = std::nullopt, int64_t root = -1) {
     if (announced_) return *std::exchange(announced_, std::nullopt);
     AnnouncedCall call{.agreement = tensor ? Agreement::whole_shape : Agreement::operation_only};
     if (tensor) call.signature = signature_of(operation, *tensor);
     call.signature.operation = operation;
     call.signature.sequence = ++unannounced_;
+    call.signature.root = root;
     if (op) call.signature.reduce = static_cast<int64_t>(*op);
     return call;
   }

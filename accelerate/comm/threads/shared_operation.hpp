@@ -36,6 +36,7 @@ struct SharedOperation {
   ReduceOp op = ReduceOp::sum;
   size_t root = 0;
   Agreement agreement = Agreement::operation_only;
+  bool was_announced = false;  // by the rank that came first
   std::vector<std::optional<Contribution>> ranks;
   size_t arrived = 0;
   size_t tasks = 0;

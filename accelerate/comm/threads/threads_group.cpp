@@ -9,14 +9,18 @@ namespace accelerate::comm {
 namespace {
 
 /// Null: the operation is what this rank calls too.
-std::exception_ptr other_call(const SharedOperation& operation, c10d::OpType type, ReduceOp op) {
+std::exception_ptr other_call(const SharedOperation& operation, c10d::OpType type, ReduceOp op, size_t root) {
   if (operation.type != type) {
     return std::make_exception_ptr(PeerLost(fmt::format(
         "another rank calls {} here, this one {}", c10d::opTypeToString(operation.type), c10d::opTypeToString(type))));
   }
-  if (operation.op == op) return nullptr;
+  if (operation.op != op) {
+    return std::make_exception_ptr(
+        PeerLost(fmt::format("another rank reduces by {} here, this one by {}", name(operation.op), name(op))));
+  }
+  if (operation.root == root) return nullptr;
   return std::make_exception_ptr(
-      PeerLost(fmt::format("another rank reduces by {} here, this one by {}", name(operation.op), name(op))));
+      PeerLost(fmt::format("another rank's root is {} here, this one's is {}", operation.root, root)));
 }
 
 }  // namespace
@@ -47,10 +51,12 @@ std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType typ
     operation->op = op;
     operation->root = root;
     operation->agreement = agreement;
+    operation->was_announced = mine.signature.has_value();
     operation->ranks.resize(size);
   }
   // Announced operations are compared when all have come, with better words.
-  if (!mine.signature && !operation->error) operation->error = other_call(*operation, type, op);
+  const bool both_announced = mine.signature && operation->was_announced;
+  if (!both_announced && !operation->error) operation->error = other_call(*operation, type, op, root);
   operation->ranks[rank] = std::move(mine);
   auto kept = operation;
   if (++operation->arrived == size) {

@@ -279,6 +279,39 @@ TEST_CASE("c10d's own calls with unequal sizes, dtypes or reductions are told, a
     handle.allreduce(tensors, {.reduceOp = group.rank() == 0 ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX})->wait();
   });
   for (const auto& text : reductions) CHECK(text.starts_with("another rank reduces by "));
+  const auto roots = errors([](const Group& group, c10d::ProcessGroup& handle) {
+    std::vector<at::Tensor> tensors{at::ones({4})};
+    handle.broadcast(tensors, {.rootRank = group.rank()})->wait();
+  });
+  for (const auto& text : roots) CHECK(text.starts_with("another rank's root is "));
+}
+
+TEST_CASE("a call of c10d's handle that meets another one of ours is told, whichever comes first") {
+  for (const int64_t first : {0, 1}) {
+    std::atomic<bool> has_come = false;
+    std::atomic<int> told = 0;
+    run_threads(2, [&](const Group& group) {
+      auto ones = at::ones({2});
+      std::vector<at::Tensor> list{ones};
+      while (group.rank() != first && !has_come) std::this_thread::sleep_for(1ms);
+      try {
+        if (group.rank() == 0) {
+          const auto work = group.process_group()->allreduce(list);
+          has_come = true;
+          work->wait();
+        } else {
+          auto pending = group.broadcast_async(ones, 0);
+          has_come = true;
+          pending.wait();
+        }
+      } catch (const std::exception& error) {
+        CAPTURE(error.what());
+        CHECK(std::string(error.what()).find("another rank calls ") != std::string::npos);
+        ++told;
+      }
+    });
+    CHECK(told == 2);
+  }
 }
 
 TEST_CASE("c10d's send gives a handle that can be waited for") {
