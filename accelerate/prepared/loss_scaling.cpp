@@ -21,6 +21,19 @@ at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
   return at::full_like(loss, weight).mul_(scaler_.scale().to(loss.device(), true));
 }
 
+void LossScaling::begin_backward() {
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    ScaledGradients& scaled = optimizer.scaled();
+    if (!scaled.waiting()) continue;
+    const bool has_some = optimizer.has_gradient();
+    if (!has_some && !ranks_differ()) {
+      scaled.drop();
+    } else if (scaled.unscaled()) {
+      scaled.scale_again(scaler_.scale(), has_some ? optimizer.flat_gradients() : std::vector<at::Tensor>());
+    }
+  }
+}
+
 void LossScaling::backward_done() {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
     const bool reached = optimizer.has_gradient();

@@ -42,6 +42,8 @@ class LossScaling {
   [[nodiscard]] const precision::GradScaler& scaler() const { return scaler_; }
   void load_state(const precision::ScalerState& state);
 
+  /// Before a backward: gradients that a module dropped carry no scale, and those that were unscaled carry it again.
+  void begin_backward();
   /// returns   what loss.backward() begins with: weight times the scale, of the loss's shape and dtype
   [[nodiscard]] at::Tensor seed(const at::Tensor& loss, double weight) const;
   /// Optimizers with gradients know from now on what scale they carry.

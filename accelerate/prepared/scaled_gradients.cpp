@@ -25,6 +25,14 @@ void ScaledGradients::made_with(const at::Tensor& scale) {
   }
 }
 
+// The scale is a power of two unless factors were chosen otherwise: then the gradients are what they were, to rounding.
+void ScaledGradients::scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& gradient : gradients) gradient.mul_(scale.to(gradient.device(), true));
+  scale_ = scale;
+  found_inf_.reset();
+}
+
 void ScaledGradients::drop() {
   scale_.reset();
   found_inf_.reset();

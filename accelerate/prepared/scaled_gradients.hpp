@@ -20,6 +20,9 @@ class ScaledGradients {
  public:
   /// A backward whose loss was multiplied by scale has added to the gradients.
   void made_with(const at::Tensor& scale);
+  /// Before such a backward: gradients that were unscaled carry a scale again, that one, so that what is added to them
+  /// is of one kind with them.
+  void scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients);
   /// They were zeroed, or stepped on.
   void drop();
   /// They carry a scale, or did until unscale().
@@ -27,7 +30,7 @@ class ScaledGradients {
   /// The scaler is about to change its scale in place; gradients that wait keep theirs.
   void keep_scale();
 
-  /// Divides the gradients by the scale they carry, once until drop().
+  /// Divides the gradients by the scale they carry, once until drop() or scale_again().
   void unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients);
   [[nodiscard]] bool unscaled() const { return found_inf_.defined(); }
   /// Of the unscaled gradients.
