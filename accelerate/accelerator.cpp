@@ -122,6 +122,7 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
   for (const prepared::ModelCore& model : shared_->registry.of<prepared::ModelCore>()) {
     if (model.engine() != nullptr) engines.push_back(model.engine());
   }
+  if (shared_->scaling) shared_->scaling->begin_backward();
   const auto run = [&] {
     // The weight rides in as the seed of the backward; no division enters the graph.
     at::Tensor seed;
@@ -142,6 +143,7 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                                         bool error_if_nonfinite) {
+  gradient::check_norm_limit(max_norm, norm_type);
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
   if (!sync_gradients()) {
     const at::Tensor norm = gradient::norm_of(gradients, norm_type);
@@ -156,6 +158,7 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  gradient::check_value_limit(clip_value);
   if (!sync_gradients()) return;
   if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
   gradient::clip_value_of(prepared::flat_gradients(models_of(), parameters), clip_value);

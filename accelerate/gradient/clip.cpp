@@ -19,16 +19,6 @@
 namespace accelerate::gradient {
 namespace {
 
-void check_norm(double max_norm, double norm_type) {
-  if (!(max_norm >= 0)) {
-    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "max_norm is {}, must be at least 0", max_norm);
-  }
-  if (!(norm_type > 0)) {
-    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "norm_type is {}, must be above 0 (infinity is allowed)",
-               norm_type);
-  }
-}
-
 at::Tensor norm_of_groups(const std::vector<std::vector<at::Tensor>>& groups, double norm_type) {
   const at::Device device = groups.front().front().device();
   // Half precision would round the norm of a large tensor away; one dtype, so that the norms stack.
@@ -114,15 +104,31 @@ std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces) {
   return gradients;
 }
 
+void check_norm_limit(double max_norm, double norm_type) {
+  if (!(max_norm >= 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "max_norm is {}, must be at least 0", max_norm);
+  }
+  if (!(norm_type > 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "norm_type is {}, must be above 0 (infinity is allowed)",
+               norm_type);
+  }
+}
+
+void check_value_limit(double value) {
+  if (!(value >= 0)) {
+    base::fail(ErrorKind::usage, {}, "clip_grad_value_", "value is {}, must be at least 0", value);
+  }
+}
+
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type, const comm::Group* over) {
-  check_norm(0, norm_type);
+  check_norm_limit(0, norm_type);
   const at::NoGradGuard no_grad;
   return total_norm(by_kind(gradients), norm_type, over);
 }
 
 at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type,
                         const comm::Group* over) {
-  check_norm(max_norm, norm_type);
+  check_norm_limit(max_norm, norm_type);
   const at::NoGradGuard no_grad;
   const auto groups = by_kind(gradients);
   at::Tensor total = total_norm(groups, norm_type, over);
@@ -135,9 +141,7 @@ at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_nor
 }
 
 void clip_value_of(const std::vector<at::Tensor>& gradients, double value) {
-  if (!(value >= 0)) {
-    base::fail(ErrorKind::usage, {}, "clip_grad_value_", "value is {}, must be at least 0", value);
-  }
+  check_value_limit(value);
   const at::NoGradGuard no_grad;
   for (const auto& group : by_kind(gradients)) {
     at::_foreach_clamp_min_(group, -value);

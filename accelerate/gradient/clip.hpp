@@ -32,6 +32,10 @@ at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_nor
 /// Clamps every element into [-value, value].
 void clip_value_of(const std::vector<at::Tensor>& gradients, double value);
 
+/// What the two throw, Error (usage), for limits that mean nothing: for whoever clips later, or not each time.
+void check_norm_limit(double max_norm, double norm_type);
+void check_value_limit(double value);
+
 /// Multiplies every gradient of parameters by factor: a short last window where no engine does it.
 void scale_gradients(const std::vector<at::Tensor>& parameters, double factor);
 

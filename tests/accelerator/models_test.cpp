@@ -298,6 +298,17 @@ TEST_CASE("error_if_nonfinite names the parameter on every rank, and scales noth
   }
 }
 
+TEST_CASE("limits that mean nothing are refused in each micro-batch of a window, not in its last alone") {
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  OneWeight net;
+  auto model = accelerator.prepare(net);
+  auto window = accelerator.accumulate(model);
+  accelerator.backward(model(full(1.0)).sum());
+  CHECK_FALSE(accelerator.sync_gradients());
+  CHECK_THROWS_WITH(accelerator.clip_grad_norm_(model, -1.0), "clip_grad_norm_: max_norm is -1, must be at least 0");
+  CHECK_THROWS_WITH(accelerator.clip_grad_value_(model, -0.5), "clip_grad_value_: value is -0.5, must be at least 0");
+}
+
 TEST_CASE("zero_grad(false) leaves zeros to step on, on one rank and on several") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
