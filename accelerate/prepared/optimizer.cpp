@@ -253,25 +253,46 @@ void OptimizerCore::find_engines() {
     std::erase_if(unmanaged_, managed);
   }
   seen_registry_ = shared_->registry.version();
+  foreign_told_ = false;
+}
+
+std::unordered_set<const void*> OptimizerCore::parameters_of_models() const {
+  std::unordered_set<const void*> all;
+  for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
+    for (const auto& parameter : model.parameters()) all.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
+  return all;
 }
 
 // Called where no parameter has a gradient: they are those of a copy, or of a module that was exchanged since.
 void OptimizerCore::refuse_foreign_parameters() const {
-  size_t models = 0, parameters = 0;
-  std::unordered_set<const void*> of_models;
-  for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
-    ++models;
-    parameters += model.parameters().size();
-    for (const auto& parameter : model.parameters()) of_models.insert(parameter.tensor.unsafeGetTensorImpl());
-  }
+  const size_t models = shared_->registry.list<ModelCore>().size();
   if (models == 0) return;
+  const auto of_models = parameters_of_models();
   for (const at::Tensor& parameter : all_) {
     if (of_models.contains(parameter.unsafeGetTensorImpl())) return;
   }
   base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
              "none of the optimizer's {} parameters is among the {} of the prepared models ({}), and none has a "
              "gradient: it was made from another module; make it from parameters() of the module that is prepared",
-             all_.size(), parameters, models);
+             all_.size(), of_models.size(), models);
+}
+
+// Some of them, while the others learn.
+void OptimizerCore::tell_of_foreign_parameters() {
+  if (std::exchange(foreign_told_, true)) return;
+  const auto of_models = parameters_of_models();
+  const auto is_foreign = [&](const at::Tensor& parameter) {
+    return parameter.requires_grad() && !parameter.grad().defined() &&
+           !of_models.contains(parameter.unsafeGetTensorImpl());
+  };
+  const auto first = std::ranges::find_if(all_, is_foreign);
+  if (of_models.empty() || first == all_.end()) return;
+  base::log_once(base::LogLevel::warning, shared_->place,
+                 "optimizer.step: {} of the optimizer's {} parameters belong to no prepared model and have no "
+                 "gradient, the first of shape [{}], so they do not change; if they are those of a copy, make the "
+                 "optimizer from parameters() of the module that is prepared",
+                 std::ranges::count_if(all_, is_foreign), all_.size(), c10::Join(", ", first->sizes()));
 }
 
 // Steps that are allowed, and hardly what was meant.
@@ -307,6 +328,7 @@ at::Tensor OptimizerCore::mean_over_ranks(const at::Tensor& loss) const {
 void OptimizerCore::check_reduced() {
   find_engines();
   warn_of_odd_step();
+  tell_of_foreign_parameters();
   check_divided(*shared_);
   shared_->group.check("optimizer.step");
   for (gradient::Engine* engine : engines_) engine->before_step();

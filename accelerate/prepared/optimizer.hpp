@@ -83,7 +83,9 @@ class OptimizerCore : public Entry {
   [[nodiscard]] at::Tensor mean_over_ranks(const at::Tensor& loss) const;
   void check_synchronized();
   void warn_of_odd_step() const;
+  [[nodiscard]] std::unordered_set<const void*> parameters_of_models() const;
   void refuse_foreign_parameters() const;
+  void tell_of_foreign_parameters();
   void find_engines();
 
   Shared* shared_;
@@ -94,10 +96,11 @@ class OptimizerCore : public Entry {
   ScaledGradients scaled_;
   bool spent_ = false;  // the gradients have been stepped on
   int64_t steps_ = 0;
-  // Engines of our parameters, and the parameters nobody reduces; found again when either side grew.
+  // Engines of our parameters, and the parameters nobody reduces; found again when either side changed.
   std::vector<gradient::Engine*> engines_;
   std::vector<at::Tensor> all_, unmanaged_;
   int64_t seen_registry_ = -1;
+  bool foreign_told_ = false;  // since they were found
 };
 
 /// A handle: copies refer to the same prepared optimizer.

@@ -106,6 +106,7 @@ class PreparedScheduler {
       scheduler->step(arguments...);
     });
   }
+  /// After a step that fp16 skipped too: what was measured is true of the weights as they are, and mostly of an epoch.
   /// metric   this rank's; the schedule is given the mean over the ranks, so that all have one rate. Collective.
   void step(double metric) const requires FollowsMetric<Scheduler> {
     if (!core_->hears_metric()) return;

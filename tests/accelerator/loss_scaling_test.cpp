@@ -225,6 +225,55 @@ TEST_CASE("gradients that one optimizer leaves over several rounds hold nothing 
   CHECK(value(first->w) == -4.0);
 }
 
+TEST_CASE("gradients that were unscaled carry the scale again when a backward adds to them") {
+  Accelerator accelerator(fp16());
+  OneFloat first, second;
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                torch::optim::SGD(second->parameters(), 1.0));
+  for (int round = 0; round < 3; ++round) {
+    accelerator.backward((a(1.0) + b(1.0)).sum());
+    accelerator.unscale_gradients();
+    CHECK(value(second->w.grad()) == round + 1);
+    of_a.step();
+    of_a.zero_grad();
+  }
+  of_b.step();
+  CHECK_FALSE(of_b.step_was_skipped());
+  CHECK(value(first->w) == -3.0);
+  CHECK(value(second->w) == -3.0);
+}
+
+TEST_CASE("a plateau hears of a metric also after a step that was skipped") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  auto plateau = accelerator.prepare(accelerate::optim::ReduceLROnPlateau(sgd, {.factor = 0.5, .patience = 0}));
+  plateau.step(1.0);
+  accelerator.backward(model(kInf).sum());
+  optimizer.step();
+  plateau.step(2.0);
+  CHECK(optimizer.step_was_skipped());
+  CHECK(sgd.param_groups()[0].options().get_lr() == 0.5);
+}
+
+TEST_CASE("what was unscaled and then dropped by the module leaves nothing to the next backward") {
+  for (const double dropped : {1.0, kInf}) {
+    CAPTURE(dropped);
+    Accelerator accelerator(fp16());
+    OneFloat net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    accelerator.backward(model(dropped).sum());
+    CHECK(value(accelerator.clip_grad_norm_(model, 100.0)) == dropped);
+    net->zero_grad();
+    accelerator.backward(model(2.0).sum());
+    CHECK(value(accelerator.clip_grad_norm_(model, 100.0)) == 2.0);
+    optimizer.step();
+    CHECK_FALSE(optimizer.step_was_skipped());
+    CHECK(value(net->w) == -2.0);
+  }
+}
+
 TEST_CASE("within an accumulation window scale and gradients stay as they are; the norm is told without the scale") {
   auto options = fp16();
   options.gradient_accumulation_steps = 2;

@@ -63,6 +63,20 @@ TEST_CASE("an optimizer that was made from another module than the prepared one 
   });
 }
 
+TEST_CASE("an optimizer that has some parameters of another module than the prepared one is told of") {
+  CHECK(one_says(lines_of([](Accelerator& accelerator) {
+                   OneWeight net, copy;
+                   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD({net->w, copy->w}, 1.0));
+                   for (int step = 0; step < 3; ++step) {
+                     accelerator.backward(model(full(1.0)).sum());
+                     optimizer.step();
+                   }
+                 }),
+                 "optimizer.step: 1 of the optimizer's 2 parameters belong to no prepared model and have no gradient, "
+                 "the first of shape [1], so they do not change; if they are those of a copy, make the optimizer from "
+                 "parameters() of the module that is prepared"));
+}
+
 TEST_CASE("parameters of one's own beside a prepared model are stepped on, on one rank") {
   Accelerator accelerator({.cpu = true});
   OneWeight net;
