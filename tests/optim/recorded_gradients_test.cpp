@@ -53,11 +53,11 @@ struct Run {
     }
   }
   // Goes on with another optimizer that has loaded this one's state.
-  void reload() {
+  void reload(bool whole) {
     std::stringstream file;
     torch::save(*optimizer, file);
-    auto next = begin();
-    next->add_param_group(torch::optim::OptimizerParamGroup({list[3]}));
+    auto next = whole ? make(list) : begin();
+    if (!whole) next->add_param_group(torch::optim::OptimizerParamGroup({list[3]}));
     torch::load(*next, file);
     optimizer = std::move(next);
   }
@@ -88,9 +88,9 @@ double after(const Make& make, at::ScalarType dtype) {
         if (step % 10 == 9) run->optimizer->param_groups()[0].options().set_lr(0.01 / static_cast<double>(step));
       }
     }
-    if (step == 120 && !whole) {
-      stock.reload();
-      ours.reload();
+    if (step == 120) {
+      stock.reload(whole);
+      ours.reload(whole);
       fused = FusedStep::recognise(*ours.optimizer);
     }
     stock.optimizer->step();

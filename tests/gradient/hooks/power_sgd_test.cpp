@@ -72,6 +72,26 @@ TEST_CASE("bytes are those of the formula: factors where they save enough, the r
     hooked.reduced(ones);
     const auto counts = static_cast<int64_t>(shapes.size());
     CHECK(hooked.engine.bytes_given() == 4 * (power_sgd_numbers(refs, from_step(0, 2)) + counts));
+    // 800 numbers, which need no padding, as a matrix of 29 times 29.
+    Hooked batched(group, {{40, 20}}, batched_power_sgd_hook(from_step(0, 2)), at::kFloat);
+    batched.reduced({torch::ones({40, 20})});
+    CHECK(batched.engine.bytes_given() == 4 * (2 * 29 * 2 + 1));
+  });
+}
+
+TEST_CASE("batched, a bucket that is a matrix of that rank is exact from the start step on") {
+  run_threads(2, [](const Group& group) {
+    const auto gradient = [&](int64_t step) { return low_rank(32, 32, 1, 10 * step + group.rank()); };
+    Hooked plain(group, {{32, 32}}, {});  // 8 KB: no padding, so the bucket is the square
+    Hooked hooked(group, {{32, 32}}, batched_power_sgd_hook(from_step(2, 2)));
+    for (int64_t step = 0; step < 5; ++step) {
+      CAPTURE(step);
+      const auto expected = plain.reduced({gradient(step)});
+      const auto seen = hooked.reduced({gradient(step)});
+      CHECK(torch::equal(seen[0], expected[0]) == (step < 2));
+      CHECK(near(seen[0], expected[0], 1e-10));
+      CHECK(bit_equal(group, seen));
+    }
   });
 }
 
@@ -83,6 +103,7 @@ TEST_CASE("with error feedback training arrives, without it stays far away in th
   const double without_feedback = distance_after_training(power_sgd_hook(without));
   CHECK(exact < 1e-4);
   CHECK(with_feedback < 1e-4);
+  CHECK(distance_after_training(batched_power_sgd_hook(from_step(0))) < 1e-4);
   CHECK(without_feedback > 1);
 }
 
