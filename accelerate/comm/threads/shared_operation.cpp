@@ -15,6 +15,7 @@ constexpr int64_t kFewElements = 4096;
 }  // namespace
 
 void SharedOperation::plan(std::span<const int64_t> job_ranks) {
+  if (error) return;
   std::vector<CallSignature> signatures;
   for (const auto& each : ranks) {
     if (each->signature) signatures.push_back(*each->signature);
