@@ -64,7 +64,8 @@ class Gloo(Starts):
         self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
-        self.check_all((3, ways.by_hand), (2, ways.srun), (2, ways.torchrun), dead_network=True)
+        self.check_all((3, ways.by_hand), (2, ways.srun), (2, ways.torchrun), (2, ways.launcher_by_hand), (2, ways.launcher_ssh),
+                       dead_network=True)
 
 
 class Mpi(Starts):
@@ -85,7 +86,7 @@ class Mpi(Starts):
         self.check_all((2, ways.mpirun), (2, ways.srun_pmix), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
-        self.check_all((2, ways.mpirun), (3, ways.srun_pmix), dead_network=True)
+        self.check_all((2, ways.mpirun), (3, ways.srun_pmix), (2, ways.launcher_mpirun), dead_network=True)
 
 
 if __name__ == "__main__":
