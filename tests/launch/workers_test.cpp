@@ -142,5 +142,6 @@ TEST_CASE("what main and ranks leave for one another is for this user alone, wha
   using fs::perms;
   CHECK(modes == std::map<std::string, perms>{{"the folder", perms::owner_all},
                                               {"argument", perms::owner_read | perms::owner_write},
+                                              {"start_0", perms::owner_read | perms::owner_write},
                                               {"done_0", perms::owner_read | perms::owner_write}});
 }
