@@ -94,7 +94,8 @@ void leave_failure(const fs::path& file, ErrorKind kind, int64_t rank, std::stri
 
 constexpr std::string_view start_prefix = "start_";
 
-// That there was a start of this number, left by the first rank that comes to the call.
+// That there was a start of this number, left by the first rank that comes to the call: where none does, the word of
+// the start before is taken for its own.
 fs::path start_file(const fs::path& folder, int64_t start) { return folder / fmt::format("{}{}", start_prefix, start); }
 
 // Of the ranks of one start; the launcher's own failure, which is no start's, is in "failed".

@@ -92,8 +92,8 @@ class Bond {
  private:
   WorkEnd carry_out(const std::function<WorkEnd()>& work) {
     const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
-    const Working here(*this);
     try {
+      const Working here(*this);
       return work();
     } catch (const LaunchError& error) {
       fail_here({.exit_code = error.exit_code(), .text = std::string(error.message()), .is_final = true});

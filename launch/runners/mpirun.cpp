@@ -48,6 +48,12 @@ void drop_outer_mpi(env::Variables& variables) {
   std::erase_if(variables, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
 }
 
+/// The address in a whole place of another launcher's leads to that one's store.
+void drop_outer_address(env::Variables& variables) {
+  if (!variables.contains("RANK") || !variables.contains("WORLD_SIZE")) return;
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) variables.erase(name);
+}
+
 /// The ranks of this host inherit mpirun's own environment: a place of torchrun's in it would be every rank's, and what
 /// lost to an option would be here and on no other host.
 void drop_what_ranks_here_would_see(env::Variables& variables, const LaunchOptions& options) {
@@ -93,6 +99,7 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   }
 
   drop_outer_mpi(mpirun.environment);
+  drop_outer_address(mpirun.environment);
   env::Variables of_ranks = travelling(mpirun.environment);
   const auto restart = env::find(of_ranks, "ACCELERATE_RESTART_COUNT");
   set_for_ranks(of_ranks, options);

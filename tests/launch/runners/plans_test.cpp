@@ -132,6 +132,8 @@ TEST_CASE("mpirun's ranks here see no place of another launcher's, and nothing t
                             {"ACCELERATE_USE_CPU", "1"},
                             {"ACCELERATE_HOSTS", "a,b"},
                             {"GROUP_RANK", "0"},
+                            {"MASTER_ADDR", "a"},
+                            {"MASTER_PORT", "1"},
                             {"ROLE_NAME", "x"},
                             {"TORCHELASTIC_RESTART_COUNT", "3"},
                             {"TORCHELASTIC_RUN_ID", "y"}};
