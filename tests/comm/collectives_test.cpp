@@ -59,8 +59,7 @@ TEST_CASE("c10d's own broadcast over MPI with other roots is told on every rank"
   if (world.size() == 1 || world.backend() != "mpi") return;
   const auto group = world.duplicate();
   std::vector<at::Tensor> ones{at::ones({2})};
-  CHECK_THROWS_WITH(group.process_group()->broadcast(ones, {.rootRank = world.rank()})->wait(),
-                    doctest::Contains("root is"));
+  CHECK_THROWS_WITH(group.process_group()->broadcast(ones, {.rootRank = world.rank()})->wait(), "signatures differ");
 }
 
 TEST_CASE("a tensor of more dimensions than the ranks tell one another is refused, and its group goes on") {
@@ -70,6 +69,9 @@ TEST_CASE("a tensor of more dimensions than the ranks tell one another is refuse
   CHECK_THROWS_WITH(world.all_gather(deep),
                     doctest::Contains("all_gather: the tensor has 17 dimensions, of which the ranks can tell one "
                                       "another 16; flatten it before, and give it its shape afterwards"));
+  const std::vector<at::Tensor> pieces(static_cast<size_t>(world.size()), deep);
+  CHECK_THROWS_WITH(world.all_to_all(pieces), doctest::Contains("all_to_all: the tensor has 17 dimensions"));
+  CHECK_THROWS_WITH(world.send(deep, 0), doctest::Contains("the tensor has 17 dimensions"));
   CHECK(world.all_gather(deep.flatten()).size(0) == world.size());
 }
 

@@ -66,12 +66,7 @@ GroupCore::~GroupCore() {
 
 void GroupCore::number(CallSignature& signature) {
   refuse_broken(signature);
-  if (signature.shape.size() > CallSignature::kMaxDims) {
-    refuse(signature.operation,
-           fmt::format("the tensor has {} dimensions, of which the ranks can tell one another {}; flatten it before, "
-                       "and give it its shape afterwards",
-                       signature.shape.size(), CallSignature::kMaxDims));
-  }
+  check_dimensions(signature.operation, signature.shape.size());
   signature.sequence = ++sequence_;
   base::beat_begun({.operation = accelerate::comm::name(signature.operation),
                     .group = name,
@@ -267,6 +262,13 @@ GroupPtr GroupCore::make_part(const CallSignature& signature, Subgroup part) {
 void GroupCore::check_rank(Operation operation, std::string_view what, int64_t value) const {
   if (value >= 0 && value < size) return;
   refuse(operation, fmt::format("{} is {}, must be 0 to {}", what, value, size - 1));
+}
+
+void GroupCore::check_dimensions(Operation operation, size_t dimensions) const {
+  if (dimensions <= CallSignature::kMaxDims) return;
+  refuse(operation, fmt::format("the tensor has {} dimensions, of which the ranks can tell one another {}; flatten it "
+                                "before, and give it its shape afterwards",
+                                dimensions, CallSignature::kMaxDims));
 }
 
 void GroupCore::check_rows(Operation operation, const at::Tensor& whole, const at::Tensor& part) const {

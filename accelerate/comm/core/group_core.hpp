@@ -83,6 +83,8 @@ struct GroupCore {
   [[noreturn]] void fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
                                    Clock::duration waited);
   void check_rank(Operation operation, std::string_view what, int64_t value) const;
+  /// Ranks can tell one another so many.
+  void check_dimensions(Operation operation, size_t dimensions) const;
   /// whole is [P * n, ...] for part [n, ...], of one dtype and device.
   void check_rows(Operation operation, const at::Tensor& whole, const at::Tensor& part) const;
   [[noreturn]] void refuse(Operation operation, std::string_view message) const;

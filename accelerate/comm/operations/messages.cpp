@@ -39,6 +39,7 @@ void send(const GroupPtr& group, const at::Tensor& tensor, int64_t to, int64_t t
   check_message(*group, Operation::send, "to", to, tag);
   Connection& connection = group->connection_of(tensor, Operation::send);
   CallSignature signature = signature_of(Operation::send, tensor);
+  group->check_dimensions(signature.operation, signature.shape.size());
   group->refuse_broken(signature);
   if (group->debug) send_signature(*group, signature, to, tag);
   std::vector<at::Tensor> wires{as_bytes(dense_of(tensor))};
@@ -51,6 +52,7 @@ void recv(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t
   check_message(*group, Operation::recv, "from", from, tag);
   Connection& connection = group->connection_of(tensor, Operation::recv);
   CallSignature signature = signature_of(Operation::recv, tensor);
+  group->check_dimensions(signature.operation, signature.shape.size());
   group->refuse_broken(signature);
   if (group->debug) check_signature(*group, signature, from, tag);
   const at::Tensor dense = dense_of(tensor);

@@ -138,6 +138,7 @@ void check_pieces(const GroupCore& group, Operation operation, const Tensors& te
     group.refuse(operation, fmt::format("there are {} tensors, must be one per rank, {}", tensors.size(), group.size));
   }
   for (const auto& tensor : tensors) {
+    group.check_dimensions(operation, tensor.sizes().size());
     if (tensor.device() == tensors.front().device()) continue;
     group.refuse(operation, fmt::format("one tensor is on {}, another on {}; they must be on one device",
                                         tensors.front().device().str(), tensor.device().str()));

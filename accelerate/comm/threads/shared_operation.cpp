@@ -20,6 +20,10 @@ void SharedOperation::plan(std::span<const int64_t> job_ranks) {
   for (const auto& each : ranks) {
     if (each->signature) signatures.push_back(*each->signature);
   }
+  if (signatures.size() < ranks.size() && differs) {
+    error = differs;
+    return;
+  }
   if (signatures.size() == ranks.size() && disagreement(signatures, 0, agreement, job_ranks)) {
     error = std::make_exception_ptr(SignaturesDiffer(signatures, agreement));
     return;

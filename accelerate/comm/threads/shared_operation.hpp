@@ -43,6 +43,7 @@ struct SharedOperation {
   size_t begun = 0;
   size_t ended = 0;
   std::exception_ptr error;
+  std::exception_ptr differs;  // what is one where not all were announced
 
   [[nodiscard]] bool complete() const { return arrived == ranks.size(); }
   [[nodiscard]] bool over() const { return error || (complete() && ended == tasks); }

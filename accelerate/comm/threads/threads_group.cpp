@@ -54,9 +54,10 @@ std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType typ
     operation->was_announced = mine.signature.has_value();
     operation->ranks.resize(size);
   }
-  // Announced operations are compared when all have come, with better words.
+  // Announced operations are compared when all have come, with better words, if all were announced.
   const bool both_announced = mine.signature && operation->was_announced;
-  if (!both_announced && !operation->error) operation->error = other_call(*operation, type, op, root);
+  auto& differs = both_announced ? operation->differs : operation->error;
+  if (!differs) differs = other_call(*operation, type, op, root);
   operation->ranks[rank] = std::move(mine);
   auto kept = operation;
   if (++operation->arrived == size) {

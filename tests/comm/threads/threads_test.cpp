@@ -315,6 +315,33 @@ TEST_CASE("a call of c10d's handle that meets another one of ours is told, which
   }
 }
 
+TEST_CASE("two of our calls that differ are told where a third rank's is c10d's own") {
+  std::atomic<int64_t> come = 0;
+  std::atomic<int> told = 0;
+  run_threads(3, [&](const Group& group) {
+    auto bytes = at::ones({2});
+    std::vector<at::Tensor> list{bytes};
+    while (come != group.rank()) std::this_thread::sleep_for(1ms);
+    try {
+      if (group.rank() == 1) {
+        const auto work = group.process_group()->allreduce(list);
+        ++come;
+        work->wait();
+      } else {
+        auto pending = group.all_reduce_async(bytes, group.rank() == 0 ? ReduceOp::sum : ReduceOp::max);
+        ++come;
+        pending.wait();
+      }
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      CAPTURE(text);
+      CHECK(text.find("another rank reduces by sum here, this one by max") != std::string::npos);
+      ++told;
+    }
+  });
+  CHECK(told == 3);
+}
+
 TEST_CASE("c10d's send gives a handle that can be waited for") {
   run_threads(2, [](const Group& group) {
     std::vector<at::Tensor> tensors{at::full({2}, group.rank() == 0 ? 7.0 : 0.0)};
