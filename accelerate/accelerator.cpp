@@ -147,7 +147,7 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
   if (!sync_gradients()) {
     const at::Tensor norm = gradient::norm_of(gradients, norm_type);
-    return shared_->scaling ? shared_->scaling->without_scale(norm) : norm;
+    return shared_->scaling ? shared_->scaling->without_scale(norm, parameters) : norm;
   }
   if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
   if (error_if_nonfinite) {

@@ -83,8 +83,8 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients, const a
     }
     const bool here = first.device() == found_inf.device();
     at::Tensor found = here ? found_inf : at::zeros({}, first.options().dtype(at::kFloat));
-    at::_amp_foreach_non_finite_check_and_unscale_(group, found, inverse.to(first.device(), true));
-    if (!here) found_inf.add_(found.to(found_inf.device(), true));
+    at::_amp_foreach_non_finite_check_and_unscale_(group, found, inverse.to(first.device(), !first.is_cpu()));
+    if (!here) found_inf.add_(found.to(found_inf.device(), !found_inf.is_cpu()));
   }
   return over == nullptr ? found_inf : summed_over(*over, found_inf);
 }

@@ -13,22 +13,33 @@
 
 namespace accelerate::prepared {
 
+namespace {
+
+std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const void*> keys;
+  for (const at::Tensor& parameter : parameters) keys.insert(parameter.unsafeGetTensorImpl());
+  return keys;
+}
+
+}  // namespace
+
 LossScaling::LossScaling(Shared& shared, const precision::GradScalerOptions& options)
     : shared_(shared), scaler_(options, shared.device, shared.place) {}
 
 at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
   const at::NoGradGuard no_grad;
-  return at::full_like(loss, weight).mul_(scaler_.scale().to(loss.device(), true));
+  return at::full_like(loss, weight).mul_(scaler_.scale().to(loss.device(), !loss.is_cpu()));
 }
 
 void LossScaling::begin_backward() {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
     ScaledGradients& scaled = optimizer.scaled();
-    if (!scaled.waiting()) continue;
+    if (!scaled.waiting() && !optimizer.spent()) continue;
     const bool has_some = optimizer.has_gradient();
-    if (!has_some && !ranks_differ()) {
+    const bool left = !scaled.waiting() && has_some;  // stepped on and not zeroed: what comes is added to them
+    if (scaled.waiting() && !has_some && !ranks_differ()) {
       scaled.drop();
-    } else if (scaled.unscaled()) {
+    } else if (scaled.unscaled() || left) {
       scaled.scale_again(scaler_.scale(), has_some ? optimizer.flat_gradients() : std::vector<at::Tensor>());
     }
   }
@@ -36,16 +47,17 @@ void LossScaling::begin_backward() {
 
 void LossScaling::backward_done() {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    ScaledGradients& scaled = optimizer.scaled();
     const bool reached = optimizer.has_gradient();
     if (!reached && !ranks_differ()) continue;
-    if (!reached) optimizer.scaled().drop();  // no gradient, no scale of an earlier backward
-    optimizer.scaled().made_with(scaler_.scale());
+    if (!reached) scaled.drop();  // no gradient, no scale of an earlier backward
+    scaled.made_with(scaler_.scale());
+    if (scaled.were_unscaled()) scaled.unscale(scaler_, optimizer.flat_gradients());
   }
 }
 
 void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
-  std::unordered_set<const void*> asked;
-  for (const at::Tensor& parameter : parameters) asked.insert(parameter.unsafeGetTensorImpl());
+  const auto asked = keys_of(parameters);
   bool owned = false;
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
     if (!optimizer.has_any_of(asked)) continue;
@@ -65,8 +77,12 @@ void LossScaling::unscale(OptimizerCore& optimizer) {
   optimizer.scaled().unscale(scaler_, optimizer.flat_gradients());
 }
 
-at::Tensor LossScaling::without_scale(const at::Tensor& norm) const {
-  return norm / scaler_.scale().to(norm.device(), true);
+at::Tensor LossScaling::without_scale(const at::Tensor& norm, const std::vector<at::Tensor>& parameters) {
+  const auto asked = keys_of(parameters);
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    if (optimizer.scaled().unscaled() && optimizer.has_any_of(asked)) return norm;
+  }
+  return norm / scaler_.scale().to(norm.device(), !norm.is_cpu());
 }
 
 void LossScaling::move_what_is_owed() {

@@ -42,19 +42,20 @@ class LossScaling {
   [[nodiscard]] const precision::GradScaler& scaler() const { return scaler_; }
   void load_state(const precision::ScalerState& state);
 
-  /// Before a backward: gradients that a module dropped carry no scale, and those that were unscaled carry it again.
+  /// Before a backward: gradients that a module dropped carry no scale; those that were unscaled, or stepped on and not
+  /// zeroed, carry it again, so that what is added to them is of one kind with them.
   void begin_backward();
   /// returns   what loss.backward() begins with: weight times the scale, of the loss's shape and dtype
   [[nodiscard]] at::Tensor seed(const at::Tensor& loss, double weight) const;
-  /// Optimizers with gradients know from now on what scale they carry.
+  /// Optimizers with gradients know from now on what scale they carry: none, where they had been unscaled.
   void backward_done();
 
   /// Before gradients of these parameters are clipped: unscales those of the optimizers they belong to.
   /// Throws Error (usage) where they belong to no prepared optimizer.
   void unscale_owners(const std::vector<at::Tensor>& parameters);
   void unscale(OptimizerCore& optimizer);
-  /// A norm of gradients that still carry the present scale, without it.
-  [[nodiscard]] at::Tensor without_scale(const at::Tensor& norm) const;
+  /// The norm of these parameters' gradients without the present scale, if they still carry it.
+  [[nodiscard]] at::Tensor without_scale(const at::Tensor& norm, const std::vector<at::Tensor>& parameters);
 
   /// Before a step: what is owed to the steps before it.
   void move_what_is_owed();

@@ -61,6 +61,8 @@ class OptimizerCore : public Entry {
   [[nodiscard]] optim::FusedStep* fused() const { return fused_.get(); }
 
   // For loss scaling.
+  /// The gradients have been stepped on, and not zeroed through us since.
+  [[nodiscard]] bool spent() const { return spent_; }
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
   [[nodiscard]] bool has_gradient() const;
   [[nodiscard]] bool has_any_of(const std::unordered_set<const void*>& parameters) const;
@@ -94,7 +96,7 @@ class OptimizerCore : public Entry {
   at::Tensor first_parameter_;  // holds it, so that no other can have its address
   std::unique_ptr<optim::FusedStep> fused_;
   ScaledGradients scaled_;
-  bool spent_ = false;  // the gradients have been stepped on
+  bool spent_ = false;
   int64_t steps_ = 0;
   // Engines of our parameters, and the parameters nobody reduces; found again when either side changed.
   std::vector<gradient::Engine*> engines_;

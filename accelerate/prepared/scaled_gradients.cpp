@@ -28,14 +28,20 @@ void ScaledGradients::made_with(const at::Tensor& scale) {
 // The scale is a power of two unless factors were chosen otherwise: then the gradients are what they were, to rounding.
 void ScaledGradients::scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients) {
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& gradient : gradients) gradient.mul_(scale.to(gradient.device(), true));
+  at::Tensor here = scale;
+  for (const at::Tensor& gradient : gradients) {
+    const at::Device device = gradient.device();
+    if (here.device() != device) here = scale.to(device, !device.is_cpu());
+    gradient.mul_(here);
+  }
   scale_ = scale;
-  found_inf_.reset();
+  found_before_ = std::exchange(found_inf_, at::Tensor());
 }
 
 void ScaledGradients::drop() {
   scale_.reset();
   found_inf_.reset();
+  found_before_.reset();
   mixed_.reset();
 }
 
@@ -44,7 +50,9 @@ void ScaledGradients::keep_scale() {
 }
 
 void ScaledGradients::unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients) {
-  if (!unscaled()) found_inf_ = scaler.unscale(gradients, scale_);
+  if (unscaled()) return;
+  found_inf_ = scaler.unscale(gradients, scale_);
+  if (were_unscaled()) found_inf_.add_(std::exchange(found_before_, at::Tensor())).clamp_max_(1.0);
 }
 
 void ScaledGradients::agree(const comm::Group& group) {

@@ -20,9 +20,11 @@ class ScaledGradients {
  public:
   /// A backward whose loss was multiplied by scale has added to the gradients.
   void made_with(const at::Tensor& scale);
-  /// Before such a backward: gradients that were unscaled carry a scale again, that one, so that what is added to them
-  /// is of one kind with them.
+  /// Before such a backward: gradients that carry no scale get that one, so that what is added to them is of one kind
+  /// with them.
   void scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients);
+  /// They were unscaled before scale_again(), and are to be again.
+  [[nodiscard]] bool were_unscaled() const { return found_before_.defined(); }
   /// They were zeroed, or stepped on.
   void drop();
   /// They carry a scale, or did until unscale().
@@ -30,7 +32,8 @@ class ScaledGradients {
   /// The scaler is about to change its scale in place; gradients that wait keep theirs.
   void keep_scale();
 
-  /// Divides the gradients by the scale they carry, once until drop() or scale_again().
+  /// Divides the gradients by the scale they carry, once until drop() or scale_again(). What was found before those
+  /// were scaled again counts on: a clip by value hides it.
   void unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients);
   [[nodiscard]] bool unscaled() const { return found_inf_.defined(); }
   /// Of the unscaled gradients.
@@ -71,6 +74,7 @@ class ScaledGradients {
   void read(const precision::LateRead& flag, const precision::GradScalerOptions& options, const Place& place);
 
   at::Tensor scale_, found_inf_, mixed_;
+  at::Tensor found_before_;                // scale_again()
   bool stepped_ = false;                   // since the last update of the scale
   std::deque<precision::LateRead> flags_;  // of steps made, the oldest first: [skip, scale]
   at::Tensor last_flag_;                   // of the last of them

@@ -243,6 +243,48 @@ TEST_CASE("gradients that were unscaled carry the scale again when a backward ad
   CHECK(value(second->w) == -3.0);
 }
 
+TEST_CASE(
+    "what was unscaled stays so for who looks at it, also when a backward reaches another optimizer's parameters") {
+  Accelerator accelerator(fp16());
+  OneFloat first, second;
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                torch::optim::SGD(second->parameters(), 1.0));
+  accelerator.backward(b(4.0).sum());
+  accelerator.unscale_gradients();
+  accelerator.backward(a(1.0).sum());
+  CHECK(value(second->w.grad()) == 4.0);
+  torch::nn::utils::clip_grad_norm_(second->parameters(), 2.0);
+  of_b.step();
+  CHECK(value(second->w) == doctest::Approx(-2.0));
+  of_a.step();
+  CHECK(value(first->w) == -1.0);
+}
+
+TEST_CASE("an overflow that a clip by value hides is not forgotten in the next backward") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  accelerator.backward(model(kInf).sum());
+  accelerator.clip_grad_value_(model, 1.0);
+  accelerator.backward(model(1.0).sum());
+  optimizer.step();
+  CHECK(optimizer.step_was_skipped());
+  CHECK(value(net->w) == 0.0);
+  optimizer.zero_grad();
+  CHECK(accelerator.loss_scale() == 512.0);
+}
+
+TEST_CASE("gradients that were stepped on and not zeroed add up as without fp16") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+  for (int step = 0; step < 3; ++step) {
+    accelerator.backward(model(1.0).sum());
+    optimizer.step();
+  }
+  CHECK(value(net->w) == -6.0);  // 1 + 2 + 3
+}
+
 TEST_CASE("a plateau hears of a metric also after a step that was skipped") {
   Accelerator accelerator(fp16());
   OneFloat net;
