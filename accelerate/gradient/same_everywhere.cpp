@@ -47,11 +47,26 @@ bool agrees(const comm::Group& group, const std::string& text) {
 
 }  // namespace
 
+namespace {
+
+/// Its gradient lies in a bucket as it does in memory. Nothing to say of row-major order.
+std::string layout_of(const at::Tensor& parameter) {
+  if (parameter.layout() != at::kStrided || parameter.is_contiguous()) return {};
+  std::vector<int64_t> strides;
+  for (int64_t dim = 0; dim < parameter.dim(); ++dim) {
+    if (parameter.size(dim) > 1) strides.push_back(parameter.stride(dim));
+  }
+  return fmt::format(", strides [{}]", fmt::join(strides, ", "));
+}
+
+}  // namespace
+
 std::string describe(const NamedTensor& named, std::string_view what) {
   const at::Tensor& tensor = named.tensor;
-  const bool frozen = what == "parameter" && !tensor.requires_grad();
-  return fmt::format("{} [{}] {}{}", named.name, fmt::join(tensor.sizes().vec(), ", "),
-                     c10::toString(tensor.scalar_type()), frozen ? ", frozen" : "");
+  const bool is_parameter = what == "parameter";
+  return fmt::format("{} [{}] {}{}{}", named.name, fmt::join(tensor.sizes().vec(), ", "),
+                     c10::toString(tensor.scalar_type()), is_parameter ? layout_of(tensor) : "",
+                     is_parameter && !tensor.requires_grad() ? ", frozen" : "");
 }
 
 void require_same(const comm::Group& group, std::string_view what, const std::vector<NamedTensor>& tensors) {
