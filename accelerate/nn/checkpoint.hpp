@@ -94,7 +94,9 @@ struct Call {
 /// What the function changes is changed twice: a stock BatchNorm's running statistics, not those of our SyncBatchNorm.
 /// Ranks that are threads share LibTorch's CPU generator, so there a mask may differ in the second run.
 /// Throws Error (usage) where it changes an input in place. Backward does where the second run gave other shapes or
-/// used other tensors, or where a leaf that it uses was changed in between; LibTorch's own error for an input that was.
+/// used other tensors, or where a leaf that needs a gradient was changed in between; LibTorch's own error for an input
+/// that was. Of what else the function captures (frozen weights, masks, results) nothing is watched: give it as an
+/// input.
 template <typename Function, typename... Inputs>
 auto checkpoint(const CheckpointOptions& options, Function&& function, Inputs&&... inputs) {
   using Recorded = detail::Call<std::decay_t<Function>, std::decay_t<Inputs>...>;

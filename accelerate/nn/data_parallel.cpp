@@ -22,6 +22,7 @@
 #include "accelerate/device/out_of_memory.hpp"
 #include "accelerate/device/seed.hpp"
 #include "accelerate/nn/segment_graph.hpp"
+#include "accelerate/nn/sync_batch_norm.hpp"
 
 namespace accelerate::nn::detail {
 namespace {
@@ -88,6 +89,18 @@ void take_modes(const torch::nn::Module& module, torch::nn::Module& replica) {
   }
 }
 
+/// Whose copy asks the other ranks first would be chance, and which copies there are their own affair.
+void refuse_connected_norms(const torch::nn::Module& module) {
+  for (const auto& item : module.named_modules()) {
+    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(item.value().get());
+    if (norm == nullptr || !norm->connected() || norm->group().size() == 1) continue;
+    base::fail(ErrorKind::usage, norm->group().place(), "DataParallel",
+               "{} is a SyncBatchNorm over {} ranks, which copies of a module cannot ask at the same time; give each "
+               "device a rank of its own, or let it be a BatchNorm",
+               item.key(), norm->group().size());
+  }
+}
+
 }  // namespace
 
 DataParallelCore::DataParallelCore(std::vector<at::Device> devices, std::optional<at::Device> output_device,
@@ -143,6 +156,7 @@ void DataParallelCore::check_place(const torch::nn::Module& module) const {
 }
 
 void DataParallelCore::connect(const torch::nn::Module& module, torch::nn::Module& replica, size_t i) const {
+  refuse_connected_norms(module);
   const bool with_gradients = at::GradMode::is_enabled();
   const auto values_on = [&](const at::Tensor& from, const at::Tensor& to) {
     const at::NoGradGuard no_grad;

@@ -112,7 +112,8 @@ class DataParallel : public torch::nn::Module {
   /// inputs   tensors [.., N, ..] with the same N along dim, and pairs, vectors, maps and structs of them; anything
   ///          else, and tensors without dimensions, goes to every device
   /// returns  the copies' outputs, of the same structure, joined along dim; a number per device becomes a vector
-  /// Throws Error (usage) for tensors that differ along dim, what a copy threw with the device where it was.
+  /// Throws Error (usage) for tensors that differ along dim and for a SyncBatchNorm over several ranks within, what a
+  /// copy threw with the device where it was.
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
     core_.check_place(*module_);

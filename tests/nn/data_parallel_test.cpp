@@ -8,6 +8,7 @@
 
 #include "accelerate/device/choose.hpp"
 #include "accelerate/job/batch_size.hpp"
+#include "accelerate/nn/convert.hpp"
 #include "accelerate/nn/data_parallel.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "tests/accelerator/ranks.hpp"
@@ -291,6 +292,22 @@ TEST_CASE("copies compute at the same time") {
   };
   DataParallel parallel(std::make_shared<Meeting>(), kThree);
   CHECK(parallel(torch::ones({3})).equal(torch::ones({3})));
+}
+
+TEST_CASE("a SyncBatchNorm over ranks is refused where a module is copied") {
+  accelerate::comm::run_threads(2, [](const accelerate::comm::Group& group) {
+    torch::nn::Sequential net(torch::nn::Linear(4, 4), accelerate::nn::SyncBatchNorm(4));
+    accelerate::nn::connect_sync_batchnorm(*net, group);
+    DataParallel alone(net, {kCpu});
+    CHECK(alone(torch::ones({4, 4})).size(0) == 4);
+    DataParallel parallel(net, {kCpu, kCpu});
+    CHECK(refusal([&] {
+            parallel(torch::ones({4, 4}));
+          }) ==
+          accelerate::base::prefix(group.place()) +
+              "DataParallel: 1 is a SyncBatchNorm over 2 ranks, which copies of a module cannot ask at the same time; "
+              "give each device a rank of its own, or let it be a BatchNorm");
+  });
 }
 
 TEST_CASE("outputs are joined on the output device") {
