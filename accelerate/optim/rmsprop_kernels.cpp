@@ -28,18 +28,18 @@ template <typename Number>
 struct RMSpropTensor {
   using Math = at::opmath_type<Number>;
   Number *parameter, *gradient, *square, *buffer, *mean;
-  Math lr, alpha, eps, weight_decay, momentum, scale;
+  Math lr, alpha, rest, eps, weight_decay, momentum, scale;
 
   template <bool with_momentum, bool centered>
   void update(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) {
       const Math value = parameter[i];
       const Math slope = static_cast<Math>(gradient[i]) + weight_decay * value;
-      const Math squared = alpha * static_cast<Math>(square[i]) + (1 - alpha) * slope * slope;
+      const Math squared = alpha * static_cast<Math>(square[i]) + rest * slope * slope;
       Math variance = squared;
       square[i] = static_cast<Number>(squared);
       if constexpr (centered) {
-        const Math average = alpha * static_cast<Math>(mean[i]) + (1 - alpha) * slope;
+        const Math average = alpha * static_cast<Math>(mean[i]) + rest * slope;
         mean[i] = static_cast<Number>(average);
         variance -= average * average;
       }
@@ -79,6 +79,7 @@ std::vector<RMSpropTensor<Number>> tensors_of(const RMSpropLists& lists, const R
                        .mean = memory(lists.means, i),
                        .lr = static_cast<Math>(numbers.lr),
                        .alpha = static_cast<Math>(numbers.alpha),
+                       .rest = static_cast<Math>(1 - numbers.alpha),  // in float it would have lost its digits
                        .eps = static_cast<Math>(numbers.eps),
                        .weight_decay = static_cast<Math>(numbers.weight_decay),
                        .momentum = static_cast<Math>(numbers.momentum),

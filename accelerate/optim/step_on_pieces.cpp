@@ -103,6 +103,7 @@ bool StepOnPieces::knows(const state::Piece& piece) const {
   const at::Tensor& parameter = stepped_on(piece);
   const at::Tensor& gradient = piece.gradient;
   return gradient.layout() == at::kStrided && parameter.layout() == at::kStrided && parameter.is_floating_point() &&
+         !gradient.is_neg() && !parameter.is_neg() &&  // whose numbers in memory are not theirs
          gradient.scalar_type() == piece.value.scalar_type() && gradient.device() == parameter.device() &&
          has_kernel(parameter) && parameter.is_non_overlapping_and_dense() && lies_like(gradient, parameter);
 }

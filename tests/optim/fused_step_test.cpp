@@ -297,3 +297,14 @@ TEST_CASE("a backward that saved a parameter notices that a step has changed it"
     CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("modified by an inplace operation"), c10::Error);
   }
 }
+
+TEST_CASE("a gradient whose memory holds its negative is left to the stock step") {
+  const at::Tensor parameter = torch::ones({1}).requires_grad_();
+  torch::optim::RMSprop optimizer({parameter}, 0.01);
+  auto fused = FusedStep::recognise(optimizer);
+  parameter.mutable_grad() = at::imag(torch::complex(torch::ones({1}), torch::ones({1})).conj());
+  REQUIRE(parameter.grad().is_neg());
+  CHECK_FALSE(fused->step());
+  optimizer.step();
+  CHECK(parameter.item<double>() > 1.0);
+}

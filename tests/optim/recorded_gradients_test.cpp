@@ -163,9 +163,9 @@ TEST_CASE("RMSprop: 200 steps with every option are the stock optimizer's") {
   for (const double momentum : {0.0, 0.9}) {
     for (const double weight_decay : {0.0, 0.05}) {
       for (const bool centered : {false, true}) {
-        for (const double alpha : {0.99, 0.9}) {
+        for (const double alpha : {0.99, 0.9, 0.99999}) {
           check_alike(fmt::format("momentum {} decay {} centered {} alpha {}", momentum, weight_decay, centered, alpha),
-                      rmsprop(torch::optim::RMSpropOptions(0.0005)
+                      rmsprop(torch::optim::RMSpropOptions(alpha > 0.999 ? 0.000005 : 0.0005)
                                   .momentum(momentum)
                                   .weight_decay(weight_decay)
                                   .centered(centered)
