@@ -143,6 +143,7 @@ at::Tensor DataParallelCore::part_of(const at::Tensor& tensor, size_t i) const {
 }
 
 void DataParallelCore::check_place(const torch::nn::Module& module) const {
+  if (devices_.size() > 1) refuse_connected_norms(module);
   for (const auto& item : module.named_parameters()) {
     // "cuda" is any of them.
     const at::Device device = item.value().device(), first = devices_.front();
@@ -156,7 +157,6 @@ void DataParallelCore::check_place(const torch::nn::Module& module) const {
 }
 
 void DataParallelCore::connect(const torch::nn::Module& module, torch::nn::Module& replica, size_t i) const {
-  refuse_connected_norms(module);
   const bool with_gradients = at::GradMode::is_enabled();
   const auto values_on = [&](const at::Tensor& from, const at::Tensor& to) {
     const at::NoGradGuard no_grad;

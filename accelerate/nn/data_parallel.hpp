@@ -40,7 +40,8 @@ class DataParallelCore {
   /// replica   a copy of the module, of its class, with tensors of its own
   /// Gives it the module's values on device i; gradients of its parameters become the module's.
   void connect(const torch::nn::Module& module, torch::nn::Module& replica, size_t i) const;
-  /// Throws Error (usage) where the module does not lie on the first device.
+  /// Throws Error (usage) where the module does not lie on the first device, or, of several, holds a SyncBatchNorm over
+  /// ranks: on each rank, however many copies its batch needs.
   void check_place(const torch::nn::Module& module) const;
   /// Calls work(i) for each part at the same time, in threads that take over what is the caller's: gradient mode,
   /// autocast, current streams. The first failure is thrown, with its device.
