@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "accelerate/tracking/tensors/convert.hpp"
 #include "accelerate/tracking/trackers.hpp"

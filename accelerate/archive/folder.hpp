@@ -2,7 +2,6 @@
 // Folders that are there as a whole or not at all.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>

@@ -3,9 +3,7 @@
 #include "accelerate/archive/unpickle.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 

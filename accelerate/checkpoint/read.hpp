@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "accelerate/archive/manifest.hpp"
 #include "accelerate/checkpoint/content.hpp"

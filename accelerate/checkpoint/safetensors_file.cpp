@@ -3,7 +3,6 @@
 
 #include <tuple>
 #include <unordered_map>
-#include <utility>
 
 #include "accelerate/checkpoint/mapped_tensor.hpp"
 

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "accelerate/checkpoint/content.hpp"
 #include "accelerate/comm/group.hpp"

@@ -2,7 +2,6 @@
 // Files of torch.save, and of torch::save: values and tensors in a zip, without Python.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>

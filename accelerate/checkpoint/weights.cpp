@@ -6,7 +6,6 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <map>

@@ -11,11 +11,9 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "accelerate/data/batch_memory.hpp"
 #include "accelerate/data/leaf_path.hpp"

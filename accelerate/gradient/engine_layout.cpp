@@ -2,9 +2,6 @@
 // What the first reduction learns from the other ranks: how the gradients lie in buckets.
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <string>
-
 #include "accelerate/gradient/engine_core.hpp"
 
 namespace accelerate::gradient {

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "accelerate/base/error.hpp"

@@ -9,7 +9,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <deque>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <optional>
-#include <string>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/env/precision.hpp"

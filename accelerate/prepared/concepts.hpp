@@ -10,7 +10,6 @@
 #include <concepts>
 #include <iterator>
 #include <memory>
-#include <ranges>
 #include <type_traits>
 #include <utility>
 

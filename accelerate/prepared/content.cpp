@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/optim/optimizer_state.hpp"

@@ -7,7 +7,6 @@
 #include <concepts>
 #include <cstdint>
 #include <cstdlib>
-#include <ranges>
 #include <type_traits>
 
 #include "accelerate/prepared/concepts.hpp"

@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"

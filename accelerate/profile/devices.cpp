@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <memory>
 
 #include "accelerate/base/bytes_text.hpp"
 

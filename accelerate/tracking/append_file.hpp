@@ -2,7 +2,6 @@
 // Files that grow while a run lasts and are read when it was killed.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>

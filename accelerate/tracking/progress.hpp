@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <type_traits>
 #include <utility>

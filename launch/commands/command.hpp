@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace accelerate::launch {

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <map>
-
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/printable.hpp"

@@ -8,9 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <thread>
-#include <utility>
 
 #include "launch/meet/gather.hpp"
 #include "launch/meet/socket.hpp"

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <numeric>
 #include <sstream>
 
 #include "accelerate/env/parse.hpp"

@@ -3,7 +3,6 @@
 // rows have the form of the settings' (accelerate/env/settings_table.hpp), which are options too.
 #pragma once
 
-#include <array>
 #include <string>
 #include <string_view>
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <utility>
 
 #include "launch/plan/error.hpp"
 #include "launch/run/failure_report.hpp"

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>

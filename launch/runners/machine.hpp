@@ -2,8 +2,6 @@
 // One machine of several: somebody started a launcher on each of them, by hand or otherwise.
 #pragma once
 
-#include <string>
-
 #include "launch/plan/machine.hpp"
 #include "launch/plan/options.hpp"
 #include "launch/run/supervise.hpp"

@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 
 #include "accelerate/env/process_env.hpp"
 #include "launch/plan/error.hpp"

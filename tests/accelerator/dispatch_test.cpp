@@ -10,7 +10,6 @@
 #include <map>
 #include <mutex>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "accelerate/base/log.hpp"

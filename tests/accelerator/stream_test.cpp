@@ -4,7 +4,6 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <set>
 
 #include "accelerate/data/stream_loader.hpp"
 #include "tests/accelerator/ranks.hpp"

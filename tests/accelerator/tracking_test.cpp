@@ -5,7 +5,6 @@
 #include <accelerate/accelerate.hpp>
 #include <array>
 #include <filesystem>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "tests/temporary_folder.hpp"

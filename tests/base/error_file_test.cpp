@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <exception>
 #include <fstream>
 #include <functional>
 #include <sstream>

@@ -4,8 +4,6 @@
 //
 #include <torch/script.h>
 
-#include <fstream>
-
 #include "accelerate/accelerate.hpp"
 #include "accelerate/checkpoint/weights.hpp"
 #include "tests/checkpoint/folder.hpp"

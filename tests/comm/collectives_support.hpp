@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <thread>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"

@@ -3,8 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <limits>
-
 namespace slurm = accelerate::env::slurm;
 
 TEST_CASE("the first host of a Slurm list is spelled out") {

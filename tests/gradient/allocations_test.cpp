@@ -2,7 +2,6 @@
 // The engine's heap budget: at most 12 + 8 per bucket allocations a step over the same loop without it.
 #include "support.hpp"
 //
-#include <atomic>
 #include <cstdlib>
 #include <new>
 

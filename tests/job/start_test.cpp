@@ -2,7 +2,6 @@
 #include "tests/testing.hpp"
 //
 #include <cstdlib>
-#include <thread>
 
 #include "accelerate/accelerate.hpp"
 #include "accelerate/device/choose.hpp"

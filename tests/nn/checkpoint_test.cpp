@@ -4,7 +4,6 @@
 #include <ATen/autocast_mode.h>
 
 #include <map>
-#include <numeric>
 
 using namespace nn_testing;
 using accelerate::nn::checkpoint;

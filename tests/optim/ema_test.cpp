@@ -6,7 +6,6 @@
 #include <torch/csrc/jit/api/module.h>
 
 #include <limits>
-#include <sstream>
 
 #include "tests/gradient/operators.hpp"
 #include "tests/optim/steps.hpp"

@@ -3,7 +3,6 @@
 #include <ATen/record_function.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>

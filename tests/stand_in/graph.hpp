@@ -4,7 +4,6 @@
 
 #include <c10/core/Stream.h>
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>

@@ -7,9 +7,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
-#include <forward_list>
-#include <memory>
 #include <regex>
 #include <stdexcept>
 #include <vector>

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/tracking/chart.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
-#include "accelerate/tree/collectives.hpp"
 #include "tests/tree/collectives_cases.hpp"
 #include "tests/world.hpp"
 

@@ -2,9 +2,7 @@
 // What a backend is to a group. Private.
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>

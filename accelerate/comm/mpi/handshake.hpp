@@ -4,7 +4,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <vector>
 
 #include "accelerate/comm/core/call_signature.hpp"

@@ -2,7 +2,6 @@
 #include "accelerate/comm/operations/reductions.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 
 #include "accelerate/comm/core/bytes.hpp"

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <tuple>

@@ -4,7 +4,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
-#include <vector>
 
 #include "accelerate/optim/schedules/checks.hpp"
 #include "accelerate/optim/schedules/momentum.hpp"

@@ -7,7 +7,6 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "accelerate/base/error.hpp"
 

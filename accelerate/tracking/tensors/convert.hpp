@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <vector>
 
 #include "accelerate/tracking/trackers.hpp"
 

@@ -2,7 +2,6 @@
 // Addresses: which this machine has, which it listens on, which others reach.
 #include "accelerate/comm/rendezvous/sockets.hpp"
 
-#include <array>
 #include <cerrno>
 
 #include "accelerate/comm/rendezvous/interfaces.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.hpp"
 //
-#include <limits>
 
 using namespace gradient_testing;
 

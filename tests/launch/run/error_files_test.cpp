@@ -3,9 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <fstream>
-#include <string>
 
 #include "tests/launch/scratch.hpp"
 

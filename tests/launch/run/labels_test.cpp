@@ -3,8 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <string>
-
 using accelerate::launch::Labels;
 
 TEST_CASE("each line gets its rank, an empty one too") {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
-#include <cmath>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/optim/schedules/chained.hpp"
