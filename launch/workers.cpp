@@ -23,6 +23,7 @@
 #include "accelerate/env/process_env.hpp"
 #include "launch/launch.hpp"
 #include "launch/pmix/private_folder.hpp"
+#include "launch/run/open_files.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -148,6 +149,7 @@ std::vector<std::string> this_command() {
 
 // A process of its own: MPI can be served once in a process, and the launcher wants the signals for itself.
 [[noreturn]] void be_the_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
+  ::signal(SIGTERM, SIG_DFL);  // ignored, as by a batch script's trap, it would not say that the program is gone
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) end_the_launcher(1, who, parent);
   ::setenv(worker_variable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
@@ -164,8 +166,28 @@ std::vector<std::string> this_command() {
   end_the_launcher(1, who, parent);
 }
 
+// Where the program, or what started it, ignores SIGCHLD, the system forgets how a child ended before we can ask.
+class ChildrenAreKept {
+ public:
+  ChildrenAreKept() {
+    ::sigaction(SIGCHLD, nullptr, &before_);
+    if (before_.sa_handler != SIG_IGN && (before_.sa_flags & SA_NOCLDWAIT) == 0) return;
+    struct sigaction kept = before_;
+    if (kept.sa_handler == SIG_IGN) kept.sa_handler = SIG_DFL;
+    kept.sa_flags &= ~SA_NOCLDWAIT;
+    ::sigaction(SIGCHLD, &kept, nullptr);
+  }
+  ~ChildrenAreKept() { ::sigaction(SIGCHLD, &before_, nullptr); }
+  ChildrenAreKept(const ChildrenAreKept&) = delete;
+  ChildrenAreKept& operator=(const ChildrenAreKept&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
 int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
   std::fflush(nullptr);
+  const ChildrenAreKept kept;
   const pid_t self = ::getpid();
   const pid_t launcher = ::fork();
   if (launcher < 0) fail_workers(ErrorKind::environment, "no process can be made: {}", std::strerror(errno));
@@ -230,6 +252,7 @@ void run_workers(const std::function<void(const std::string&)>& rank_main, int64
   if (num_processes < 1 || num_processes > most_workers) {
     fail_workers(ErrorKind::usage, "num_processes is {}, must be from 1 to {}", num_processes, most_workers);
   }
+  open_standard_streams();
   const PrivateFolder folder(place_for_temporary_files());
   if (!leave(fs::path(folder.path()) / "argument", argument)) {
     fail_workers(ErrorKind::environment, "the ranks' argument cannot be written into {}: {}", folder.path(),

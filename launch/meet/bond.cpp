@@ -192,14 +192,15 @@ class Bond {
     is_done_ = true;
     hang_judge_.take_leave_of(own_.machine, HangJudge::Clock::now());
     eventfd_write(wake_.get(), 1);  // it has a deadline now
-    if (own_.machine != 0 && !end_) tell_all(std::string(done_message), nullptr);
+    if (options_.resume_code != 0 && own_code == options_.resume_code) asks_ = true;
+    if (own_.machine != 0 && !end_) tell_all(said_at_end(), nullptr);
     settle();
     changed_.wait(lock, [this] { return end_ || all_done_; });
     if (end_ && !is_ours_) {
       fmt::print(stderr, "accelerate_launch: {}{}\n", end_->text,
                  were_stopped_ ? "; the ranks of this machine were stopped" : "");
     }
-    if (!end_) return {.exit_code = own_code};
+    if (!end_) return {.exit_code = asks_ ? options_.resume_code : own_code};
     return {.exit_code = end_->exit_code, .again = own_.machine == 0 ? decide() : hear_decision(lock)};
   }
 
@@ -216,10 +217,12 @@ class Bond {
     return again_ ? again_->after : std::nullopt;
   }
 
+  [[nodiscard]] std::string said_at_end() const { return std::string(asks_ ? asks_message : done_message); }
+
   /// Machine 0 knows when all are done.
   void settle() {
     if (own_.machine != 0 || end_ || !is_done_ || std::count(done_.begin(), done_.end(), false) != 0) return;
-    tell_all(std::string(done_message), nullptr);
+    tell_all(said_at_end(), nullptr);
     all_done_ = true;
     changed_.notify_all();
   }
@@ -271,7 +274,8 @@ class Bond {
       if (const auto again = read_again(*message)) again_ = again;
       if (const auto hung = read_hung(*message)) end_still_ranks(*hung);
       hear_stillness(member.machine, *message);
-      if (*message == "done\n") note_done(which);
+      if (*message + "\n" == asks_message) asks_ = true;
+      if (*message + "\n" == done_message || *message + "\n" == asks_message) note_done(which);
     }
     changed_.notify_all();
     return true;
@@ -327,6 +331,7 @@ class Bond {
   bool is_done_ = false;       // this machine
   std::vector<bool> done_;     // the members
   bool all_done_ = false;
+  bool asks_ = false;           // a rank for another start: here, and on machine 0 anywhere
   std::optional<Again> again_;  // machine 0's decision, on the others
   bool zero_is_lost_ = false;
   std::latch watches_{1};

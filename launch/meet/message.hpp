@@ -79,7 +79,10 @@ std::optional<Hung> read_hung(std::string_view message);
 /// All ranks of the sender ended well; from machine 0: all ranks of the job.
 inline constexpr std::string_view done_message = "done\n\n";
 
-/// False once the first bytes are of no launcher's message but done_message, which machine 0 never says first.
+/// The same, where a rank asks for another start; from machine 0: one of the job.
+inline constexpr std::string_view asks_message = "asks\n\n";
+
+/// False once the first bytes are of no launcher's message but these two, which machine 0 never says first.
 bool may_be_ours(std::string_view received);
 
 /// Takes the first whole message off the buffer; nothing while it is not whole.

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "launch/plan/error.hpp"
+#include "launch/plan/hosts.hpp"
 #include "launch/run/port_holder.hpp"
 
 namespace accelerate::launch {
@@ -31,8 +32,6 @@ void notice_lost_peers(int connection) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
 }
-
-bool says_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127.") || host == "::1"; }
 
 [[noreturn]] void cannot_listen(const std::string& host, int64_t port, int error) {
   if (error == EADDRNOTAVAIL) {

@@ -117,6 +117,8 @@ std::vector<HostSlots> read_hostfile(const std::string& name) {
   return parse_hostfile(text.str(), path);
 }
 
+bool says_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127.") || host == "::1"; }
+
 std::vector<HostSlots> parse_hosts(std::string_view list) {
   std::vector<HostSlots> hosts;
   while (true) {

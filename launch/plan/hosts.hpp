@@ -33,6 +33,9 @@ std::string with_home(const std::string& path, const std::optional<std::string>&
 /// Throws LaunchError (1) when it cannot be read.
 std::vector<HostSlots> read_hostfile(const std::string& name);
 
+/// The name or address means on each host the host itself.
+bool says_loopback(const std::string& host);
+
 /// "gpu-a:4,gpu-b:4,[fd77::1]:4". Throws LaunchError (2), also for an address of IPv6 without brackets.
 std::vector<HostSlots> parse_hosts(std::string_view list);
 

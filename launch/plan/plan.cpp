@@ -47,10 +47,14 @@ void add_settings(env::Variables& variables, const LaunchOptions& options) {
   });
 }
 
+/// Between launchers.
+constexpr const char* restart_of_job = "ACCELERATE_RESTART_COUNT";
+constexpr const char* restarts_of_job = "ACCELERATE_RESTARTS_OF_JOB";
+
 /// What the launcher itself has read.
 void drop_own(env::Variables& variables) {
   variables.erase("ACCELERATE_CONFIG_FILE");
-  for (const char* name : {"ACCELERATE_RESTART_COUNT", version_of_starter}) variables.erase(name);  // between launchers
+  for (const char* name : {restart_of_job, restarts_of_job, version_of_starter}) variables.erase(name);
   for_each_option([&](std::string_view /*group*/, const auto& row) { variables.erase(std::string(row.variable)); });
 }
 
@@ -99,6 +103,22 @@ bool belongs_to_another_launcher(std::string_view name, bool serve_mpi) {
          std::find(names.begin(), names.end(), name) != names.end();
 }
 
+void tell_start(env::Variables& variables, const StartOfJob& start) {
+  variables[restart_of_job] = fmt::to_string(start.restart_count);
+  variables[restarts_of_job] = fmt::to_string(start.max_restarts);
+}
+
+std::optional<StartOfJob> told_start(const env::Variables& variables) {
+  const auto count = env::parse_integer(env::find(variables, restart_of_job).value_or(""));
+  if (!count) return std::nullopt;
+  return StartOfJob{*count, env::parse_integer(env::find(variables, restarts_of_job).value_or("")).value_or(0)};
+}
+
+void set_start_for_ranks(env::Variables& variables, const StartOfJob& start) {
+  variables["TORCHELASTIC_RESTART_COUNT"] = fmt::to_string(start.restart_count);
+  variables["TORCHELASTIC_MAX_RESTARTS"] = fmt::to_string(start.max_restarts);
+}
+
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine) {
   return place_of(options, machine).ranks_here();
 }
@@ -140,6 +160,19 @@ void check_multi_gpu(const LaunchOptions& options, int64_t ranks) {
   if (ranks < 2) fail(ErrorKind::usage, "--multi_gpu with num_processes {}, must be at least 2", ranks);
 }
 
+void check_gpu_ids(const LaunchOptions& options, int64_t gpus, int64_t of_machine) {
+  if (gpus > 0 || of_machine == 0 || on_cpu(options)) return;
+  fail(ErrorKind::usage, "gpu_ids is '{}', which begins with none of the {} NVIDIA GPUs here; numbers are from 0 to {}",
+       options.gpu_ids.value_or(""), of_machine, of_machine - 1);
+}
+
+Machine machine_of_ranks(const LaunchOptions& options, const env::Variables& variables) {
+  if (!options.gpu_ids || options.gpu_ids == all_gpus) return this_machine(variables);
+  Machine machine = this_machine(variables, options.gpu_ids);
+  check_gpu_ids(options, machine.gpus, this_machine(variables).gpus);
+  return machine;
+}
+
 void check_gpus(const LaunchOptions& options, const Machine& machine) {
   check_ranks_per_gpu(options, machine);
   if (!needs_gpus(options)) return;
@@ -171,7 +204,8 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   std::erase_if(common,
                 [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
   set_for_ranks(common, options);
-  common["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(value_of(options, &LaunchOptions::max_restarts));
+  set_start_for_ranks(
+      common, {wiring.restart_count, wiring.max_restarts.value_or(value_of(options, &LaunchOptions::max_restarts))});
   if (wiring.serve_mpi) add_mpi_defaults(common, job.ranks_here(), machine);
   if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
 

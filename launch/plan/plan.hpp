@@ -42,7 +42,21 @@ struct Wiring {
   bool serve_mpi = false;                ///< wants_mpi(), and a server can be had
   std::string job_id{};                  ///< drawn at random: strangers who share a port never meet
   int64_t restart_count = 0;
+  std::optional<int64_t> max_restarts{};  ///< of who starts all machines again; unset: the options'
 };
+
+/// Which start of the job this is.
+struct StartOfJob {
+  int64_t restart_count = 0;
+  int64_t max_restarts = 0;
+};
+
+/// What the launcher that starts all of them again tells those that it starts, on other hosts perhaps. Reaches no rank.
+void tell_start(env::Variables& variables, const StartOfJob& start);
+/// Nothing where no launcher did.
+std::optional<StartOfJob> told_start(const env::Variables& variables);
+/// As ranks read it: TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS.
+void set_start_for_ranks(env::Variables& variables, const StartOfJob& start);
 
 /// In which a launcher tells those that stand around its ranks, on other hosts perhaps, its own version. Reaches no
 /// rank.
@@ -60,6 +74,14 @@ void set_for_ranks(env::Variables& variables, const LaunchOptions& options);
 /// Throws LaunchError (2) when a backend of GPUs is asked for and none is visible, or the CPU is asked for elsewhere;
 /// when there are more ranks than GPUs and nobody said that they may share; when multi_gpu has too few of either.
 void check_gpus(const LaunchOptions& options, const Machine& machine);
+
+/// gpus         that the ranks will see, by gpu_ids
+/// of_machine   that this process sees
+/// Throws LaunchError (2) where gpu_ids names none of them, and the ranks would train on the CPU.
+void check_gpu_ids(const LaunchOptions& options, int64_t gpus, int64_t of_machine);
+
+/// This machine as the ranks will see it. Throws what check_gpu_ids() throws.
+Machine machine_of_ranks(const LaunchOptions& options, const env::Variables& variables);
 
 /// What of multi_gpu is known before anyone looks at the machines of all ranks. Throws LaunchError (2).
 void check_multi_gpu(const LaunchOptions& options, int64_t ranks);

@@ -21,6 +21,31 @@ void resolve_own(const env::Variables& inherited, const env::Config& config, Res
   });
 }
 
+/// What the command line says in other words: ranks of this machine alone, or another number of machines than those
+/// that a list elsewhere counts.
+void drop_what_lost(const LaunchOptions& given, Resolved& result) {
+  auto& options = result.options;
+  const auto drop = [&](std::string_view name, auto option, std::string_view because) {
+    if (given.*option || !(options.*option)) return;
+    result.conflicts.push_back(
+        fmt::format("{} {} is not used: the command line has {}", name, *(options.*option), because));
+    (options.*option).reset();
+  };
+  if (given.runner == "local") {
+    drop("hosts", &LaunchOptions::hosts, "--runner local");
+    drop("hostfile", &LaunchOptions::hostfile, "--runner local");
+    drop("mpirun_hostfile", &LaunchOptions::mpirun_hostfile, "--runner local");
+  }
+  const auto listed = parse_ranks(options.ranks_per_machine.value_or(""));
+  const auto machines = static_cast<int64_t>(listed.value_or(std::vector<int64_t>{}).size());
+  if (listed && given.num_machines && *given.num_machines != machines) {
+    drop("ranks_per_machine", &LaunchOptions::ranks_per_machine, fmt::format("--num_machines {}", *given.num_machines));
+  } else if (listed && given.num_processes && machines == 1 && *given.num_processes != listed->front()) {
+    drop("ranks_per_machine", &LaunchOptions::ranks_per_machine,
+         fmt::format("--num_processes {}", *given.num_processes));
+  }
+}
+
 /// What was given, and the defaults.
 LaunchOptions with_defaults(LaunchOptions options, const env::Settings& settings) {
   const LaunchOptions& defaults = default_options();
@@ -61,6 +86,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   result.conflicts = conflicts;
   result.timeout = settings.timeout;
   resolve_own(inherited, config, result);
+  drop_what_lost(options, result);
   const auto unused = env::keys_without_meaning(config.values);
   if (!unused.empty()) {
     result.conflicts.push_back(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // accelerate_launch [options] program [arguments]
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <exception>
@@ -9,6 +8,7 @@
 
 #include "launch/launch.hpp"
 #include "launch/plan/options.hpp"
+#include "launch/run/open_files.hpp"
 #include "launch/runners/relay.hpp"
 #include "launch/runners/task.hpp"
 
@@ -25,12 +25,6 @@ extern "C" const char* __asan_default_options() { return "fast_unwind_on_malloc=
 namespace launch = accelerate::launch;
 
 namespace {
-
-/// Started without stdin, stdout or stderr, the first pipe we make would take their numbers.
-void open_standard_streams() {
-  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  while (fd >= 0 && fd <= 2) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-}
 
 int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments.front() == launch::agent_word) return launch::run_agent();
@@ -49,7 +43,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  open_standard_streams();
+  launch::open_standard_streams();
   try {
     return run({argv + 1, argv + argc});
   } catch (const launch::LaunchError& error) {

@@ -119,6 +119,12 @@ class Generation {
     return failed && plan_.runner == Runner::srun ? output_.told_failure(0) : std::nullopt;
   }
 
+  /// Where ranks may ask for another start srun leaves the others alone whatever one ends with (srun.cpp).
+  void stop_for_told_failure() {
+    if (plan_.runner != Runner::srun || options_.resume_code == 0 || lifetimes_.stopping()) return;
+    if (output_.told_failure(0)) lifetimes_.stop(SIGTERM);
+  }
+
   [[nodiscard]] Outcome outcome() const {
     if (interrupted_ != 0) return {.exit_code = 128 + interrupted_};
     if (const auto told = told_by_a_rank()) {
@@ -164,6 +170,7 @@ class Generation {
     if (waits[3].revents != 0) watch_.look_for_verdict();
     while (const auto signal = signals_.next()) hear(*signal);
     watch_.look(told_ != 0);
+    stop_for_told_failure();
     lifetimes_.kill_when_due();
   }
 

@@ -83,7 +83,7 @@ void Lifetimes::stop(int number) {
 int Lifetimes::patience_ms() const {
   if (!kill_at_) return -1;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now());
-  return std::max(1, static_cast<int>(left.count()) + 1);
+  return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 1, 60'000));
 }
 
 void Lifetimes::kill_when_due() const {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -113,12 +114,24 @@ class Job {
     poll(waits.data(), waits.size(), patience_ms);
     typed.serve(waits[2], waits[3]);
     while (const auto signal = signals_.next()) {
-      if (signal->number == SIGCHLD) continue;
+      if (signal->number == SIGCHLD || is_said_again(*signal)) continue;
       guardian.tell(signal->number);
       (is_notice(signal->number) ? noticed_ : told_) = signal->number;
       if (options_.told != nullptr) *options_.told = told_;
     }
     return waits[1].revents != 0;
+  }
+
+  /// One request, not the second that kills: timeout(1) tells its child and then the group that both are in; and where
+  /// the program around us (workers.cpp) dies of the signal that we have heard too, the system says so with another.
+  bool is_said_again(const Signal& signal) {
+    constexpr std::chrono::milliseconds at_once{100};
+    const auto now = Clock::now();
+    const bool again = signal.number == last_.number && signal.sender == last_.sender && now - heard_at_ < at_once;
+    const bool is_end_of_parent = told_ != 0 && signal.sender == parent_ && getppid() != parent_;
+    last_ = signal;
+    heard_at_ = now;
+    return again || is_end_of_parent;
   }
 
   /// returns   0 when the time is over, else the signal that came before; a notice only where it ends the wait
@@ -142,7 +155,10 @@ class Job {
   Sink err_;
   std::vector<FailedStart> failed_;
   int noticed_ = 0;  // a signal to this start that does not ask for the end
-  int told_ = 0;     // a signal that asks for the end; the guardian may have been done before it came
+  Signal last_{};
+  Clock::time_point heard_at_{};
+  const pid_t parent_ = getppid();
+  int told_ = 0;  // a signal that asks for the end; the guardian may have been done before it came
 };
 
 }  // namespace

@@ -62,7 +62,8 @@ class Agent {
     constexpr size_t enough = size_t{8} << 20;  // of stdin that rank 0 does not read
     const bool full = launcher_ && launcher_->waiting() > enough;
     std::array<pollfd, 3> waits{
-        pollfd{.fd = lost_ || full ? -1 : STDIN_FILENO, .events = POLLIN, .revents = 0},
+        // Full, only the connection's end is of interest.
+        pollfd{.fd = lost_ ? -1 : STDIN_FILENO, .events = static_cast<short>(full ? POLLRDHUP : POLLIN), .revents = 0},
         pollfd{.fd = launcher_ ? launcher_->wants_to_write() : -1, .events = POLLOUT, .revents = 0},
         pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
     poll(waits.data(), waits.size(), 1000);
@@ -71,7 +72,8 @@ class Agent {
     }
     if (waits[1].revents != 0) launcher_->flush();
     if (full) heard_ = Clock::now();
-    if (waits[0].revents != 0) hear();
+    if (full && waits[0].revents != 0) lose();
+    if (!full && waits[0].revents != 0) hear();
     if (!lost_ && Clock::now() - heard_ > longest_silence) lose();
     if (lost_ && launcher_ && Clock::now() > kill_at_) launcher_->tell(SIGKILL);
   }

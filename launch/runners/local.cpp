@@ -30,8 +30,7 @@ Here look_around(const Call& call) {
   if (here.options.num_processes != call.options.num_processes) {
     call.note(what_slurm_chose(tasks_of_job(call.variables)));
   }
-  const auto& gpus = here.options.gpu_ids;
-  here.machine = this_machine(call.variables, gpus == all_gpus ? std::nullopt : gpus);
+  here.machine = machine_of_ranks(here.options, call.variables);
   check_gpus(here.options, here.machine);
   const auto place = place_of(here.options, here.machine);
   check_local_ranks(here.options, *std::max_element(place.ranks_of_machine.begin(), place.ranks_of_machine.end()));
@@ -76,16 +75,22 @@ int run_local(const Call& call) {
   }
   const bool serve_mpi = decide_mpi(call, here);
   std::optional<ReservedPort> port;
+  // A launcher around this one starts it again itself, then as the only one.
+  const auto told = told_start(call.variables);
   const auto plan_of = [&, &options = options, &machine = machine](int64_t restart) {
     port.reset();
     port.emplace(restart == 0 ? options.main_process_port : options.main_process_port.value_or(0));
     if (port->moved()) call.note(port_moved(port->number()));
-    return plan(options, machine, call.variables,
-                {.port = port->number(), .serve_mpi = serve_mpi, .job_id = random_job_id(), .restart_count = restart});
+    Wiring wiring{.port = port->number(), .serve_mpi = serve_mpi, .job_id = random_job_id(), .restart_count = restart};
+    if (told) {
+      wiring.restart_count += told->restart_count;
+      wiring.max_restarts = told->max_restarts;
+    }
+    return plan(options, machine, call.variables, wiring);
   };
   // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
   supervised.mpi_start = call.timeout + std::chrono::seconds(2);
-  supervised.restarts = {.max_restarts = value_of(options, &LaunchOptions::max_restarts), .when_asked = true};
+  supervised.restarts = {.max_restarts = value_of(options, &LaunchOptions::max_restarts), .when_asked = !told};
   return supervise(plan_of, supervised);
 }
 

@@ -87,9 +87,11 @@ int run_one_machine(const LaunchOptions& options, const Machine& machine, const 
                               .own = hello_of(place, max_restarts, supervise_options.hang, variables),
                               .timeout = timeout};
   // Whoever started all machines may have started them before.
-  Wiring wiring{
-      .address = *options.main_process_ip,
-      .restart_count = env::parse_integer(env::find(variables, "ACCELERATE_RESTART_COUNT").value_or("")).value_or(0)};
+  Wiring wiring{.address = *options.main_process_ip};
+  if (const auto told = told_start(variables)) {
+    wiring.restart_count = told->restart_count;
+    wiring.max_restarts = told->max_restarts;
+  }
   std::vector<FailedStart> failed;
   while (true) {
     const auto begun = Clock::now();

@@ -101,10 +101,10 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   drop_outer_mpi(mpirun.environment);
   drop_outer_address(mpirun.environment);
   env::Variables of_ranks = travelling(mpirun.environment);
-  const auto restart = env::find(of_ranks, "ACCELERATE_RESTART_COUNT");
+  const auto start = told_start(of_ranks);
   set_for_ranks(of_ranks, options);
   drop_what_ranks_here_would_see(mpirun.environment, options);
-  if (restart) of_ranks["TORCHELASTIC_RESTART_COUNT"] = *restart;
+  if (start) set_start_for_ranks(of_ranks, *start);
   of_ranks["ACCELERATE_JOB_ID"] = job_id;
   if (!self.empty()) of_ranks[version_of_starter] = ACCELERATE_VERSION;
   if (!hosts.empty()) {

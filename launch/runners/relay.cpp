@@ -5,12 +5,14 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "accelerate/env/process_env.hpp"
 #include "launch/plan/error.hpp"
@@ -75,11 +77,10 @@ class Relay {
     while ((code = ssh_.exit_code()) < 0) step();
     if (code == 255) {
       const auto seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-      fmt::print(
-          stderr,
-          "accelerate_launch: ssh to {} ended after {:.1f} s: the host could not be reached, let us not in, or the "
-          "connection was lost\n",
-          host_, seconds);
+      fmt::print(stderr,
+                 "accelerate_launch: ssh to {} ended after {:.1f} s: the host could not be reached, let us not in, the "
+                 "connection was lost, or a rank ended with 255\n",
+                 host_, seconds);
     }
     return code;
   }
@@ -93,13 +94,23 @@ class Relay {
         pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
         pollfd{.fd = ssh_.wants_to_write(), .events = POLLOUT, .revents = 0},
         pollfd{.fd = reads_ && ssh_.waiting() < enough ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(alive_at_ - Clock::now()).count();
+    const auto next = std::min(alive_at_, end_by_.value_or(alive_at_));
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
     poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(1, left + 1)));
     while (const auto signal = signals_.next()) {
-      if (signal->number != SIGCHLD) send({.kind = FrameKind::signal, .bytes = fmt::to_string(signal->number)});
+      if (signal->number == SIGCHLD) continue;
+      send({.kind = FrameKind::signal, .bytes = fmt::to_string(signal->number)});
+      if (!is_notice(signal->number) && !end_by_) end_by_ = Clock::now() + std::chrono::seconds(2);
     }
     if (waits[1].revents != 0) ssh_.flush();
     if (waits[2].revents != 0) pass_input_on();
+    // Behind input that nobody takes no signal arrives; without a connection the ranks over there are told to end.
+    if (ssh_.waiting() == 0) {
+      end_by_.reset();
+    } else if (end_by_ && Clock::now() > *end_by_) {
+      ssh_.tell(SIGTERM);
+      end_by_.reset();
+    }
     if (Clock::now() < alive_at_) return;
     alive_at_ = Clock::now() + alive_every;
     if (ssh_.waiting() == 0) send({.kind = FrameKind::alive});
@@ -120,6 +131,7 @@ class Relay {
   Clock::time_point start_ = Clock::now();
   Clock::time_point alive_at_ = Clock::now() + alive_every;
   PipedChild ssh_;
+  std::optional<Clock::time_point> end_by_{};  // a signal has to be on its way by then
   bool reads_ = true;
 };
 

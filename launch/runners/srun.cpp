@@ -26,9 +26,9 @@ env::Variables environment_under_slurm(const LaunchOptions& options, const env::
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ACCELERATE_JOB_ID"}) {
     variables.erase(name);
   }
-  const auto restart = env::find(variables, "ACCELERATE_RESTART_COUNT");
+  const auto start = told_start(variables);
   set_for_ranks(variables, options);
-  if (restart) variables["TORCHELASTIC_RESTART_COUNT"] = *restart;
+  if (start) set_start_for_ranks(variables, *start);
   if (options.main_process_ip) variables["MASTER_ADDR"] = *options.main_process_ip;
   if (options.main_process_port.value_or(0) != 0) {
     variables["MASTER_PORT"] = fmt::to_string(*options.main_process_port);

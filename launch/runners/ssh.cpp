@@ -37,6 +37,17 @@ std::vector<std::string> launcher_words(const LaunchOptions& options) {
   return words;
 }
 
+/// Machine 0's name goes to all.
+void check_others_reach(const std::string& first, const std::vector<HostSlots>& hosts) {
+  for (const auto& host : hosts) {
+    if (!says_loopback(first) || says_loopback(without_user(host.name))) continue;
+    fail(ErrorKind::usage,
+         "the ranks would meet at the first host, {}, which on {} is {} itself; give the first one's name in the "
+         "network, or --main_process_ip",
+         first, host.name, host.name);
+  }
+}
+
 void check_no_slots(const std::string& ranks, const std::vector<HostSlots>& hosts) {
   for (const auto& host : hosts) {
     if (host.slots == 0) continue;
@@ -59,7 +70,10 @@ std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::v
   common.num_processes = common.ranks_per_machine ? options.num_processes : std::nullopt;
   if (!ranks.empty()) common.ranks_per_machine = fmt::format("{}", fmt::join(ranks, ","));
   common.num_machines = static_cast<int64_t>(hosts.size());
-  if (!common.main_process_ip && hosts.size() > 1) common.main_process_ip = without_user(hosts.front().name);
+  if (!common.main_process_ip && hosts.size() > 1) {
+    common.main_process_ip = without_user(hosts.front().name);
+    check_others_reach(*common.main_process_ip, hosts);
+  }
   if (common.main_process_port.value_or(0) == 0) common.main_process_port = port_of_job(job_id);
   std::vector<LaunchOptions> all(hosts.size(), common);
   for (size_t machine = 0; machine < all.size(); ++machine) all[machine].machine_rank = static_cast<int64_t>(machine);

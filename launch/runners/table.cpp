@@ -107,8 +107,7 @@ void check_this_machine(const Call& call) {
   here.num_processes = here.num_processes.value_or(1);
   here.num_machines = 1;
   here.ranks_per_machine.reset();
-  const auto& gpus = here.gpu_ids;
-  const Machine machine = this_machine(call.variables, gpus == all_gpus ? std::nullopt : gpus);
+  const Machine machine = machine_of_ranks(here, call.variables);
   check_gpus(here, machine);
   call.note(too_many_for_the_processors(here, machine));
 }
@@ -128,7 +127,7 @@ int run_others(const Call& call) {
   patient.output = {};
   const auto plan_again = [&](int64_t restart) {
     auto variables = call.variables;
-    variables["ACCELERATE_RESTART_COUNT"] = fmt::to_string(restart);
+    tell_start(variables, {restart, patient.restarts.max_restarts});
     // mpirun gives its ranks terminals, whatever ours is.
     if (call.options.label.value_or(false) && isatty(STDOUT_FILENO) == 0) variables.try_emplace("NO_COLOR", "1");
     return plan_call({.options = call.options, .variables = variables, .timeout = call.timeout});

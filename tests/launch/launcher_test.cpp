@@ -193,6 +193,17 @@ TEST_CASE("whoever tells all processes of a job, as Slurm does, asks once") {
   CHECK(ran.out.ends_with("saved\n"));
 }
 
+TEST_CASE("a signal that comes twice at once, as from timeout(1), is one request") {
+  Child child(sleepers("trap 'sleep 0.5; echo saved; exit 0' TERM; "));
+  REQUIRE(child.wait_for("ready"));
+  kill(child.pid(), SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // or they would be one signal
+  kill(child.pid(), SIGTERM);
+  const auto ran = child.wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.out.find("saved\n") != std::string::npos);
+}
+
 TEST_CASE("the grace time is the user's") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--grace_time", "0.1", "sh", "-c",
                            "trap '' TERM; [ $RANK = 0 ] && sleep 0.5 && exit 5; sleep 3; echo the default is longer"});

@@ -110,6 +110,18 @@ TEST_CASE("machines whose ranks end with the resume code wait for one another, a
   }
 }
 
+TEST_CASE("where ranks of one machine end with the resume code, all machines do") {
+  for (const std::string asking : {"0", "1"}) {
+    CAPTURE(asking);
+    const std::string port = free_port();
+    const std::string script = "[ $RANK = " + asking + " ] && exit 75; sleep 0.5; exit 0";
+    Child zero(machine(0, 2, port, script, {"--num_processes=2", "--resume_code=75"}));
+    Child one(machine(1, 2, port, script, {"--num_processes=2", "--resume_code=75"}));
+    CHECK(zero.wait().code == 75);
+    CHECK(one.wait().code == 75);
+  }
+}
+
 TEST_CASE("when a launcher is killed, the others say so and end") {
   for (const int victim : {0, 1}) {
     CAPTURE(victim);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -145,6 +146,21 @@ void sleeps() {
       2, "", gloo());
 }
 
+void saves() {
+  auto patient = gloo();
+  patient.grace_time = std::chrono::seconds(20);
+  run_workers(
+      [](const std::string&) {
+        static volatile std::sig_atomic_t told = 0;
+        std::signal(SIGINT, [](int) { told = 1; });
+        say(fmt::format("ready {}", here().rank));
+        while (told == 0) usleep(10'000);
+        usleep(500'000);
+        say("saved");
+      },
+      1, "", patient);
+}
+
 void one_sleeps() {
   run_workers(
       [](const std::string&) {
@@ -174,6 +190,7 @@ int main(int argc, char** argv) {
                                                 {"none", none},
                                                 {"after_threads", after_threads},
                                                 {"sleeps", sleeps},
+                                                {"saves", saves},
                                                 {"one_sleeps", one_sleeps}};
   if (which == "arguments") {
     run_workers([&](const std::string&) { say(argv[2]); }, 1, "", gloo());

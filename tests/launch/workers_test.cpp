@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -97,27 +98,62 @@ TEST_CASE("a program with threads launches too") {
   CHECK(workers({"after_threads"}).out == "rank 0 of 2: x\nrank 1 of 2: x\npeer: launch_workers: rank 1 of 2: again\n");
 }
 
-TEST_CASE("ranks die with the program that launched them, and its folder with them") {
-  const Scratch scratch;
-  std::vector<pid_t> ranks;
-  Child parent(program({"sleeps"}), scratch.variables());
-  while (ranks.size() < 2) {
-    REQUIRE(parent.wait_for("pid"));
-    REQUIRE(parent.wait_for("\n"));
-    ranks.clear();
-    std::istringstream lines(parent.out());
-    for (std::string word; lines >> word;) {
-      if (word != "pid") ranks.push_back(static_cast<pid_t>(std::stol(word)));
+TEST_CASE("ranks die with the program that launched them, and its folder with them, also where SIGTERM is ignored") {
+  for (const std::string before : {"", "trap '' TERM; "}) {
+    CAPTURE(before);
+    const Scratch scratch;
+    std::vector<pid_t> ranks;
+    Child parent({"sh", "-c", before + "exec " + program({}).front() + " sleeps"}, scratch.variables());
+    while (ranks.size() < 2) {
+      REQUIRE(parent.wait_for("pid"));
+      REQUIRE(parent.wait_for("\n"));
+      ranks.clear();
+      std::istringstream lines(parent.out());
+      for (std::string word; lines >> word;) {
+        if (word != "pid") ranks.push_back(static_cast<pid_t>(std::stol(word)));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (ranks.size() < 2) parent.wait_for("no such text", std::chrono::seconds(1));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    if (ranks.size() < 2) parent.wait_for("no such text", std::chrono::seconds(1));
+    CHECK_FALSE(scratch.empty());
+    const auto [took, a_second] =
+        testing::time_until([&] { return std::none_of(ranks.begin(), ranks.end(), testing::alive) && scratch.empty(); },
+                            [&] { kill(parent.pid(), SIGKILL); });
+    MESSAGE("gone after " << took.count() << " ms; allowed: " << a_second.count());
+    CHECK(took <= a_second);
   }
-  CHECK_FALSE(scratch.empty());
-  const auto [took, a_second] =
-      testing::time_until([&] { return std::none_of(ranks.begin(), ranks.end(), testing::alive) && scratch.empty(); },
-                          [&] { kill(parent.pid(), SIGKILL); });
-  MESSAGE("gone after " << took.count() << " ms; allowed: " << a_second.count());
-  CHECK(took <= a_second);
+}
+
+TEST_CASE("Ctrl-C, of which the program dies at once, leaves ranks their grace") {
+  std::vector<std::string> command{"setsid"};  // the program and its launcher are a group, as at a terminal
+  for (const auto& word : program({"saves"})) command.push_back(word);
+  Child parent(command);
+  REQUIRE(parent.wait_for("ready 0\n"));
+  kill(-parent.pid(), SIGINT);
+  const auto ran = parent.wait();
+  CHECK(ran.code == 128 + SIGINT);
+  CHECK(ran.out == "ready 0\nsaved\n");
+}
+
+TEST_CASE("how the ranks ended is known where SIGCHLD is ignored") {
+  struct sigaction ignore {};
+  struct sigaction before {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGCHLD, &ignore, &before);
+  Child failing(program({"error"}));
+  Child well(program({"once"}), {{"ACCELERATE_MAX_RESTARTS", "1"}});
+  sigaction(SIGCHLD, &before, nullptr);
+  CHECK(failing.wait().out == "data: launch_workers: rank 1 of 2: read: digit is 11\n");
+  CHECK(well.wait().out == "no error\n");
+}
+
+TEST_CASE("a program without standard streams launches too") {
+  Child parent({"sh", "-c", "exec " + program({}).front() + " twice <&- >&- 2>&-"});
+  CHECK(parent.wait(std::chrono::seconds(40)).code == 0);
+}
+
+TEST_CASE("hosts of a config file are for other launches") {
+  CHECK(workers({"once"}, {{"ACCELERATE_MAX_RESTARTS", "1"}, {"ACCELERATE_HOSTS", "gpu-a:4"}}).out == "no error\n");
 }
 
 TEST_CASE("what main and ranks leave for one another is for this user alone, whatever the umask") {

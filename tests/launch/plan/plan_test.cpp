@@ -248,6 +248,18 @@ TEST_CASE("more ranks than GPUs are refused, unless they may share or are not on
   CHECK_NOTHROW(check_gpus({.num_processes = 3}, no_gpus));
 }
 
+TEST_CASE(
+    "GPUs by numbers that none of this machine has are refused, where the ranks would go to the CPU without a word") {
+  using accelerate::launch::check_gpu_ids;
+  CHECK_THROWS_WITH_AS(check_gpu_ids({.gpu_ids = "2,3"}, 0, 2),
+                       "accelerate_launch: gpu_ids is '2,3', which begins with none of the 2 NVIDIA GPUs here; numbers "
+                       "are from 0 to 1",
+                       accelerate::launch::LaunchError);
+  CHECK_NOTHROW(check_gpu_ids({.gpu_ids = "1"}, 1, 2));
+  CHECK_NOTHROW(check_gpu_ids({.gpu_ids = "0,1"}, 0, 0));
+  CHECK_NOTHROW(check_gpu_ids({.settings = {.cpu = true}, .gpu_ids = "7"}, 0, 2));
+}
+
 TEST_CASE("multi_gpu wants several ranks with GPUs") {
   using accelerate::launch::check_gpus;
   using accelerate::launch::LaunchError;

@@ -108,6 +108,24 @@ TEST_CASE("a variable that loses to a different value of the command line is tol
             .settings.backend == "nccl");
 }
 
+TEST_CASE("hosts and machines that stand elsewhere are not used where the command line says other ones") {
+  const Variables hosts{{"ACCELERATE_HOSTS", "gpu-a:4"}};
+  CHECK_FALSE(resolved({.runner = "local"}, hosts).hosts);
+  CHECK(conflicts({.runner = "local"}, hosts) ==
+        Lines{"hosts gpu-a:4 is not used: the command line has --runner local"});
+  CHECK_FALSE(resolved({.runner = "local"}, {}, file("hostfile", "h")).hostfile);
+  CHECK_FALSE(resolved({.runner = "local"}, {}, file("mpirun_hostfile", "h")).mpirun_hostfile);
+  CHECK(resolved({.runner = "local", .hosts = "a"}, hosts).hosts == "a");  // an error, later
+  CHECK(resolved({.runner = "ssh"}, hosts).hosts == "gpu-a:4");
+  const auto ranks = file("ranks_per_machine", "4,2");
+  CHECK(resolved({.num_machines = 2}, {}, ranks).ranks_per_machine == "4,2");
+  CHECK(conflicts({.num_processes = 2, .num_machines = 1}, {}, ranks) ==
+        Lines{"ranks_per_machine 4,2 is not used: the command line has --num_machines 1"});
+  CHECK(conflicts({.num_processes = 2, .num_machines = 1}, {}, file("ranks_per_machine", "4")) ==
+        Lines{"ranks_per_machine 4 is not used: the command line has --num_processes 2"});
+  CHECK(conflicts({.num_processes = 4, .num_machines = 1}, {}, file("ranks_per_machine", "4")).empty());
+}
+
 TEST_CASE("backend auto beats a name in a weaker place, on the command line, in a variable and in the config file") {
   const Variables gloo{{"ACCELERATE_BACKEND", "gloo"}};
   const LaunchOptions any{.settings = {.backend = "auto"}, .num_processes = 2};

@@ -77,3 +77,10 @@ TEST_CASE("who does not end in the grace is killed") {
   REQUIRE(ended(lifetimes.workers()[0].pid));
   lifetimes.reap(-1, [](const Worker& worker) { CHECK(*worker.status == SIGKILL); });
 }
+
+TEST_CASE("a grace of years is waited for in pieces, not for a millisecond each time") {
+  Lifetimes lifetimes(std::chrono::hours(24 * 400));
+  CHECK(lifetimes.patience_ms() == -1);
+  lifetimes.stop(SIGTERM);
+  CHECK(lifetimes.patience_ms() == 60'000);
+}

@@ -62,6 +62,18 @@ TEST_CASE("over ssh each host is told its machine, and all the same place to mee
   CHECK(*told[0].main_process_port < 30000);
 }
 
+TEST_CASE("over ssh hosts that would each meet at themselves are refused") {
+  Hosts hosts{{"user@localhost", 2}, {"gpu-b", 1}};
+  CHECK_THROWS_WITH_AS(static_cast<void>(options_of_hosts({}, hosts, "id")),
+                       "accelerate_launch: the ranks would meet at the first host, localhost, which on gpu-b is gpu-b "
+                       "itself; give the first one's name in "
+                       "the network, or --main_process_ip",
+                       accelerate::launch::LaunchError);
+  CHECK_NOTHROW(options_of_hosts({.main_process_ip = "gpu-a"}, hosts, "id"));
+  Hosts here{{"127.0.0.1", 2}, {"localhost", 1}};
+  CHECK_NOTHROW(options_of_hosts({}, here, "id"));
+}
+
 TEST_CASE("over ssh one host is told no address, as it has all ranks; one that is given is its to pass over") {
   Hosts hosts{{"gpu-a", 2}};
   CHECK_FALSE(options_of_hosts({}, hosts, "id")[0].main_process_ip);
@@ -292,11 +304,17 @@ TEST_CASE("backend auto is no backend's name to srun and mpirun") {
   CHECK_NOTHROW(plan_mpirun(options, {}, {}, "id", ""));
 }
 
-TEST_CASE("ranks of srun and mpirun know which start this is") {
-  const Variables again{{"SLURM_JOB_ID", "1"}, {"ACCELERATE_RESTART_COUNT", "2"}};
-  CHECK(plan_srun({.command = {"x"}}, again, "id", "").workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") == "2");
-  CHECK(plan_mpirun({.command = {"x"}}, {}, again, "id", "").workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") ==
-        "2");
+TEST_CASE("ranks of srun and mpirun know which start this is, and how many there may be") {
+  Variables again{{"SLURM_JOB_ID", "1"}};
+  CHECK_FALSE(accelerate::launch::told_start(again));
+  accelerate::launch::tell_start(again, {.restart_count = 2, .max_restarts = 5});
+  for (const auto& plan :
+       {plan_srun({.command = {"x"}}, again, "id", ""), plan_mpirun({.command = {"x"}}, {}, again, "id", "")}) {
+    const auto& variables = plan.workers[0].environment;
+    CHECK(variables.at("TORCHELASTIC_RESTART_COUNT") == "2");
+    CHECK(variables.at("TORCHELASTIC_MAX_RESTARTS") == "5");
+    CHECK_FALSE(accelerate::launch::told_start(variables));
+  }
 }
 
 TEST_CASE("ranks that ask for another start end in their own time under srun") {

@@ -21,6 +21,7 @@ using Words = std::vector<std::string>;
 namespace {
 
 constexpr const char* fake_srun = R"(#!/bin/sh
+at_bad_exit=$1
 while [ "$1" != -- ]; do shift; done
 shift
 export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=localhost SLURM_NODEID=0
@@ -29,7 +30,7 @@ zero=$!
 until [ -e "$UP" ]; do sleep 0.01; done
 SLURM_PROCID=1 SLURM_LOCALID=1 "$@"
 one=$?
-kill $zero
+[ "$at_bad_exit" = --kill-on-bad-exit=0 ] || kill $zero
 wait $zero
 highest=$?
 [ $one -gt $highest ] && highest=$one

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <regex>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
@@ -191,6 +193,20 @@ TEST_CASE("ranks that ask for another start get it on all hosts") {
   CHECK(ran.err == "accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n");
 }
 
+TEST_CASE("over one host too ranks know which start this is; the launcher that was called counts") {
+  const FakeSsh ssh;
+  const auto ran = Child(on_hosts("a:1",
+                                  {"sh", "-c",
+                                   "echo start $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; "
+                                   "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 75; exit 7"},
+                                  {"--resume_code", "75", "--max_restarts", "1"}),
+                         ssh.variables())
+                       .wait();
+  CAPTURE(ran.err);
+  CHECK(ran.code == 75);
+  CHECK(ran.out == "start 0 of 1\nstart 1 of 1\nstart 2 of 1\n");
+}
+
 TEST_CASE("the ranks of all hosts start again after one failed") {
   const FakeSsh ssh;
   char name[] = "/tmp/ssh_test.XXXXXX";
@@ -221,6 +237,22 @@ TEST_CASE("rank 0 reads the launcher's stdin") {
   for (const auto& word : on_hosts("a:1,b:1", {"sh", "-c", "'sleep 0.$((RANK * 3)); echo $RANK $(cat)'"}))
     line += " " + word;
   CHECK(Child({"sh", "-c", line}, ssh.variables()).wait().out == "0 hello\n1\n");
+}
+
+TEST_CASE("a signal ends ranks over there also behind input that rank 0 never reads") {
+  const FakeSsh ssh;
+  std::string line = "exec";
+  for (const auto& word : on_hosts("a:1", {"sh", "-c", "'echo up; exec sleep 300'"})) line += " " + word;
+  char name[] = "/tmp/ssh_input.XXXXXX";
+  const int file = mkstemp(name);
+  REQUIRE(ftruncate(file, off_t{64} << 20) == 0);
+  close(file);
+  Child child({"sh", "-c", line + " < " + name}, ssh.variables());
+  REQUIRE(child.wait_for("up\n"));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // so that all is full
+  kill(child.pid(), SIGTERM);
+  CHECK(child.wait(std::chrono::seconds(30)).code == 128 + SIGTERM);
+  unlink(name);
 }
 
 TEST_CASE("nothing of the ranks outlives a launcher that was killed") {
@@ -291,8 +323,10 @@ TEST_CASE("a host that cannot be reached is named, with how long that took") {
   const auto ran = Child(on_hosts("a:1,b:1", {"true"}), ssh.variables()).wait();
   CHECK(ran.code == 255);
   CAPTURE(ran.err);
-  CHECK(std::regex_search(ran.err, std::regex("(^|\n)accelerate_launch: ssh to b ended after [1-9][.][0-9] s: the host "
-                                              "could not be reached, let us not in, or the connection was lost\n")));
+  CHECK(std::regex_search(ran.err,
+                          std::regex("(^|\n)accelerate_launch: ssh to b ended after [1-9][.][0-9] s: the host "
+                                     "could not be reached, let us not in, the connection was lost, or a rank ended "
+                                     "with 255\n")));
 }
 
 TEST_CASE("without ssh the runner says what it needs") {
