@@ -2,6 +2,7 @@
 #include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 
@@ -10,6 +11,7 @@
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/core/within.hpp"
 #include "accelerate/comm/group.hpp"
 #include "accelerate/comm/operations/subgroups.hpp"
 #include "accelerate/comm/rendezvous/store.hpp"
@@ -53,7 +55,9 @@ void connect_device(GroupCore& group, at::Device device, ConnectionContext& cont
 
 }  // namespace
 
-Group connect(const env::ProcessEnv& process, const ConnectOptions& options) {
+Group connect(const env::ProcessEnv& process, const ConnectOptions& given) {
+  ConnectOptions options = given;
+  options.timeout = std::min(options.timeout, kLongestWait);
   const Place place{.rank = process.rank, .world_size = process.world_size, .host = base::host_name()};
   if (process.world_size == 1 && !options.force_group) {
     auto group = std::make_shared<GroupCore>();
@@ -99,7 +103,7 @@ Group with_device(const Group& group, at::Device device) {
 
 void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main, std::chrono::milliseconds timeout) {
   run_ranks(
-      world_size, [&](GroupPtr group) { rank_main(Group(std::move(group))); }, timeout);
+      world_size, [&](GroupPtr group) { rank_main(Group(std::move(group))); }, std::min(timeout, kLongestWait));
 }
 
 }  // namespace accelerate::comm

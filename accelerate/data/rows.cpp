@@ -2,9 +2,11 @@
 #include "accelerate/data/rows.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/index_select.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "accelerate/data/parts.hpp"
@@ -83,6 +85,19 @@ at::Tensor room(const at::Tensor& tensor, int64_t rows) {
   auto shape = tensor.sizes().vec();
   shape.front() = rows;
   return at::empty(shape, tensor.options().requires_grad(false));
+}
+
+bool are_equal(const at::Tensor& one, const at::Tensor& other) {
+  if (one.is_same(other) || (!one.defined() && !other.defined())) return true;
+  if (!one.defined() || !other.defined()) return false;
+  if (one.sizes() != other.sizes() || one.scalar_type() != other.scalar_type()) return false;
+  if (one.device() != other.device() || one.layout() != other.layout()) return false;
+  if (at::equal(one, other)) return true;
+  if (!one.is_floating_point() || one.layout() != at::kStrided) return false;
+  const at::Tensor a = one.to(at::kDouble);
+  const at::Tensor b = other.to(at::kDouble);
+  return at::equal(a.isnan(), b.isnan()) &&
+         at::equal(a.nan_to_num(0, INFINITY, -INFINITY), b.nan_to_num(0, INFINITY, -INFINITY));
 }
 
 bool put_rows(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places) {

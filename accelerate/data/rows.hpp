@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -121,6 +122,28 @@ bool put_rows(List& into, const List& rows, const at::Tensor& places) {
   return true;
 }
 
+/// The same numbers, NaN for NaN.
+bool are_equal(const at::Tensor& one, const at::Tensor& other);
+
+/// Items that == may be asked of; a vector says that of itself whatever it holds.
+template <typename T>
+constexpr bool may_be_compared() {
+  if constexpr (tree::detail::Items<T>) {
+    return may_be_compared<typename T::value_type>();
+  } else {
+    return std::is_arithmetic_v<T> || std::is_enum_v<T> || std::same_as<T, std::string>;
+  }
+}
+
+template <RowList List>
+bool are_equal(const List& one, const List& other) {
+  if constexpr (may_be_compared<List>()) {
+    return one == other;
+  } else {
+    return one.empty() && other.empty();
+  }
+}
+
 /// Of a leaf; -1: it has none.
 template <typename Leaf>
 int64_t rows_of(const Leaf& leaf) {
@@ -169,9 +192,8 @@ class RowTable {
   void put(const T& batch, const at::Tensor& places, Refuse&& refuse) {
     const LeafPath whole{};
     const auto write = [&](const LeafPath& path, auto& mine, auto& leaf) {
-      const bool has_row = rows_of(leaf) == places.size(0);
-      const bool fits =
-          rows_of(mine) == rows_ ? has_row && detail::put_rows(mine, leaf, places) : !has_row || rows_of(mine) >= 0;
+      const bool fits = rows_of(mine) == rows_ ? rows_of(leaf) == places.size(0) && detail::put_rows(mine, leaf, places)
+                                               : detail::are_equal(mine, leaf);  // what belongs to all rows
       if (!fits) refuse(path);
     };
     if (!walk_rows(tree_, const_cast<T&>(batch), whole, write)) refuse(whole);

@@ -184,7 +184,8 @@ class StreamLoader<AnySample, Collate>::Iterator {
     void start() {
       if (const int64_t workers = loader.options().num_workers; workers > 0) {
         constexpr int64_t kNobodyKnows = std::numeric_limits<int64_t>::max();
-        prefetch.emplace([stream = stream](int64_t) { return stream->next(); }, kNobodyKnows,
+        // A reader may use what is the stream's, and a worker that hangs outlives the loader.
+        prefetch.emplace([stream = stream, kept = loader.stream_](int64_t) { return stream->next(); }, kNobodyKnows,
                          std::min(loader.options().prefetch_factor, kMostAhead),
                          base_seed_of(loader.seed(), beginning.context.epoch, /*rank=*/0));  // all read the same
         pool = loader.workers_->serve(prefetch->queue(), workers);

@@ -246,6 +246,64 @@ TEST_CASE("reduce_scatter and all_gather are the halves of an all-reduce, also w
   });
 }
 
+TEST_CASE("reduce_scatter into this rank's own rows of the input") {
+  on_every_rank([](const Group& group) {
+    for (const int64_t share : {1, 100, 1'500'000}) {
+      const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat);
+      const auto own = input.narrow(0, group.rank() * share, share);
+      group.reduce_scatter_async(own, input).wait();
+      CHECK(at::equal(
+          own,
+          reduced(group, {group.size() * share}, at::kFloat, ReduceOp::sum).narrow(0, group.rank() * share, share)));
+    }
+  });
+}
+
+TEST_CASE("a column of one row, or of none, has a stride that counts for nothing") {
+  on_every_rank([](const Group& group) {
+    const int64_t size = group.size();
+    for (const int64_t rows : {0, 1, 3}) {
+      CAPTURE(rows);
+      const auto of = [&](int64_t rank) { return input_of(rank, {rows, 4}, at::kFloat).select(1, 1); };
+      const auto mine = of(group.rank());
+      REQUIRE((rows == 0 || mine.stride(0) == 4));
+      CHECK(at::equal(group.all_gather(mine), rows_of_all(group, of)));
+      const auto list = group.gather(mine, 0);
+      for (size_t r = 0; r < list.size(); ++r) CHECK(at::equal(list[r], of(static_cast<int64_t>(r))));
+      group.broadcast(mine, size - 1);
+      CHECK(at::equal(mine, of(size - 1)));
+      const std::vector<at::Tensor> pieces(group.rank() == 0 ? static_cast<size_t>(size) : 0, of(0));
+      CHECK(at::equal(group.scatter(pieces, 0), of(0)));
+      const auto letters = group.all_to_all(std::vector<at::Tensor>(static_cast<size_t>(size), of(group.rank())));
+      for (int64_t r = 0; r < size; ++r) CHECK(at::equal(letters[static_cast<size_t>(r)], of(r)));
+      const auto all = at::zeros({size * rows, 2}).select(1, 0);
+      group.all_gather_async(all, of(group.rank())).wait();
+      CHECK(at::equal(all, rows_of_all(group, of)));
+      if (size > 1 && group.rank() == 0) group.send(of(0), 1);
+      if (size > 1 && group.rank() == 1) {
+        const auto into = at::zeros({rows, 4}).select(1, 2);
+        group.recv(into, 0);
+        CHECK(at::equal(into, of(0)));
+      }
+    }
+  });
+}
+
+TEST_CASE("a wait without end is one of years, and means of 8 bits are right where sums do not fit") {
+  on_every_rank([](const Group& group) {
+    const auto sum = input_of(group.rank(), {6}, at::kFloat);
+    auto pending = group.all_reduce_async(sum);
+    pending.wait(std::chrono::milliseconds::max());
+    CHECK(at::equal(sum, reduced(group, {6}, at::kFloat, ReduceOp::sum)));
+    const auto small = at::full({3}, 256.0).to(at::kFloat8_e4m3fn);
+    group.all_reduce(small, ReduceOp::mean);
+    CHECK(at::equal(small.to(at::kFloat), at::full({3}, 256.0)));
+    const auto pairs = at::full({3}, c10::complex<double>(2, 1), at::kComplexDouble).to(at::kComplexHalf);
+    group.all_reduce(pairs, ReduceOp::mean);
+    CHECK(at::equal(at::view_as_real(pairs).to(at::kFloat), at::tensor({2.F, 1.F}).expand({3, 2})));
+  });
+}
+
 TEST_CASE("all_to_all sends tensor r to rank r; shapes and dtypes may differ") {
   on_every_rank([](const Group& group) {
     const auto letter = [](int64_t from, int64_t to) {

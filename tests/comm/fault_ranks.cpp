@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/comm/group.hpp"
@@ -359,6 +360,31 @@ void crashes_twice() {
   if (process.rank == 0) std::printf("done: %d\n", sum[0].item<int>());
 }
 
+/// A program that is none of the job's, at the job's store: writes nothing into what keys of such stores are called.
+void strangers_keys() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto until = std::chrono::steady_clock::now() + 3s;
+  int written = 0;
+  while (std::chrono::steady_clock::now() < until) {
+    try {
+      c10d::TCPStoreOptions options;
+      options.port = static_cast<uint16_t>(process.master_port.value());
+      options.timeout = 1s;
+      c10d::TCPStore store(*process.master_addr, options);
+      for (const std::string before :
+           {"", "0/", "default_pg/", "accelerate//0/0/", "accelerate//0/0/world/", "accelerate//0/0/here/"}) {
+        for (const std::string key : {"0", "1", "rank_0", "rank_1", "rank/0", "rank/1"}) {
+          store.c10d::Store::set(before + key, "");
+          ++written;
+        }
+      }
+    } catch (const std::exception&) {  // the ranks have not begun, or have ended
+    }
+    std::this_thread::sleep_for(1ms);
+  }
+  std::printf("%d keys\n", written);
+}
+
 /// As a prepared program starts.
 void start() { static_cast<void>(accelerate::job::start({.timeout = 2s}, false)); }
 
@@ -376,6 +402,7 @@ const std::map<std::string, void (*)()> kWithoutGroup{
     {"threads", run_more_threads_than_allowed},
     {"crashes_twice", crashes_twice},
     {"start", start},
+    {"strangers_keys", strangers_keys},
 };
 
 #if ACCELERATE_HAS_MPI

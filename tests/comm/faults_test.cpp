@@ -180,6 +180,20 @@ TEST_CASE("gloo: junk on the job's port disturbs nothing, not the meeting of the
   CHECK(thrown >= 20);
 }
 
+TEST_CASE("gloo: a stranger who writes empty addresses into the store reaches no rank of a job with an id") {
+  const int port = free_port();
+  const std::string id = "ACCELERATE_JOB_ID=ours";
+  const auto ranks = run({rank_command(0, 2, port, "works", "127.0.0.1", id),
+                          fmt::format("sh -c 'sleep 1; exec {}'", rank_command(1, 2, port, "works", "127.0.0.1", id)),
+                          rank_command(0, 1, port, "strangers_keys")});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(ranks[rank].err);
+    CHECK(ranks[rank].code == 0);
+    CHECK(ranks[rank].out == "40 steps\n");
+  }
+  CHECK(ranks[2].out != "0 keys\n");
+}
+
 TEST_CASE("gloo: a rank that died is named at once") {
   const auto ranks = run_gloo("rank_1_dies");
   CHECK(ranks[0].out == at_rank(0,

@@ -35,6 +35,18 @@ struct PlainNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(PlainNet);
 
+/// The second head is used where that is asked for.
+struct TwoHeadsImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& images, bool both) {
+    const auto features = torch::relu(hidden(images.flatten(1)));
+    return both ? first(features) + second(features) : first(features);
+  }
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(16, 5));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(16, 5));
+};
+TORCH_MODULE(TwoHeads);
+
 /// On the CPU the plain step, on the device a graph.
 template <typename Step>
 void check_graphs(const Accelerator& accelerator, const Step& step, int64_t graphs) {
@@ -439,6 +451,33 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
                                 "would not move it; call it after the graphed step") != std::string::npos);
     CHECK(scheduler->steps() == 4);
   });
+}
+
+TEST_CASE(
+    "a parameter that has its first gradient in the step that would be recorded is named, and the step is plain") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<TwoHeads> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5), 18);
+        auto& [model, optimizer, loader] = job.prepared;
+        int64_t steps = 0;
+        auto step = accelerator.graphed_step(
+            [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
+              optimizer.zero_grad();
+              accelerator.backward(stand_in::loss_of(model(images, steps > kWarmAtOnce.warmup_steps), labels));
+              optimizer.step();
+            },
+            kWarmAtOnce);
+        for (auto& [images, labels] : loader) {
+          ++steps;
+          step(images, labels);
+        }
+        CHECK(step.graphs() == 0);
+        if (!accelerator.device().is_cpu()) {
+          CHECK(step.why_plain().find("has its first gradient in a step that is recorded") != std::string::npos);
+        }
+        return stand_in::state_of(model);
+      },
+      {}, {1});
 }
 
 TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD") {

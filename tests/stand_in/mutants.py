@@ -220,6 +220,9 @@ MUTANTS = OF_OPERATIONS + [
      ("group_.all_reduce(bucket.counts);", "{ if (MUTANT) static_cast<void>(group_.all_reduce_async(bucket.counts)); "
       "else group_.all_reduce(bucket.counts); }"), "uneven"),
     ("a replay counts as a step of the job", GRAPHED, out("shared_->steps += recorded.steps;"), "graph"),
+    ("what a failed recording did is taken back", GRAPHED, out("if (!why.empty()) take_back(*recorded);"), "graph"),
+    ("a parameter's first step is not recorded", "accelerate/optim/fused_sgd.cpp",
+     ("if (first && recording())", "if (!MUTANT && first && recording())"), "graph"),
 ]
 
 

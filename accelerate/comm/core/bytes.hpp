@@ -17,7 +17,10 @@ inline char* at_byte(const at::Tensor& tensor, int64_t byte) {
 /// Contiguous, and what it says lies in its memory: views that conjugate or negate are computed.
 inline at::Tensor dense_of(const at::Tensor& tensor) { return tensor.contiguous().resolve_conj().resolve_neg(); }
 
-/// One flat row on the same memory.
-inline at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
+/// One flat row on the same memory. One element, or none, may have any stride and count as contiguous.
+inline at::Tensor as_bytes(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.reshape({-1});
+  return (flat.stride(0) == 1 ? flat : flat.as_strided({flat.numel()}, {1})).view(at::kByte);
+}
 
 }  // namespace accelerate::comm

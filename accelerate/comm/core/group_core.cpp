@@ -11,6 +11,7 @@
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/core/within.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -218,13 +219,13 @@ void GroupCore::break_with(const std::string& why) {
 
 void PendingOperation::wait(std::chrono::milliseconds limit) {
   if (finished) return;
-  limit = std::max(limit, std::chrono::milliseconds(1));  // c10d's 0 is no limit
+  limit = std::clamp(limit, std::chrono::milliseconds(1), kLongestWait);  // c10d's 0 is no limit
   if (work) group->wait(*work, signature, limit, !wire.is_cpu());
   finished = true;
   work.reset();
   const at::NoGradGuard no_grad;
+  if (divide_by > 1) wire.div_(divide_by);  // not in target, whose dtype may be too small for the sum
   if (copy_back) target.copy_(dense);
-  if (divide_by > 1) target.div_(divide_by);
 }
 
 PendingPtr shared_by_handles(PendingOperation pending) {

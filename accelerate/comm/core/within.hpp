@@ -11,6 +11,9 @@
 
 namespace accelerate::comm {
 
+/// Later deadlines than this would overflow the clock.
+inline constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24 * 365 * 10);
+
 /// What f returns or throws, where that comes before the deadline. Else nothing: the thread that f runs on is left
 /// behind for ever, with what f holds, so f holds no references to the caller's variables.
 template <typename F>

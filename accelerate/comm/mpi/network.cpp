@@ -17,7 +17,7 @@ bool user_chose() {
 
 /// MPI needs no MASTER_ADDR, so one that leads nowhere is no error here.
 std::vector<std::string> own_addresses(const env::ProcessEnv& process, Deadline deadline) {
-  auto addresses = addresses_of_own_name();
+  auto addresses = addresses_of_own_name(deadline);
   if (!process.master_addr) return addresses;
   try {
     addresses.insert(addresses.begin(), local_address_towards({*process.master_addr, 1}, {}, deadline));

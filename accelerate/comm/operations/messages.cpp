@@ -27,9 +27,10 @@ void check_signature(GroupCore& group, const CallSignature& mine, int64_t from, 
             [&](c10d::Backend& backend) { return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag)); });
   const CallSignature theirs = decode({wires[0].const_data_ptr<int64_t>(), CallSignature::kWords});
   if (theirs.dtype == mine.dtype && theirs.shape == mine.shape) return;
-  throw Error(ErrorKind::peer, group.place, name_of(mine.operation),
-              fmt::format("this rank expects {}, rank {} sends {}; they must be equal.", describe(mine),
-                          group.job_ranks.at(static_cast<size_t>(from)), describe(theirs)));
+  const auto text = fmt::format("this rank expects {}, rank {} sends {}; they must be equal.", describe(mine),
+                                group.job_ranks.at(static_cast<size_t>(from)), describe(theirs));
+  group.break_with(fmt::format("a message ({}): {}", name_of(mine.operation), text));  // the tensor is still to come
+  throw Error(ErrorKind::peer, group.place, name_of(mine.operation), text);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // The network interfaces of this machine, and which of them a job takes. Private.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,7 +35,7 @@ std::vector<std::string> interfaces_named(std::string_view names, std::span<cons
 std::string address_for_others(std::span<const std::string> of_own_name, std::span<const Interface> here,
                                const Place& place);
 
-/// What the machine's own name stands for, [0] numeric addresses; empty where it cannot be resolved.
-std::vector<std::string> addresses_of_own_name();
+/// What the machine's own name stands for, numeric addresses; empty where it cannot be resolved by the deadline.
+std::vector<std::string> addresses_of_own_name(std::chrono::steady_clock::time_point deadline);
 
 }  // namespace accelerate::comm

@@ -264,10 +264,10 @@ StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoin
       fmt::format("accelerate/{}/{}/{}", process.job_id, process.restart_count, job.connections++), job.store);
 }
 
-Endpoint free_endpoint(const env::ProcessEnv& process, const Place& place) {
+Endpoint free_endpoint(const env::ProcessEnv& process, const Place& place, Deadline deadline) {
   if (process.master_addr) return {*process.master_addr, 0};
   if (!spans_machines(process)) return {"127.0.0.1", 0};
-  return {address_for_others(addresses_of_own_name(), interfaces(), place), 0};
+  return {address_for_others(addresses_of_own_name(deadline), interfaces(), place), 0};
 }
 
 }  // namespace
@@ -290,7 +290,7 @@ StorePtr meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const
   auto* const words = told[0].mutable_data_ptr<int64_t>();
   StorePtr store;
   if (serve) {
-    endpoint = free_endpoint(process, place);
+    endpoint = free_endpoint(process, place, Clock::now() + patience.left() / 2);
     FileDescriptor socket = listen_for(process, endpoint, place, patience.deadline);
     endpoint.port = port_of(socket);
     std::copy(endpoint.host.begin(), endpoint.host.end(), words + 1);

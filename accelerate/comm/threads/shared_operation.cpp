@@ -98,10 +98,14 @@ void SharedOperation::reduce_chunk(size_t task) {
 void SharedOperation::reduce_rows(size_t rank) {
   const auto& output = of(rank).outputs[0];
   const int64_t begin = static_cast<int64_t>(rank) * byte_count(output);
-  copy_bytes(output, 0, of(0).inputs[0], begin, byte_count(output));
+  // Not in output itself, which may be this rank's own row of its input.
+  std::vector<char> sum(static_cast<size_t>(byte_count(output)));
+  if (sum.empty()) return;
+  std::memcpy(sum.data(), at_byte(of(0).inputs[0], begin), sum.size());
   for (size_t r = 1; r < ranks.size(); ++r) {
-    reduce_into(at_byte(output, 0), at_byte(of(r).inputs[0], begin), output.numel(), output.scalar_type(), op);
+    reduce_into(sum.data(), at_byte(of(r).inputs[0], begin), output.numel(), output.scalar_type(), op);
   }
+  std::memcpy(at_byte(output, 0), sum.data(), sum.size());
 }
 
 int64_t SharedOperation::bytes_between(size_t from, size_t to) {

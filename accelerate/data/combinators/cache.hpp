@@ -97,7 +97,8 @@ class Cache final : public DerivedSource<AnyBatch> {
     const auto* const first = numbers.const_data_ptr<int64_t>();
     table_->put(batch, numbers, [&](const LeafPath& path) {
       base::fail(ErrorKind::data, {}, "cache",
-                 "samples {} to {} do not go with those before{}: shape, dtype or structure differ; a cache holds "
+                 "samples {} to {} do not go with those before{}: shape, dtype or structure, or what is said once for "
+                 "all of them, differ; a cache holds "
                  "samples of one shape, so it goes below what pads them",
                  *first, first[numbers.size(0) - 1], path.at());
     });
@@ -119,9 +120,10 @@ class Cache final : public DerivedSource<AnyBatch> {
 }  // namespace detail
 
 /// Keeps in memory what it reads: the source is asked for each sample once, when it is first needed. Its samples are of
-/// one shape. May be read from several threads, which read different samples of the source side by side where that may
-/// be read so. Throws Error (usage) for a source whose samples differ from epoch to epoch, and when a batch is read
-/// Error (data) for samples that differ in shape.
+/// one shape; what a batch says once for all of its samples is the same in all batches. May be read from several
+/// threads, which read different samples of the source side by side where that may be read so. Throws Error (usage) for
+/// a source whose samples differ from epoch to epoch, and when a batch is read Error (data) for samples that differ in
+/// these.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> cache(std::shared_ptr<AnySource> source) {
   auto from = kept("cache", std::move(source));

@@ -57,7 +57,7 @@ at::Tensor RandomCrop::operator()(const at::Tensor& images, const TransformConte
     base::fail(ErrorKind::data, {}, "random_crop", "the images are {}x{} and {} pixels of padding, size is {}x{}",
                window.height, window.width, options_.padding, window.out_height, window.out_width);
 
-  const at::Tensor from = images.detach().contiguous();
+  const at::Tensor from = images.detach().contiguous().resolve_conj().resolve_neg();
   auto shape = images.sizes().vec();
   shape[shape.size() - 2] = window.out_height;
   shape[shape.size() - 1] = window.out_width;

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "accelerate/data/combinators/cache.hpp"
@@ -50,6 +51,34 @@ TEST_CASE("lists and missing targets are cached; what belongs to all samples sta
     CHECK(names == Strings{"c", "a"});
     CHECK(number == 0.5);
     CHECK_FALSE(none.defined());
+  }
+}
+
+TEST_CASE("a cache does not give what one batch says of all its samples for another batch's") {
+  using Tree = std::tuple<at::Tensor, at::Tensor, Strings>;
+  // Words of the batch, packed: as many as its samples have together.
+  struct Packed final : data::SourceOf<Tree> {
+    [[nodiscard]] int64_t size() const override { return 6; }
+    [[nodiscard]] Tree read(const at::Tensor& indices) const override {
+      const auto most = indices.max().template item<int64_t>();
+      return {indices.clone(), what == 1 ? at::full({5}, most) : torch::full({1, 4}, NAN)[0],
+              what == 2 ? Strings(5, std::to_string(most)) : Strings(4, "same")};
+    }
+    int what = 0;
+  };
+  for (const int what : {0, 1, 2}) {
+    CAPTURE(what);
+    const auto source = std::make_shared<Packed>();
+    source->what = what;
+    const auto cached = data::cache(std::static_pointer_cast<data::SourceOf<Tree>>(source));
+    CHECK(list(std::get<0>(cached->read(index({0, 1, 2})))) == Numbers{0, 1, 2});
+    if (what == 0) {
+      CHECK(list(std::get<0>(cached->read(index({3, 0, 4})))) == Numbers{3, 0, 4});
+    } else {
+      CHECK_THROWS_WITH((void)cached->read(index({3, 4, 5})), what == 1
+                                                                  ? doctest::Contains("at [1]: shape, dtype, structure")
+                                                                  : doctest::Contains("at [2]: shape"));
+    }
   }
 }
 
@@ -167,7 +196,8 @@ TEST_CASE("samples of several shapes, and those that differ from epoch to epoch,
   const auto cached = data::cache(std::make_shared<Growing>());
   (void)cached->read(index({0}));
   CHECK_THROWS_WITH((void)cached->read(index({0, 2, 1})),
-                    "cache: samples 1 to 2 do not go with those before: shape, dtype or structure differ; a cache "
+                    "cache: samples 1 to 2 do not go with those before: shape, dtype or structure, or what is said "
+                    "once for all of them, differ; a cache "
                     "holds samples of one shape, so it goes below what pads them");
   CHECK_THROWS_WITH((void)data::cache(std::make_shared<PassSource>()),
                     "cache: what the source reads differs from epoch to epoch (a random transform); cache what is "

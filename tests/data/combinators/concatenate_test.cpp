@@ -63,15 +63,15 @@ TEST_CASE("samples that do not go together are named with their sources") {
   };
   CHECK_THROWS_WITH(target(bare, of(torch::zeros(2))),
                     "concatenate: sample 0 of source 1 and sample 0 of source 0 do not go together at [1]: shape, "
-                    "dtype or structure differ");
+                    "dtype or structure, or what is said once for all of them, differ");
   CHECK_THROWS_WITH(target(of(torch::zeros(2)), bare),
                     "concatenate: sample 0 of source 1 and sample 0 of source 0 do not go together at [1]: shape, "
-                    "dtype or structure differ");
+                    "dtype or structure, or what is said once for all of them, differ");
   using Map = std::map<std::string, at::Tensor>;
   CHECK_THROWS_WITH(
       target(data::memory_source(Map{{"x", torch::zeros(2)}}), data::memory_source(Map{{"y", torch::zeros(2)}})),
       "concatenate: sample 0 of source 1 and sample 0 of source 0 do not go together: shape, dtype or "
-      "structure differ");
+      "structure, or what is said once for all of them, differ");
   CHECK_THROWS_WITH((void)data::concatenate(std::vector<data::SourcePtr<data::Batch>>()),
                     "concatenate: there are 0 sources, must be at least 1");
   CHECK_THROWS_WITH((void)data::concatenate(numbers(1), std::shared_ptr<const data::Source>()),
