@@ -122,6 +122,7 @@ std::string write_manifest(const Manifest& manifest) {
                              {"files", files},
                              {"parts", parts},
                              {"ranges", ranges}};
+  if (!manifest.id.empty()) all["id"] = manifest.id;
   const std::string checksum = checksum_of(text_of(all));
   all["checksum"] = checksum;
   return text_of(all) + "\n";
@@ -148,6 +149,7 @@ Manifest read_manifest(std::string_view text, const Origin& origin) {
   manifest.world_size = static_cast<int64_t>(all.natural("world_size"));
   manifest.step = static_cast<int64_t>(all.natural("step"));
   manifest.epoch = static_cast<int64_t>(all.natural("epoch"));
+  if (parsed.contains("id")) manifest.id = all.text("id");
   all.each("files", [&](const Members& file) {
     manifest.files.push_back(
         {name_of_file(file.text("name"), file, origin), file.natural("bytes"), file.text("checksum")});

@@ -42,6 +42,7 @@ struct Manifest {
   int64_t version = current_version;  ///< of the format
   std::string library{};              ///< that wrote it
   int64_t world_size = 1, step = 0, epoch = 0;
+  std::string id{};  ///< of one save, the same in the folders of all machines where each has its own; else empty
   std::vector<ManifestFile> files{};
   std::vector<ManifestPart> parts{};
   std::vector<ManifestRange> ranges{};

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
+#include <random>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -51,6 +52,11 @@ std::string of_leader(const comm::Group& group, const std::string& text) {
                             [&] { return group.broadcast_bytes(text); });
 }
 
+std::string random_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
 uint64_t most_bytes(const SaveOptions& options) {
   if (options.max_shard_size.empty()) return std::numeric_limits<uint64_t>::max();
   return parse_size(options.max_shard_size, called);
@@ -79,7 +85,13 @@ struct Saver::Making {
     for (const std::string& text : parts) append(manifest, part_from(text));
     add_strangers(folder, manifest, durable, called);
     held->commit(manifest, durable);
-    if (!total_limit) return;
+  }
+  // Of one machine's alone nobody else's can fail: what it leads is all there is of the checkpoint.
+  [[nodiscard]] bool is_all_of(const comm::Group& group) const { return node.size() == group.size(); }
+
+  // The leader's, when the checkpoint is there on all machines.
+  void remove_older() const {
+    if (!total_limit || !leads()) return;
     auto older = archive::numbered_checkpoints(place.parent_path());
     std::erase(older, place);  // on a machine of its own another job may have left higher numbers
     for (auto i = static_cast<size_t>(*total_limit) - 1; i < older.size(); ++i) remove_old(older[i]);
@@ -113,6 +125,10 @@ struct Saver::Making {
     const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
     return file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && !fs::exists(done_file(rank));
   }
+  [[nodiscard]] bool is_at_work(int64_t rank) const {
+    const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
+    return file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
+  }
   // Its name is the last that a rank touches of the folder: the leader that finds it may rename the folder at once.
   void leave_part(const std::string& text) const {
     const fs::path path = done_file(node.rank()), made = path.string() + ".saving";
@@ -125,7 +141,8 @@ struct Saver::Making {
     std::vector<std::string> parts;
     const auto deadline = std::chrono::steady_clock::now() + node.timeout();
     for (int64_t rank = 0; rank < node.size(); ++rank) {
-      while (!fs::exists(done_file(rank))) {
+      // Its file is still open for a moment; removed then, a network's file system would hide it here under a name.
+      while (!fs::exists(done_file(rank)) || is_at_work(rank)) {
         if (is_gone(rank)) {
           base::fail(ErrorKind::peer, node.place(), called,
                      "rank {} of those that write to {} ended before it had written its part", rank, place.string());
@@ -152,6 +169,7 @@ struct Saver::Making {
 
 struct Saver::Background {
   std::unique_ptr<Making> making;
+  bool is_all = true;  // there is no other machine, whose folder might not come
   Snapshot copy;
   std::exception_ptr failure;
   std::atomic<bool> done{false};
@@ -175,7 +193,9 @@ struct Saver::Background {
       }
       making->leave_part(archive::write_manifest(mine));
       making->working.reset();
-      if (making->leads()) making->commit(making->take_parts());
+      if (!making->leads()) return;
+      making->commit(making->take_parts());
+      if (is_all) making->remove_older();
     });
     making->working.reset();
     // The leader alone removes the folder; the others may still be writing to it.
@@ -221,6 +241,8 @@ void Saver::save(const Content& content, const SaveRequest& request) {
         "a hook");
   making->manifest = {
       .library = std::string(library()), .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
+  // Folders of one name on several machines may be of several saves.
+  if (!making->is_all_of(group_)) making->manifest.id = of_leader(group_, random_id());
   if (request.options.async) {
     save_beside(content, std::move(making));
   } else {
@@ -284,11 +306,13 @@ void Saver::save_now(const Content& content, Making& making) {
           if (making.leads()) making.commit(parts);
         }),
         "the end");
+  if (making.total_limit) agree(attempt([&] { making.remove_older(); }), "the older ones");
 }
 
 void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) {
   auto begun = std::make_unique<Background>();
   agree(attempt([&] { begun->copy = snapshot(content, std::move(buffers_)); }), "the copy");
+  begun->is_all = making->is_all_of(group_);
   begun->making = std::move(making);
   background_ = std::move(begun);
   try {
@@ -306,6 +330,9 @@ void Saver::wait() {
   buffers_ = std::move(background_->copy.content);
   const auto ended = std::move(background_);
   agree(failure, "beside the training");
+  if (!ended->is_all && ended->making->total_limit) {
+    agree(attempt([&] { ended->making->remove_older(); }), "the older ones");
+  }
 }
 
 }  // namespace accelerate::checkpoint

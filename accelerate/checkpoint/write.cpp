@@ -230,6 +230,8 @@ void add_strangers(const std::filesystem::path& folder, Manifest& manifest, bool
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (known.contains(name) || name == archive::lock_name) continue;
+    // A file that is open somewhere and was removed, as NFS and sshfs keep it.
+    if (name.starts_with(".nfs") || name.starts_with(".fuse_hidden")) continue;
     if (!entry.is_regular_file()) {
       base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which takes files only",
                  entry.path().string());

@@ -107,6 +107,26 @@ std::string what_is_wrong_anywhere(const comm::Group& group, const std::string& 
   return {};
 }
 
+// What tells one save from another of the same name.
+std::string mark_of(const archive::Manifest& manifest) {
+  return fmt::format("step {}, {}", manifest.step, manifest.id);
+}
+
+// marks   of all ranks; "": that one does not look
+// returns "" where they are of one save
+std::string what_differs(const std::vector<std::string>& marks) {
+  const std::string* first = nullptr;
+  for (size_t rank = 0; rank < marks.size(); ++rank) {
+    if (marks[rank].empty()) continue;
+    if (first == nullptr) first = &marks[rank];
+    if (marks[rank] == *first) continue;
+    return fmt::format("not of one save on all machines: on rank {}'s it is of {}, on rank {}'s of {}",
+                       first - marks.data(), first->substr(0, first->find(',')), rank,
+                       marks[rank].substr(0, marks[rank].find(',')));
+  }
+  return {};
+}
+
 }  // namespace
 
 Checkpointing::Checkpointing(std::shared_ptr<Shared> shared, ProjectConfiguration project)
@@ -209,7 +229,12 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   LoadedState chosen;
   std::istringstream names(all);
   for (std::string name; std::getline(names, name);) {
-    const auto wrong = what_is_wrong_anywhere(group, looks ? what_is_wrong(parent / name, options.verify) : "");
+    auto wrong = what_is_wrong_anywhere(group, looks ? what_is_wrong(parent / name, options.verify) : "");
+    if (wrong.empty() && project_.save_on_each_node && group.size() > 1) {
+      const bool has = looks && has_manifest(parent / name);
+      const auto mark = has ? mark_of(archive::manifest_of(parent / name, "load_state")) : "";
+      wrong = what_differs(telling(group, "load_state", [&] { return group.all_gather_bytes(mark); }));
+    }
     if (wrong.empty()) {
       chosen.path = parent / name;
       break;
@@ -265,6 +290,16 @@ void Checkpointing::check_seen_by_all(const fs::path& folder) const {
   });
 }
 
+// Machines with disks of their own may have different ones under one name.
+void Checkpointing::check_one_save(const fs::path& folder, const std::string& mark) const {
+  const comm::Group& group = shared_->group;
+  if (group.size() == 1) return;
+  const auto differs = what_differs(telling(group, "load_state", [&] { return group.all_gather_bytes(mark); }));
+  if (differs.empty()) return;
+  base::fail(ErrorKind::data, shared_->place, "load_state", "{} is {}; load one that all machines have",
+             folder.string(), differs);
+}
+
 LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions& options) {
   saver_.wait();
   LoadedState loaded = choose(folder, options);
@@ -276,6 +311,7 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
     fit = fit_content(*shared_, customs_, std::move(read), options);
     call(load_hooks_, loaded.path);
   });
+  check_one_save(loaded.path, fit.read.manifest ? mark_of(*fit.read.manifest) : "");
   Places places(*shared_);
   try {
     together(shared_->group, "load_state", [&] {

@@ -105,6 +105,7 @@ class Checkpointing {
   [[nodiscard]] bool looks(std::string_view operation) const;
   /// Throws Error (io) on every rank where one of them has no such folder. Collective.
   void check_seen_by_all(const std::filesystem::path& folder) const;
+  void check_one_save(const std::filesystem::path& folder, const std::string& mark) const;
   /// Empty: nothing. A folder without a manifest, Hugging Face Accelerate's, is whole where all is there that a load
   /// needs.
   [[nodiscard]] std::string what_is_wrong(const std::filesystem::path& folder, bool verify) const;

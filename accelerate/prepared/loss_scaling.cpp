@@ -58,18 +58,32 @@ void LossScaling::backward_done() {
 
 void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
   const auto asked = keys_of(parameters);
-  bool owned = false;
+  auto of_nobody = asked;
+  std::vector<OptimizerCore*> owners;
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
     if (!optimizer.has_any_of(asked)) continue;
-    owned = true;
-    unscale(optimizer);
+    owners.push_back(&optimizer);
+    for (const auto& group : optimizer.optimizer().param_groups()) {
+      for (const at::Tensor& parameter : group.params()) of_nobody.erase(parameter.unsafeGetTensorImpl());
+    }
   }
-  if (owned || asked.empty()) return;
-  base::fail(
-      ErrorKind::usage, shared_.place, "clip_grad",
-      "none of the {} parameters belongs to a prepared optimizer, so their gradients keep the loss scale of fp16; "
-      "give the optimizer to prepare()",
-      asked.size());
+  if (owners.empty() && !asked.empty()) {
+    base::fail(ErrorKind::usage, shared_.place, "clip_grad",
+               "none of the {} parameters belongs to a prepared optimizer, so their gradients keep the loss scale of "
+               "fp16; give the optimizer to prepare()",
+               asked.size());
+  }
+  for (const at::Tensor& parameter : parameters) {  // without a gradient it counts for nothing
+    if (!parameter.grad().defined()) of_nobody.erase(parameter.unsafeGetTensorImpl());
+  }
+  if (!of_nobody.empty()) {
+    base::fail(
+        ErrorKind::usage, shared_.place, "clip_grad",
+        "{} of the {} parameters belong to no prepared optimizer, so their gradients keep the loss scale of fp16 "
+        "beside the others'; clip those of the optimizer alone",
+        of_nobody.size(), asked.size());
+  }
+  for (OptimizerCore* owner : owners) unscale(*owner);
 }
 
 void LossScaling::unscale(OptimizerCore& optimizer) {

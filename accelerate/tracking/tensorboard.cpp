@@ -21,6 +21,7 @@ class TensorBoard final : public Tracker {
 
   void start(const Run& run) override {
     static std::atomic<int64_t> files{0};
+    if (run.folder != run_.folder) last_step_ = -1;
     run_ = run;
     const double now = wall_time();
     // TensorBoard reads a folder's files in the order of their names.

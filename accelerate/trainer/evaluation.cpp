@@ -102,11 +102,14 @@ Metrics prefixed(const Metrics& metrics, const std::string& prefix) {
   return named;
 }
 
-/// Rows of this rank's batch that are not filling.
+/// Rows of this rank's batch that are not filling. Collective in the last round.
 int64_t real_rows(const state::BatchInfo& info, int64_t rows, const Accelerator& accelerator) {
   if (!info.last || info.remainder <= 0 || !accelerator.use_distributed()) return rows;
   const int64_t rank = accelerator.process_index(), ranks = accelerator.num_processes();
-  const int64_t real = info.strided ? (info.remainder - rank + ranks - 1) / ranks : info.remainder - rank * rows;
+  if (info.strided) return std::clamp<int64_t>((info.remainder - rank + ranks - 1) / ranks, 0, rows);
+  // Batches of one's own sampler need not be of one size.
+  const at::Tensor of_all = accelerator.gather(at::full({1}, rows, at::kLong));
+  const int64_t real = info.remainder - of_all.slice(0, 0, rank).sum().item<int64_t>();
   return std::clamp<int64_t>(real, 0, rows);
 }
 
@@ -248,8 +251,9 @@ Metrics TrainerBase::evaluate(const Dataset& dataset, const std::string& prefix)
                "there is no eval_dataset; give one in TrainerParts, or to evaluate()");
   }
   auto metrics = run_evaluation(chosen, prefix, parts_.compute_metrics ? Keep::labelled : Keep::losses).metrics;
-  log(metrics);
   const bool for_best = training_ && chosen == parts_.eval_dataset && prefix == "eval";
+  if (for_best) decide_by_rank_0(metrics);
+  log(metrics);
   if (for_best) note_best(metrics);
   fire(&TrainerCallback::on_evaluate, metrics, for_best);
   metrics["epoch"] = state_.epoch;

@@ -17,6 +17,15 @@ double number_from_json(const json& value) {
   return value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
 }
 
+void check_step(int64_t saved, int64_t now) {
+  if (saved == now || saved == 0 || now == 0) return;
+  base::fail(ErrorKind::usage, {}, "resume_from_checkpoint",
+             "a step of the checkpoint's training takes {} samples, a step of this one {}: ranks times "
+             "per_device_train_batch_size times gradient_accumulation_steps must be the same; or begin anew from its "
+             "weights, with load_checkpoint_in_model()",
+             saved, now);
+}
+
 }  // namespace
 
 std::string saved(const TrainerState& state, bool stopped) {
@@ -28,11 +37,13 @@ std::string saved(const TrainerState& state, bool stopped) {
   }
   json all{{"epoch", state.epoch},
            {"global_step", state.global_step},
+           {"total_train_batch_size", state.total_train_batch_size},
            {"stopped", stopped},
            {"best_global_step", state.best_global_step},
            {"best_metric", state.best_metric ? number_to_json(*state.best_metric) : json()},
            {"log_history", std::move(history)}};
-  return all.dump();
+  // Names may be of any bytes.
+  return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 bool load(TrainerState& state, const std::string& text) {
@@ -50,8 +61,11 @@ bool load(TrainerState& state, const std::string& text) {
       for (const auto& [name, value] : one.items()) entry[name] = number_from_json(value);
     }
     const bool stopped = all.value("stopped", false);
+    check_step(all.value("total_train_batch_size", int64_t{0}), state.total_train_batch_size);
     state = std::move(loaded);
     return stopped;
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     base::fail(ErrorKind::data, {}, "resume_from_checkpoint", "the checkpoint's state is not a Trainer's: {}",
                error.what());

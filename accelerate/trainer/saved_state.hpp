@@ -13,7 +13,8 @@ namespace accelerate::trainer {
 
 /// Puts it into a state; what arguments say (max_steps, logging_steps ...) stays.
 /// returns   stopped; of an older text, which does not say it, false
-/// Throws Error (data) for a text that is none of saved().
+/// Throws Error (data) for a text that is none of saved(); Error (usage) where its steps are of another number of
+/// samples than state's: steps and the schedule would be counted in two units.
 bool load(TrainerState& state, const std::string& text);
 
 }  // namespace accelerate::trainer

@@ -303,6 +303,12 @@ void TrainerBase::bring_best_back() {
   load_weights(arguments_.output_dir / "best_model");
 }
 
-void TrainerBase::save_model(const fs::path& folder) { save_weights(folder.empty() ? arguments_.output_dir : folder); }
+void TrainerBase::save_model(const fs::path& folder) {
+  if (folder.empty() && arguments_.output_dir.empty()) {
+    base::fail(ErrorKind::usage, accelerator_.place(), "save_model",
+               "no folder is given and output_dir is empty; give one of them");
+  }
+  save_weights(folder.empty() ? arguments_.output_dir : folder);
+}
 
 }  // namespace accelerate::trainer

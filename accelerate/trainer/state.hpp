@@ -22,6 +22,8 @@ struct TrainerState {
   int64_t max_steps = 0;
   /// Passes that are begun, the last one perhaps not to its end; with max_steps more where callbacks end some early.
   int64_t num_train_epochs = 0;
+  /// Samples of an optimizer step, over all ranks and micro-batches; 0: not known.
+  int64_t total_train_batch_size = 0;
   /// Steps between two logs and two evaluations.
   int64_t logging_steps = 0;
   int64_t eval_steps = 0;

@@ -66,6 +66,12 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
     base::fail(ErrorKind::usage, {}, "Trainer",
                "sync_with_dataloader is false; an epoch of a Trainer ends with a step: leave it true");
   }
+  if (options.scheduler_unit == SchedulerUnit::processes) {
+    base::fail(
+        ErrorKind::usage, {}, "Trainer",
+        "scheduler_unit is processes; a Trainer makes its schedule of the training's optimizer steps, which would "
+        "be over after a part of them: leave it optimizer_steps");
+  }
   return options;
 }
 
@@ -138,6 +144,15 @@ void TrainerBase::log(Metrics logs) {
   entry["step"] = static_cast<double>(state_.global_step);
   state_.log_history.push_back(std::move(entry));
   fire(&TrainerCallback::on_log, logs);
+}
+
+/// What ranks decide by is one number: a time, or what compute_metrics draws, differs between them.
+void TrainerBase::decide_by_rank_0(Metrics& metrics) const {
+  if (!accelerator_.use_distributed()) return;
+  const auto found = metrics.find(best_metric_name(arguments_));
+  const std::string mine = found == metrics.end() ? "" : fmt::format("{:a}", found->second);
+  const std::string all = accelerator_.broadcast_object(mine);
+  if (found != metrics.end() && !all.empty()) found->second = std::strtod(all.c_str(), nullptr);
 }
 
 void TrainerBase::note_best(const Metrics& metrics) {

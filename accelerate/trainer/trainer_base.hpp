@@ -157,6 +157,7 @@ class TrainerBase {
   std::vector<at::Tensor> gathered_step(const Inputs& inputs, int64_t real, Keep keep,
                                         const std::vector<std::string>& labels);
   [[nodiscard]] std::vector<std::string> labels_of(const Inputs& inputs, bool all) const;
+  void decide_by_rank_0(Metrics& metrics) const;
   void note_best(const Metrics& metrics);
 
   TrainingArguments arguments_;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "accelerate/trainer/loss_sum.hpp"
@@ -51,6 +52,7 @@ class TrainerBase::Run {
     if (!trainer_.arguments_.skip_memory_metrics) memory_.emplace(accelerator_);
     begin();
     while (!is_over() && !control().should_training_stop) one_epoch();
+    save_last();
     return end();
   }
 
@@ -69,8 +71,14 @@ class TrainerBase::Run {
 
   PreparedScheduler<optim::Scheduler> prepared_scheduler() {
     int64_t trainable = 0;
-    parameters_ = trainer_.parameters();
-    for (const auto& parameter : parameters_) trainable += parameter.numel();
+    std::unordered_set<const void*> stepped;
+    for (const auto& group : made_optimizer_->param_groups()) {
+      for (const auto& parameter : group.params()) stepped.insert(parameter.unsafeGetTensorImpl());
+    }
+    for (auto& parameter : trainer_.parameters()) {
+      trainable += parameter.numel();
+      (stepped.contains(parameter.unsafeGetTensorImpl()) ? parameters_ : not_stepped_).push_back(parameter);
+    }
     trainer_.plan_ = plan_training(trainer_.arguments_,
                                    {.examples = loader_->sample_count(),
                                     .batches = loader_.size(),
@@ -86,6 +94,7 @@ class TrainerBase::Run {
     const auto& asked = trainer_.arguments_;
     const auto before = std::exchange(state(), {.max_steps = plan().max_steps,
                                                 .num_train_epochs = plan().num_train_epochs,
+                                                .total_train_batch_size = plan().total_batch_size(),
                                                 .logging_steps = asked.logging_steps,
                                                 .eval_steps = asked.eval_steps.value_or(asked.logging_steps)});
     state().is_local_process_zero = before.is_local_process_zero;
@@ -124,8 +133,10 @@ class TrainerBase::Run {
       opens = micro_batch(inputs);
       ++batches;
       samples_ = epoch_began_at + std::min(batches * plan().size.batch_of_all_ranks, plan().size.examples);
-      state().epoch =
-          static_cast<double>(epochs_) + static_cast<double>(batches) / static_cast<double>(plan().size.batches);
+      // On other ranks than it was begun on an epoch may have another number of batches left.
+      const double part =
+          loader_.info().last ? 1 : static_cast<double>(batches) / static_cast<double>(plan().size.batches);
+      state().epoch = static_cast<double>(epochs_) + part;
       if (!opens) {
         trainer_.fire(&TrainerCallback::on_substep_end);
         continue;
@@ -160,6 +171,7 @@ class TrainerBase::Run {
     trainer_.fire(&TrainerCallback::on_optimizer_step);
     scheduler_.step();
     optimizer_.zero_grad();
+    for (const at::Tensor& parameter : not_stepped_) parameter.mutable_grad().reset();
     return true;
   }
 
@@ -177,6 +189,15 @@ class TrainerBase::Run {
     const bool ends = what == After::last_step || control().should_epoch_stop || control().should_training_stop;
     if (!control().should_save || (what != After::epoch && ends)) return;
     control().should_save = false;
+    saved_at_ = state().global_step;
+    trainer_.save_checkpoint();
+    trainer_.agree();
+  }
+
+  /// A callback may have ended it between two saves.
+  void save_last() {
+    const bool ended = control().should_training_stop && state().global_step > std::max(saved_at_, steps_before_);
+    if (!ended || trainer_.arguments_.save_strategy != IntervalStrategy::steps) return;
     trainer_.save_checkpoint();
     trainer_.agree();
   }
@@ -207,7 +228,7 @@ class TrainerBase::Run {
 
   TrainerBase& trainer_;
   Accelerator& accelerator_;
-  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> parameters_, not_stepped_;  // trainable: what the optimizer steps on, and the others
   PreparedLoader<data::LoaderOf<Inputs>> loader_;
   std::shared_ptr<torch::optim::Optimizer> made_optimizer_;
   std::shared_ptr<optim::Scheduler> made_scheduler_;
@@ -221,6 +242,7 @@ class TrainerBase::Run {
   int64_t samples_ = 0;
   int64_t logged_at_ = 0;
   int64_t steps_before_ = 0;
+  int64_t saved_at_ = 0;
 };
 
 TrainOutput TrainerBase::train() {

@@ -674,6 +674,13 @@ TEST_CASE("gradients that accelerator.backward() did not make are refused, a clo
     return loss;
   });
   CHECK(value(net->w) == -1.0);
+  auto some = torch::nn::Linear(2, 2)->parameters();
+  for (auto& parameter : some) parameter.mutable_grad() = torch::ones_like(parameter);
+  some.push_back(net->w);
+  CHECK_THROWS_WITH(accelerator.clip_grad_norm_(some, 1.0),
+                    doctest::Contains("clip_grad: 2 of the 3 parameters belong to no prepared optimizer, so their "
+                                      "gradients keep the loss scale of fp16 beside the others'; clip those of the "
+                                      "optimizer alone"));
   const auto strangers = torch::nn::Linear(2, 2)->parameters();
   CHECK_THROWS_WITH(accelerator.clip_grad_norm_(strangers, 1.0),
                     doctest::Contains("clip_grad: none of the 2 parameters belongs to a prepared optimizer, so their "

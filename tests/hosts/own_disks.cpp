@@ -76,6 +76,29 @@ void run(const fs::path& project) {
   }
   expect(accelerator, told.find("checkpoint_1 is not whole: model.safetensors has ") != std::string::npos, told);
   accelerator.wait_for_everyone();
+  // Whole on each machine, and of another save on one of them.
+  if (accelerator.is_last_process()) {
+    accelerate::base::remove_tree(project / "checkpoints" / "checkpoint_1");
+    fs::copy(project / "checkpoints" / "checkpoint_0", project / "checkpoints" / "checkpoint_1",
+             fs::copy_options::recursive);
+  }
+  accelerator.wait_for_everyone();
+  const auto again = accelerator.load_state();
+  const std::string differs =
+      fmt::format("not of one save on all machines: on rank 0's it is of step 2, on rank {}'s of step 1",
+                  accelerator.num_processes() / 2);
+  expect(accelerator, again.path == project / "checkpoints" / "checkpoint_0", "then loaded " + again.path.string());
+  expect(accelerator, again.passed_over.size() == 1 && again.passed_over[0] == "checkpoint_1: " + differs,
+         fmt::format("then passed over {}", fmt::join(again.passed_over, "; ")));
+  told.clear();
+  try {
+    accelerator.load_state(project / "checkpoints" / "checkpoint_1");
+  } catch (const accelerate::Error& error) {
+    told = error.what();
+  }
+  expect(accelerator,
+         told.find("checkpoint_1 is " + differs + "; load one that all machines have") != std::string::npos, told);
+  accelerator.wait_for_everyone();
   if (accelerator.is_local_main_process()) accelerate::base::remove_tree(project);
 }
 

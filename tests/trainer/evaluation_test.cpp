@@ -85,6 +85,43 @@ TEST_CASE("evaluate() counts every example once, on any number of ranks") {
   }
 }
 
+TEST_CASE("evaluate() counts every example once, also where a sampler's batches are of several sizes") {
+  struct Ragged : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    accelerate::data::LoaderOf<Inputs> get_eval_dataloader(const accelerate::trainer::Dataset& dataset) override {
+      const std::vector<std::vector<int64_t>> batches{{0}, {1, 2}, {3, 4, 5}, {6, 7}, {8}, {9, 10, 11, 12}};
+      const auto begin = batches.begin();
+      const auto used = dataset->size() == 6 ? std::vector(begin, begin + 3) : batches;
+      return {dataset, {.batch_sampler = [=](uint64_t, int64_t) { return used; }}};
+    }
+  };
+  for (const int64_t ranks : {1, 2, 3, 4}) {
+    for (const int64_t examples : {6, 13}) {
+      CAPTURE(ranks);
+      CAPTURE(examples);
+      simulate(ranks, [&] {
+        Ragged trainer(OneWeight(1.0), {}, {.eval_dataset = triples(examples), .compute_metrics = errors});
+        const auto metrics = trainer.evaluate();
+        CHECK(metrics.at("eval_count") == static_cast<double>(examples));
+        CHECK(metrics.at("eval_error") ==
+              doctest::Approx(static_cast<double>(examples + 1) / static_cast<double>(examples)));
+      });
+    }
+  }
+}
+
+TEST_CASE("ranks decide by one number, also where what is compared is a time of each") {
+  simulate(2, [] {
+    auto arguments = each_step("samples_per_second", true);
+    arguments.num_train_epochs = 5;
+    QuietTrainer trainer(OneWeight(), arguments, {.train_dataset = triples(2), .eval_dataset = triples(2)});
+    trainer.train();
+    const auto best =
+        trainer.accelerator().gather(torch::full({1}, trainer.state().best_metric.value(), torch::kDouble));
+    CHECK(best[0].item<double>() == best[1].item<double>());
+  });
+}
+
 TEST_CASE("another data set is evaluated under a prefix of its own") {
   QuietTrainer trainer(OneWeight(3.0), {}, {.eval_dataset = triples(2), .compute_metrics = errors});
   const auto metrics = trainer.evaluate(triples(9), "other");

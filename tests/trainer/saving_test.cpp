@@ -102,6 +102,53 @@ TEST_CASE("a training that is resumed after any step ends with the same weights,
   });
 }
 
+TEST_CASE("a training is resumed on another number of ranks where its steps take as many samples, and else refused") {
+  const OutputDir folder;
+  auto arguments = saving_to(folder.path);  // a step takes 2 samples
+  QuietTrainer whole(OneWeight(), arguments, {.train_dataset = triples(8)});
+  CHECK(whole.train().global_step == 8);
+  for (const int64_t step : {2, 5}) {
+    CAPTURE(step);
+    arguments.save_strategy = IntervalStrategy::no;
+    arguments.resume_from_checkpoint = folder.path / "checkpoints" / fmt::format("checkpoint_{}", step - 1);
+    simulate(2, [&] {
+      auto as_many = arguments;
+      as_many.gradient_accumulation_steps = 1;
+      QuietTrainer rest(OneWeight(), as_many, {.train_dataset = triples(8)});
+      CHECK(rest.train().global_step == 8);
+      CHECK(rest.state().epoch == 2);
+      CHECK(rest.weight() == doctest::Approx(whole.weight()));
+      QuietTrainer others(OneWeight(), arguments, {.train_dataset = triples(8)});
+      CHECK(
+          said([&] { others.train(); })
+              .find(
+                  "resume_from_checkpoint: a step of the checkpoint's training takes 2 samples, a step of this one 4: "
+                  "ranks times per_device_train_batch_size times gradient_accumulation_steps must be the same") !=
+          std::string::npos);
+      CHECK(others.weight() == 0);
+    });
+  }
+}
+
+TEST_CASE("a training that a callback ends between two saves is saved where it ended") {
+  struct EndsAt : TrainerCallback {
+    void on_step_end(const TrainerContext& now, TrainerControl& control) override {
+      if (now.state.global_step == 3) control.should_training_stop = true;
+    }
+  };
+  const OutputDir folder;
+  auto arguments = saving_to(folder.path);
+  arguments.save_steps = 2;
+  const TrainerParts parts{.train_dataset = triples(7), .callbacks = {std::make_shared<EndsAt>()}};
+  QuietTrainer whole(OneWeight(), arguments, parts);
+  CHECK(whole.train().global_step == 3);
+  CHECK(folder.checkpoints() == Strings{"checkpoint_0", "checkpoint_1"});
+  arguments.resume_from_checkpoint = folder.path;
+  QuietTrainer over(OneWeight(), arguments, {.train_dataset = triples(7)});
+  CHECK(over.train().global_step == 3);
+  CHECK(over.weight() == whole.weight());
+}
+
 TEST_CASE("a further train() trains on from the weights that a resumed one ended with, as without resuming") {
   const OutputDir folder;
   QuietTrainer whole(OneWeight(), saving_to(folder.path), {.train_dataset = triples(7)});
@@ -216,7 +263,7 @@ TEST_CASE("load_best_model_at_end brings the best evaluation's weights back from
 TEST_CASE("a state comes back as it was saved, numbers that JSON does not know too") {
   accelerate::TrainerState state{.epoch = 1.5,
                                  .global_step = 7,
-                                 .log_history = {{{"loss", std::nan("")}, {"norm", INFINITY}}},
+                                 .log_history = {{{"loss", std::nan("")}, {"norm", INFINITY}, {"\xff", 1}}},
                                  .best_metric = 0.1,
                                  .best_global_step = 5};
   accelerate::TrainerState back{.max_steps = 9};

@@ -179,6 +179,8 @@ TEST_CASE("save_model() writes weights that others can read, to output_dir where
   for (const std::string where : {"run", "elsewhere"}) {
     CHECK(accelerate::Accelerator::load(folder.path / where / "model.safetensors")["w"].item<double>() == 4.5);
   }
+  CHECK(said([] { QuietTrainer(OneWeight(), {}).save_model(); }) ==
+        here() + "save_model: no folder is given and output_dir is empty; give one of them");
 }
 
 TEST_CASE("loaders can be one's own, of training and evaluation") {

@@ -264,6 +264,60 @@ TEST_CASE("optimizer, schedule and training step can be one's own") {
   CHECK(trainer.weight() == -0.5);  // one step of SGD: the gradient is x = 1
 }
 
+namespace {
+
+struct TwoWeightsImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x * head + 8 * x * body; }
+  at::Tensor head = register_parameter("head", torch::zeros({1}, torch::kDouble));
+  at::Tensor body = register_parameter("body", torch::zeros({1}, torch::kDouble));
+};
+TORCH_MODULE(TwoWeights);
+
+/// Steps on the head alone, whatever else would learn.
+struct TrainsHead : accelerate::Trainer<TwoWeights> {
+  TrainsHead(const TwoWeights& net, const TrainingArguments& arguments, const TrainerParts& parts)
+      : Trainer(net, arguments, parts), head(net->head) {
+    remove_callback<accelerate::PrinterCallback>();
+    remove_callback<accelerate::ProgressCallback>();
+  }
+  std::shared_ptr<torch::optim::Optimizer> create_optimizer() override {
+    return std::make_shared<torch::optim::SGD>(std::vector{head}, 0.05);
+  }
+  LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
+    const auto outputs = model(inputs["x"]);
+    return {torch::mse_loss(outputs, inputs["labels"]), outputs};
+  }
+  at::Tensor head;
+};
+
+}  // namespace
+
+TEST_CASE("what an own optimizer leaves out counts in no norm, and its gradients do not add up") {
+  for (const bool fp16 : {false, true}) {
+    CAPTURE(fp16);
+    std::vector<double> heads;
+    for (const bool frozen : {true, false}) {
+      simulate(2, [&, frozen, fp16] {
+        TwoWeights net;
+        net->body.requires_grad_(!frozen);
+        TrainsHead trainer(net,
+                           {.per_device_train_batch_size = 1,
+                            .num_train_epochs = 2,
+                            .max_grad_norm = 0.5,
+                            .lr_scheduler_type = accelerate::SchedulerType::constant,
+                            .fp16 = fp16},
+                           {.train_dataset = triples(8)});
+        trainer.train();
+        CHECK_FALSE((net->body.grad().defined() && net->body.grad().abs().sum().item<double>() != 0));
+        if (trainer.accelerator().is_main_process()) heads.push_back(net->head.item<double>());
+      });
+    }
+    REQUIRE(heads.size() == 2);
+    CHECK(heads[0] > 0.1);
+    CHECK(heads[0] == doctest::Approx(heads[1]));
+  }
+}
+
 TEST_CASE("parameters with one dimension are not decayed") {
   struct Linear : accelerate::Trainer<torch::nn::Linear> {
     using Trainer::Trainer;
@@ -384,6 +438,11 @@ TEST_CASE("what arguments and options of the Accelerator both say must agree") {
   CHECK(said([] {
           QuietTrainer(OneWeight(), {}, {.accelerator = {.accumulation = {.sync_with_dataloader = false}}});
         }) == "Trainer: sync_with_dataloader is false; an epoch of a Trainer ends with a step: leave it true");
+  CHECK(said([] {
+          QuietTrainer(OneWeight(), {}, {.accelerator = {.scheduler_unit = accelerate::SchedulerUnit::processes}});
+        }) ==
+        "Trainer: scheduler_unit is processes; a Trainer makes its schedule of the training's optimizer steps, which "
+        "would be over after a part of them: leave it optimizer_steps");
   QuietTrainer bf16(OneWeight(), {.bf16 = true});
   CHECK(bf16.accelerator().mixed_precision() == Precision::bf16);
 }
