@@ -80,7 +80,8 @@ struct TrainingArguments {
   /// One process of each machine saves, not one of the job: for machines that do not share the disk of output_dir.
   bool save_on_each_node = false;
   /// A checkpoint's folder, or an output_dir, of which the newest is taken: train() goes on there, with the same data,
-  /// exactly where it stood. Once it has come to its end, a further train() trains on from where the model stands then.
+  /// exactly where it stood; on another number of ranks where a step takes as many samples, else refused. Once it has
+  /// come to its end, a further train() trains on from where the model stands then.
   std::optional<std::filesystem::path> resume_from_checkpoint{};
   /// The weights of the best evaluation are kept in output_dir/best_model, and are the model's when train() ends.
   bool load_best_model_at_end = false;
