@@ -216,14 +216,14 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
     for (auto* engine : model.core().engines()) engine->set_sync(true);
   }
   /// Within it ranks may run out of batches at different times (even_batches off, or streams): one that leaves it, or
-  /// calls its finish(), takes part in the others' reductions until all have left; parameters then are equal.
-  /// Collective.
+  /// calls its finish(), takes part in the others' reductions until all have left; parameters and schedules then are
+  /// equal. Collective.
   template <typename... Models>
   [[nodiscard]] gradient::UnevenJoin join_uneven_inputs(const Models&... models) const {
     auto list = prepared::join_models(models_of(models...));
     auto group = shared_->group.duplicate();
     if (shared_->scaling) list.push_back(shared_->scaling->join_model(group));
-    return {std::move(group), std::move(list)};
+    return {std::move(group), std::move(list), {}, prepared::equal_schedules_of(shared_)};
   }
   /// Local SGD for one model: call its step() after each optimizer step.
   template <typename Model>
@@ -290,7 +290,7 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   void load_scaler_state(const precision::ScalerState& state);
 
   [[nodiscard]] bool sync_gradients() const { return shared_->window.ends; }
-  void set_sync_gradients(bool sync) { shared_->window.ends = sync; }
+  void set_sync_gradients(bool sync) { sync ? shared_->window.end_now() : shared_->window.not_yet(); }
   /// The gradients of all that is prepared become undefined, and the accumulation window that they were of is
   /// forgotten: for a loop that begins anew after an exception. Within a window zero_grad() leaves them.
   void drop_gradients();

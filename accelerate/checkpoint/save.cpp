@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <system_error>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -121,6 +122,11 @@ struct Saver::Making {
     if (working && ::flock(working.get(), LOCK_EX | LOCK_NB) == 0) return;
     fs::remove(path);  // a file system without locks: the timeout has to do
   }
+  // A child that the program forked meanwhile has the file open, too.
+  void stop_work() {
+    if (working) ::flock(working.get(), LOCK_UN);
+    working.reset();
+  }
   [[nodiscard]] bool is_gone(int64_t rank) const {
     const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
     return file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && !fs::exists(done_file(rank));
@@ -188,16 +194,16 @@ struct Saver::Background {
       if (failed) {
         std::ignore =
             attempt([&] { making->leave_part("!" + base::text_of(failed)); });  // on a full disk there is no room
-        making->working.reset();
+        making->stop_work();
         std::rethrow_exception(failed);
       }
       making->leave_part(archive::write_manifest(mine));
-      making->working.reset();
+      making->stop_work();
       if (!making->leads()) return;
       making->commit(making->take_parts());
       if (is_all) making->remove_older();
     });
-    making->working.reset();
+    making->stop_work();
     // The leader alone removes the folder; the others may still be writing to it.
     done = true;
   }

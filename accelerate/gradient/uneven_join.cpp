@@ -72,10 +72,11 @@ struct UnevenJoin::RankCoordinator : JoinCoordinator {
   bool shadowing = false;
 };
 
-UnevenJoin::UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options)
+UnevenJoin::UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options, AtEnd at_end)
     : group_(std::move(group)),
       models_(std::move(models)),
       coordinator_(std::make_unique<RankCoordinator>(group_, models_.size(), options)),
+      at_end_(std::move(at_end)),
       exceptions_(std::uncaught_exceptions()) {
   if (group_.size() == 1) return;
   for (const JoinModel& model : models_) {
@@ -147,6 +148,7 @@ void UnevenJoin::finish() {
   for (const JoinModel& model : models_) {
     if (model.buffers != nullptr) model.buffers->due_ = false;  // on all ranks, whatever their last forward was
   }
+  if (at_end_) at_end_(group_, coordinator_->root);
 }
 
 }  // namespace accelerate::gradient

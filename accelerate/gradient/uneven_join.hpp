@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,14 +30,17 @@ struct JoinModel {
 /// Every reduction and buffer broadcast in it is announced by one small reduction first. A rank that calls finish() has
 /// run out: it takes part in the others' reductions with zeros until all ranks are there, then every parameter and
 /// buffer becomes that of a rank that went on longest (the highest of them, as in PyTorch). Optimizer states are not
-/// made equal, and a rank that the others outlast has no gradients then: neither its own nor theirs.
+/// made equal (schedules of prepared jobs are: see at_end), and a rank that the others outlast has no gradients then:
+/// neither its own nor theirs.
 ///
 /// All ranks make it with the same models in the same order. Inside it every rank that still has batches runs the same
 /// reductions; they do not overlap with backward.
 class UnevenJoin {
  public:
+  using AtEnd = std::function<void(const comm::Group& group, int64_t root)>;
   /// group   its collectives are this region's alone: give it Group::duplicate()
-  UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options = {});
+  /// at_end   called when parameters and buffers are equal, with the group and the rank whose they are; not on one rank
+  UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options = {}, AtEnd at_end = {});
   /// Calls finish(), unless an exception is on its way; an error of peers is then logged.
   ~UnevenJoin();
   UnevenJoin(const UnevenJoin&) = delete;
@@ -53,6 +57,7 @@ class UnevenJoin {
   comm::Group group_;
   std::vector<JoinModel> models_;
   std::unique_ptr<RankCoordinator> coordinator_;
+  AtEnd at_end_;
   int exceptions_;
   bool finished_ = false;
 };

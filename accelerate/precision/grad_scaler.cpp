@@ -103,7 +103,7 @@ ScalerState GradScaler::state() const {
           .growth_tracker = growth_tracker_.item<int64_t>()};
 }
 
-void GradScaler::load_state(const ScalerState& state) {
+GradScalerOptions GradScaler::loadable(const ScalerState& state) const {
   GradScalerOptions loaded = options_;
   loaded.growth_factor = state.growth_factor;
   loaded.backoff_factor = state.backoff_factor;
@@ -114,7 +114,11 @@ void GradScaler::load_state(const ScalerState& state) {
                state.scale, state.growth_tracker);
   }
   check(loaded, place_);
-  options_ = loaded;
+  return loaded;
+}
+
+void GradScaler::load_state(const ScalerState& state) {
+  options_ = loadable(state);
   scale_.fill_(state.scale);
   growth_tracker_.fill_(state.growth_tracker);
 }

@@ -71,6 +71,8 @@ class GradScaler {
   /// Scale, factors, interval and tracker become the saved ones. Throws Error: data for a scale or tracker
   /// that is none, usage as check().
   void load_state(const ScalerState& state);
+  /// returns   the options after load_state(), which throws the same.
+  [[nodiscard]] GradScalerOptions loadable(const ScalerState& state) const;
 
  private:
   GradScalerOptions options_;

@@ -33,7 +33,8 @@ bool has(const fs::path& folder, const fs::path& name) {
   return fs::exists(folder / name, error);
 }
 
-bool has_manifest(const fs::path& folder) { return has(folder, archive::manifest_name); }
+// Of another program's, which may lie beside checkpoints, nothing is asked.
+bool has_manifest(const fs::path& folder) { return archive::has_own_manifest(folder); }
 
 bool has_model(const fs::path& folder) {
   return has(folder, checkpoint::model_file(0)) || has(folder, checkpoint::model_bin_file(0));
@@ -107,9 +108,10 @@ std::string what_is_wrong_anywhere(const comm::Group& group, const std::string& 
   return {};
 }
 
-// What tells one save from another of the same name.
+// What tells one save from another of the same name, and its step on this machine. Ranks of one save may have made
+// different numbers of steps (join_uneven_inputs), so those tell nothing where there is an id.
 std::string mark_of(const archive::Manifest& manifest) {
-  return fmt::format("step {}, {}", manifest.step, manifest.id);
+  return fmt::format("{},{}", manifest.id.empty() ? fmt::to_string(manifest.step) : manifest.id, manifest.step);
 }
 
 // marks   of all ranks; "": that one does not look
@@ -119,10 +121,12 @@ std::string what_differs(const std::vector<std::string>& marks) {
   for (size_t rank = 0; rank < marks.size(); ++rank) {
     if (marks[rank].empty()) continue;
     if (first == nullptr) first = &marks[rank];
-    if (marks[rank] == *first) continue;
-    return fmt::format("not of one save on all machines: on rank {}'s it is of {}, on rank {}'s of {}",
-                       first - marks.data(), first->substr(0, first->find(',')), rank,
-                       marks[rank].substr(0, marks[rank].find(',')));
+    const auto id = [](const std::string& mark) { return mark.substr(0, mark.find(',')); };
+    const auto step = [](const std::string& mark) { return mark.substr(mark.find(',') + 1); };
+    if (id(marks[rank]) == id(*first)) continue;
+    return fmt::format(
+        "not of one save on all machines: on rank {}'s it is of step {}, on rank {}'s another of step {}",
+        first - marks.data(), step(*first), rank, step(marks[rank]));
   }
   return {};
 }
@@ -190,8 +194,10 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   together(shared_->group, "save_state", [&] { content = content_of(*shared_, customs_); });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
+  auto alike = options;
+  if (shared_->local_steps > 0) alike.share_work = false;  // each rank's weights are its own
   saver_.save(content, {.place = place,
-                        .options = options,
+                        .options = alike,
                         .on_each_node = project_.save_on_each_node,
                         .total_limit = folder.empty() ? project_.total_limit : std::nullopt,
                         .accelerator = shared_->device.type(),
@@ -231,8 +237,10 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   for (std::string name; std::getline(names, name);) {
     auto wrong = what_is_wrong_anywhere(group, looks ? what_is_wrong(parent / name, options.verify) : "");
     if (wrong.empty() && project_.save_on_each_node && group.size() > 1) {
-      const bool has = looks && has_manifest(parent / name);
-      const auto mark = has ? mark_of(archive::manifest_of(parent / name, "load_state")) : "";
+      std::string mark;
+      together(group, "load_state", [&] {
+        if (looks && has_manifest(parent / name)) mark = mark_of(archive::manifest_of(parent / name, "load_state"));
+      });
       wrong = what_differs(telling(group, "load_state", [&] { return group.all_gather_bytes(mark); }));
     }
     if (wrong.empty()) {

@@ -49,6 +49,7 @@ void check_counts(Shared& shared, const std::vector<CustomObject>& customs, cons
   };
   at_most("schedulers", content.schedulers.size(), count<SchedulerCore>(shared));
   at_most("loaders", content.loaders.size(), count<LoaderCore>(shared));
+  if (content.scaler && shared.scaling) static_cast<void>(shared.scaling->scaler().loadable(*content.scaler));
   if (content.scaler && !shared.scaling) {
     base::log_once(base::LogLevel::warning, shared.place,
                    "load_state: the checkpoint has a loss scale, and this job computes without one");

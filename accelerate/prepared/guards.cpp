@@ -22,6 +22,9 @@ void begin_micro_batch(Shared& shared, const ModelCores& models) {
   // What the window's earlier micro-batches left was divided by its full length, unless they are sums that nothing has
   // divided yet; this one is divided rightly at once.
   if (decision.scale != 1.0 && shared.window.count.undivided() == 0) scale_gradients(shared.registry, decision.scale);
+  if (shared.window.is_last_of_several()) {
+    for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.begin_last_micro_batch();
+  }
   const auto held_back = [&](const ModelCore& model) {
     return !decision.reduce &&
            std::any_of(models.begin(), models.end(), [&](const auto& one) { return one.get() == &model; });

@@ -322,6 +322,7 @@ class PreparedLoader {
       if (const auto told = standing_->size_of_reader()) {
         other.standing_->hear(std::max<int64_t>(*told - of_loader, 0), {});
       }
+      if (!other.entry_) other.entry_ = loader_;
       other.loader_ = std::make_shared<Loader>(loader_->skip_first_batches(of_loader));
       other.skips_ = true;
       if constexpr (data::Resumable<Loader>) {
@@ -416,6 +417,7 @@ class PreparedLoader {
   }
 
   std::shared_ptr<Loader> loader_;
+  std::shared_ptr<void> entry_{};  // of one that skips: what keeps the prepared loader among those that are saved
   std::shared_ptr<Shared> shared_;
   LoaderOptions options_;
   Skip skip_{};  // of loaders that do not skip themselves

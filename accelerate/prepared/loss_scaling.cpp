@@ -88,7 +88,27 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
 
 void LossScaling::unscale(OptimizerCore& optimizer) {
   if (!optimizer.scaled().waiting() || !optimizer.has_gradient()) return;
+  refuse_twice(optimizer);
   optimizer.scaled().unscale(scaler_, optimizer.flat_gradients());
+}
+
+// Each knows of its own gradients alone whether they are unscaled.
+void LossScaling::refuse_twice(OptimizerCore& optimizer) {
+  if (optimizer.scaled().unscaled() || !optimizer.shares_parameters()) return;
+  std::vector<at::Tensor> own;
+  for (const auto& group : optimizer.optimizer().param_groups()) {
+    own.insert(own.end(), group.params().begin(), group.params().end());
+  }
+  const auto keys = keys_of(own);
+  for (OptimizerCore& other : shared_.registry.of<OptimizerCore>()) {
+    const bool has_unscaled = other.spent() || other.scaled().unscaled();
+    if (&other == &optimizer || !has_unscaled || !other.has_any_of(keys)) continue;
+    base::fail(
+        ErrorKind::usage, shared_.place, "optimizer.step",
+        "{} and {} have a parameter in common, and the first has unscaled its gradient, which the other would do "
+        "again; with mixed_precision fp16 give every parameter to one optimizer, or use bf16",
+        other.name(), optimizer.name());
+  }
 }
 
 at::Tensor LossScaling::without_scale(const at::Tensor& norm, const std::vector<at::Tensor>& parameters) {
@@ -113,6 +133,7 @@ at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
         "accelerator.backward() made none of this optimizer's gradients since its last step or zero_grad(); with "
         "mixed_precision fp16 the loss is scaled there: call it instead of loss.backward()");
   }
+  refuse_twice(optimizer);
   scaled.unscale(scaler_, optimizer.flat_gradients());
   // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
   if (ranks_differ()) {

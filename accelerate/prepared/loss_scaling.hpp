@@ -88,6 +88,7 @@ class LossScaling {
     const torch::optim::Optimizer* optimizer;
     std::function<void()> move;
   };
+  void refuse_twice(OptimizerCore& optimizer);
   void read_flags(bool wait);
   void read_flags(OptimizerCore& optimizer, bool wait);
   void move_unless_skipped(const Owed& owed);

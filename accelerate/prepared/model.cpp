@@ -74,6 +74,7 @@ void ModelCore::meet() {
   }
   gradient::broadcast_tensors(group, rest, 0, options_.engine.buckets.cap_bytes);
   if (learns) engine_ = std::make_unique<gradient::Engine>(group, own, options_.engine);
+  if (!engine_ && elsewhere_.empty()) buffer_broadcast_.reset();  // no forward would run it
 }
 
 std::vector<gradient::NamedTensor> ModelCore::own_parameters() {

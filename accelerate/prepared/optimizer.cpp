@@ -82,7 +82,9 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
 
 void OptimizerCore::check_synchronized() {
   const int64_t every = shared_->check_synchronized_every;
-  if (every == 0 || ++steps_ % every != 0) return;
+  // Steps in a join or of local SGD are each rank's own number.
+  const bool alike = std::ranges::all_of(engines_, [](const auto* engine) { return engine->steps_alike(); });
+  if (every == 0 || !alike || ++steps_ % every != 0) return;
   for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
     const bool ours = std::find(engines_.begin(), engines_.end(), model.engine()) != engines_.end();
     if (ours && model.engine()->steps_alike()) {
@@ -213,8 +215,25 @@ std::vector<at::Tensor> OptimizerCore::flat_gradients() {
 }
 
 void OptimizerCore::zero_grad(bool set_to_none) {
-  if (shared_->window.keeps_gradients() && !spent_) return;
+  const Window& window = shared_->window;
+  const bool keeps = !window.ends || (window.is_last_of_several() && imprint_of_gradients() == waiting_);
+  if (keeps && !spent_) return;
   drop_gradients(set_to_none);
+}
+
+// Of several backwards in a micro-batch only some are of this optimizer's loss.
+void OptimizerCore::begin_last_micro_batch() { waiting_ = imprint_of_gradients(); }
+
+OptimizerCore::Imprints OptimizerCore::imprint_of_gradients() const {
+  Imprints all;
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      const at::Tensor& gradient = parameter.grad();
+      const bool counts = gradient.defined() && !gradient.is_inference();
+      all.emplace_back(gradient.unsafeGetTensorImpl(), counts ? gradient._version() : 0);
+    }
+  }
+  return all;
 }
 
 void OptimizerCore::drop_gradients(bool set_to_none) {
@@ -252,6 +271,11 @@ void OptimizerCore::find_engines() {
     if (std::any_of(all_.begin(), all_.end(), managed)) engines_.push_back(engine);
     std::erase_if(unmanaged_, managed);
   }
+  std::unordered_set<const void*> keys;
+  for (const auto& parameter : all_) keys.insert(parameter.unsafeGetTensorImpl());
+  shares_parameters_ = std::ranges::any_of(shared_->registry.of<OptimizerCore>(), [&](const OptimizerCore& other) {
+    return &other != this && other.has_any_of(keys);
+  });
   seen_registry_ = shared_->registry.version();
   foreign_told_ = false;
 }
@@ -297,7 +321,7 @@ void OptimizerCore::tell_of_foreign_parameters() {
 
 // Steps that are allowed, and hardly what was meant.
 void OptimizerCore::warn_of_odd_step() const {
-  if (shared_->window.keeps_gradients()) {
+  if (shared_->window.awaits_backward()) {
     base::log_once(base::LogLevel::warning, shared_->place,
                    "optimizer.step: accelerator.backward() did not run in this micro-batch; a plain loss.backward() is "
                    "not divided by gradient_accumulation_steps ({})",

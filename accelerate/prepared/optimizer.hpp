@@ -40,9 +40,13 @@ class OptimizerCore : public Entry {
   /// closure that the optimizer calls itself, data for a scale at its floor.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
 
-  /// Once after every step; else nothing within an accumulation window, up to the backward of its last micro-batch. So
-  /// it may come first or last in the loop.
+  /// Once after every step; else nothing within an accumulation window, up to the backward of its last micro-batch that
+  /// reaches this optimizer's parameters. So it may come first or last in the loop, and between two losses' backwards.
   void zero_grad(bool set_to_none);
+
+  /// The micro-batch that ends a window of several begins: gradients are those of the ones before until this one's
+  /// backward, of whichever loss, changes them.
+  void begin_last_micro_batch();
 
   /// Gradients are gone, wherever a window stands: what was loaded is not to be stepped on with them.
   void drop_gradients(bool set_to_none = true);
@@ -61,6 +65,11 @@ class OptimizerCore : public Entry {
   [[nodiscard]] optim::FusedStep* fused() const { return fused_.get(); }
 
   // For loss scaling.
+  /// Another prepared optimizer has some of its parameters.
+  [[nodiscard]] bool shares_parameters() {
+    find_engines();
+    return shares_parameters_;
+  }
   /// The gradients have been stepped on, and not zeroed through us since.
   [[nodiscard]] bool spent() const { return spent_; }
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
@@ -80,6 +89,9 @@ class OptimizerCore : public Entry {
   std::vector<state::Piece> pieces();
   void refuse_closure_on_masters() const;
   void update_unless(const at::Tensor& skip);
+  /// Which tensor, in which state, is each parameter's gradient.
+  using Imprints = std::vector<std::pair<const void*, int64_t>>;
+  [[nodiscard]] Imprints imprint_of_gradients() const;
   void zero_now(bool set_to_none);
   void check_reduced();
   [[nodiscard]] at::Tensor mean_over_ranks(const at::Tensor& loss) const;
@@ -97,6 +109,8 @@ class OptimizerCore : public Entry {
   std::unique_ptr<optim::FusedStep> fused_;
   ScaledGradients scaled_;
   bool spent_ = false;
+  bool shares_parameters_ = false;
+  Imprints waiting_;
   int64_t steps_ = 0;
   // Engines of our parameters, and the parameters nobody reduces; found again when either side changed.
   std::vector<gradient::Engine*> engines_;

@@ -21,6 +21,14 @@ std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& optio
   return model;
 }
 
+void cast_floating(const std::vector<gradient::NamedTensor>& tensors, c10::ScalarType dtype) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype) continue;
+    tensor.set_data(tensor.to(dtype));
+  }
+}
+
 std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Optimizer& optimizer) {
   Registry& registry = shared.registry;
   const auto known =

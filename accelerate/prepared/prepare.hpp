@@ -42,6 +42,10 @@ std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Opt
 std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOptions& options, const void* identity);
 std::shared_ptr<LoaderCore> enter_loader(Shared& shared, const void* identity);
 
+/// In place, those that are floating; counts, masks and complex numbers stay what they are, which the module's own to()
+/// does not leave them.
+void cast_floating(const std::vector<gradient::NamedTensor>& tensors, c10::ScalarType dtype);
+
 /// Throws Error (usage) for an empty holder or pointer.
 void check_there(const Shared& shared, bool there);
 
@@ -64,7 +68,8 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
     if (!options.model.evaluation_mode && *dtype != c10::ScalarType::Float) {
       shared->masters.keep(named_parameters(*held));
     }
-    held->to(*dtype);
+    cast_floating(named_parameters(*held), *dtype);
+    cast_floating(named_buffers(*held), *dtype);
   }
   if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
   auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));

@@ -3,8 +3,10 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/mean.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Type.h>
 
+#include <cmath>
 #include <limits>
 #include <typeinfo>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/user_call.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
+#include "accelerate/prepared/optimizer.hpp"
 
 namespace accelerate::prepared {
 
@@ -89,6 +92,87 @@ void SchedulerCore::move_what_is_owed() const {
 }
 
 bool SchedulerCore::hears_metric() const { return !options_.step_with_optimizer || shared_->window.ends; }
+
+namespace {
+
+/// What moves of a schedule, as numbers; the rest is the same on all ranks.
+std::vector<double> moving_part(const state::SchedulerState& state) {
+  std::vector<double> numbers{static_cast<double>(state.steps)};
+  numbers.insert(numbers.end(), state.last_lrs.begin(), state.last_lrs.end());
+  numbers.insert(numbers.end(), state.momenta.begin(), state.momenta.end());
+  if (const auto& plateau = state.plateau) {
+    numbers.insert(numbers.end(),
+                   {plateau->best, static_cast<double>(plateau->num_bad), static_cast<double>(plateau->cooldown)});
+  }
+  return numbers;
+}
+
+/// Rates of all prepared optimizers, for LibTorch's schedules keep theirs there. NaN: a group's options say none.
+std::vector<double> rates_of(Shared& shared) {
+  std::vector<double> rates;
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    for (const auto& group : optimizer.optimizer().param_groups()) {
+      try {
+        rates.push_back(group.options().get_lr());
+      } catch (const c10::Error&) {  // a user's own options
+        rates.push_back(std::numeric_limits<double>::quiet_NaN());
+      }
+    }
+  }
+  return rates;
+}
+
+void set_rates(Shared& shared, const double* rates) {
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    for (auto& group : optimizer.optimizer().param_groups()) {
+      if (!std::isnan(*rates)) group.options().set_lr(*rates);
+      ++rates;
+    }
+  }
+}
+
+/// numbers   of another rank's schedule of the same kind and groups, from here on
+/// returns   those after it
+const double* take_moving_part(state::SchedulerState& state, const double* numbers) {
+  state.steps = static_cast<int64_t>(*numbers++);
+  for (double& rate : state.last_lrs) rate = *numbers++;
+  for (double& momentum : state.momenta) momentum = *numbers++;
+  if (auto& plateau = state.plateau) {
+    plateau->best = *numbers++;
+    plateau->num_bad = static_cast<int64_t>(*numbers++);
+    plateau->cooldown = static_cast<int64_t>(*numbers++);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared) {
+  return [shared = std::move(shared)](const comm::Group& group, int64_t root) {
+    if (shared->scaling) shared->scaling->move_what_is_owed();
+    std::vector<double> numbers{static_cast<double>(shared->steps)};
+    for (const SchedulerCore& schedule : shared->registry.of<SchedulerCore>()) {
+      const auto state = schedule.access.get();
+      if (!state) continue;
+      const auto part = moving_part(*state);
+      numbers.insert(numbers.end(), part.begin(), part.end());
+    }
+    const auto rates = rates_of(*shared);
+    numbers.insert(numbers.end(), rates.begin(), rates.end());
+    const at::Tensor all = at::tensor(numbers, at::kDouble);
+    comm::in_user_call("join_uneven_inputs", "the schedules are not made equal at the end", shared->place,
+                       [&] { group.broadcast(all, root); });
+    const double* next = all.const_data_ptr<double>();
+    shared->steps = static_cast<int64_t>(*next++);
+    for (const SchedulerCore& schedule : shared->registry.of<SchedulerCore>()) {
+      auto state = schedule.access.get();
+      if (!state) continue;
+      next = take_moving_part(*state, next);
+      if (group.rank() != root) schedule.access.set(*state);
+    }
+    if (group.rank() != root) set_rates(*shared, next);
+  };
+}
 
 double SchedulerCore::mean_over_ranks(double metric) const {
   if (shared_->group.size() == 1) return metric;

@@ -66,6 +66,11 @@ class SchedulerCore : public Entry {
   std::shared_ptr<ScheduleEnd> end_;
 };
 
+/// For the end of a join of uneven inputs: every schedule, and the count of steps, becomes that of one rank, for those
+/// that ran out early have made fewer steps. Schedules that cannot say where they stand stay.
+/// returns   to be called on all ranks with the group and that rank
+[[nodiscard]] std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared);
+
 template <typename Scheduler>
 concept FollowsSteps = std::derived_from<Scheduler, optim::Scheduler>;
 template <typename Scheduler>

@@ -34,7 +34,7 @@ struct Window {
   gradient::SyncDecision begin(bool last_batch, const Place& place) {
     const auto decision = gradient::next_micro_batch(state_, options, last_batch, place);
     count.begin_micro_batch(/*of_new_window=*/state_.window == 0, /*of_several=*/options.steps > 1);
-    awaits_backward_ = decision.sync && state_.window > 0;
+    awaits_backward_ = is_last_of_several_ = decision.sync && state_.window > 0;
     state_ = decision.next;
     ends = decision.sync;
     scale = decision.scale;
@@ -50,7 +50,7 @@ struct Window {
   }
   void end_micro_batch() {
     scale = 1.0;
-    awaits_backward_ = false;
+    awaits_backward_ = is_last_of_several_ = false;
     count.end_micro_batch();
   }
   /// Where the accumulation stands.
@@ -62,11 +62,20 @@ struct Window {
     count = counted;
     ends = state.window == 0;
   }
-  /// The optimizer has yet to step on what lies in the gradients.
-  [[nodiscard]] bool keeps_gradients() const { return !ends || awaits_backward_; }
+  /// The window's next micro-batch is the first of another; what it counted stays until then.
+  void end_now() {
+    ends = true;
+    state_ = {};
+  }
+  void not_yet() { ends = false; }
+  /// No backward ran yet in a micro-batch before whose backward gradients are those of the ones before.
+  [[nodiscard]] bool awaits_backward() const { return !ends || awaits_backward_; }
+  /// In the micro-batch that ends a window of several.
+  [[nodiscard]] bool is_last_of_several() const { return is_last_of_several_; }
 
  private:
   gradient::SyncState state_{};
+  bool is_last_of_several_ = false;
   bool awaits_backward_ = false;  ///< in the last of several micro-batches, before its backward
 };
 

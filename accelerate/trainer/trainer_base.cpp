@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "accelerate/trainer/best_metric.hpp"
@@ -150,9 +151,9 @@ void TrainerBase::log(Metrics logs) {
 void TrainerBase::decide_by_rank_0(Metrics& metrics) const {
   if (!accelerator_.use_distributed()) return;
   const auto found = metrics.find(best_metric_name(arguments_));
-  const std::string mine = found == metrics.end() ? "" : fmt::format("{:a}", found->second);
+  const std::string mine = found == metrics.end() ? "" : fmt::to_string(std::bit_cast<uint64_t>(found->second));
   const std::string all = accelerator_.broadcast_object(mine);
-  if (found != metrics.end() && !all.empty()) found->second = std::strtod(all.c_str(), nullptr);
+  if (found != metrics.end() && !all.empty()) found->second = std::bit_cast<double>(uint64_t{std::stoull(all)});
 }
 
 void TrainerBase::note_best(const Metrics& metrics) {

@@ -127,7 +127,8 @@ class Job {
   bool is_said_again(const Signal& signal) {
     constexpr std::chrono::milliseconds at_once{100};
     const auto now = Clock::now();
-    const bool again = signal.number == last_.number && signal.sender == last_.sender && now - heard_at_ < at_once;
+    const bool again = !is_notice(signal.number) && signal.number == last_.number && signal.sender == last_.sender &&
+                       now - heard_at_ < at_once;
     const bool is_end_of_parent = told_ != 0 && signal.sender == parent_ && getppid() != parent_;
     last_ = signal;
     heard_at_ = now;

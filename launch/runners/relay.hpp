@@ -15,7 +15,7 @@ inline constexpr const char* agent_word = "--agent";
 /// ours.
 ///
 /// words     host, seconds to connect, arguments of the launcher there
-/// returns   the exit code of the launcher there; 255 where the host cannot be reached or the connection was lost
+/// returns   the exit code of the launcher there; 255 also where the host cannot be reached or the connection was lost
 /// Throws LaunchError.
 int run_relay(const std::vector<std::string>& words);
 

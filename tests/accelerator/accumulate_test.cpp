@@ -325,6 +325,30 @@ TEST_CASE("zero_grad() may come first or last in a micro-batch, and drops a batc
   }
 }
 
+TEST_CASE("with two losses in a micro-batch each optimizer keeps its gradients until its own backward") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks,
+             [](Accelerator& accelerator) {
+               OneWeight d, g;
+               auto [discriminator, generator, of_d, of_g] = accelerator.prepare(
+                   d, g, torch::optim::SGD(d->parameters(), 1.0), torch::optim::SGD(g->parameters(), 1.0));
+               const auto x = torch::ones({1}, torch::kDouble);
+               for (int micro = 0; micro < 4; ++micro) {
+                 auto window = accelerator.accumulate(discriminator, generator);
+                 of_d.zero_grad();
+                 accelerator.backward(discriminator(x).sum());
+                 of_d.step();
+                 of_g.zero_grad();
+                 accelerator.backward(generator(x).sum());
+                 of_g.step();
+               }
+               CHECK(d->w.item<double>() == -2.0);
+               CHECK(g->w.item<double>() == -2.0);
+             },
+             {.gradient_accumulation_steps = 2});
+  }
+}
+
 TEST_CASE("a window left half-way ends with free_memory or by hand") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   OneWeight net;
@@ -342,6 +366,9 @@ TEST_CASE("a window left half-way ends with free_memory or by hand") {
   step();
   CHECK(net->w.item<double>() == -2.0);  // with the gradient that waited
   { auto window = accelerator.accumulate(model); }
+  CHECK_FALSE(accelerator.sync_gradients());  // the first of another window
+  { auto window = accelerator.accumulate(model); }
+  CHECK(accelerator.sync_gradients());
   { auto window = accelerator.accumulate(model); }
   CHECK_FALSE(accelerator.sync_gradients());
   accelerator.clear();

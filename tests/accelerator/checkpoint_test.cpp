@@ -153,6 +153,35 @@ TEST_CASE("a newer one that is not whole is passed over and said; one that was a
             "; the newest whole one beside it is " + (checkpoints / "checkpoint_0").string());
 }
 
+TEST_CASE("a manifest.json of another program beside checkpoints is not looked at") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto model = accelerator.prepare(linear(1));
+  accelerator.save_state();
+  const auto checkpoints = folder.path / "checkpoints";
+  std::ofstream(checkpoints / "manifest.json") << R"({"name": "a web app", "version": "1"})";
+  CHECK(accelerator.load_state(checkpoints).path == checkpoints / "checkpoint_0");
+}
+
+TEST_CASE("a loader that skips in place of the prepared one is saved, also when that one's handle is gone") {
+  const SharedFolder folder;
+  Accelerator accelerator(in(folder.path));
+  auto [loader, other] = accelerator.prepare(counting(8, 2), counting(4, 2));
+  loader = accelerator.skip_first_batches(loader, 1);
+  for ([[maybe_unused]] auto& batch : loader) break;
+  accelerator.save_state();
+  loader.set_epoch(5);
+  other.set_epoch(7);
+  accelerator.load_state();
+  CHECK(loader->epoch() == 0);
+  CHECK(other->epoch() == 0);
+  std::vector<int64_t> rest;
+  for (auto& batch : loader) {
+    for (const int64_t number : numbers(batch.data)) rest.push_back(number);
+  }
+  CHECK(rest == std::vector<int64_t>{4, 5, 6, 7});
+}
+
 TEST_CASE("no folder, and one that is not there, are said") {
   Accelerator accelerator({.cpu = true});
   auto model = accelerator.prepare(linear(1));

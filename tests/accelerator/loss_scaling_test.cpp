@@ -154,6 +154,25 @@ TEST_CASE("a step is skipped for inf although clipping made NaN of it") {
   CHECK(value(net->w) == 0.0);
 }
 
+TEST_CASE("a gradient that two optimizers step on is not unscaled twice") {
+  Accelerator accelerator(fp16());
+  OneFloat net;
+  auto [model, one, two] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0), torch::optim::SGD(net->parameters(), 1.0));
+  accelerator.backward(model(1.0).sum());
+  one.step();
+  CHECK_THROWS_WITH(two.step(),
+                    doctest::Contains("optimizer.step: optimizer and optimizer_1 have a parameter in common, "
+                                      "and the first has unscaled its gradient, which the other would do "
+                                      "again; with mixed_precision fp16 give every parameter to one "
+                                      "optimizer, or use bf16"));
+  one.zero_grad();
+  two.zero_grad();
+  accelerator.backward(model(1.0).sum());
+  two.step();  // by turns they may
+  CHECK(value(net->w) == -2.0);
+}
+
 TEST_CASE("the scale is updated once in an iteration, however many optimizers step in it") {
   Accelerator accelerator(fp16());
   OneFloat first, second;

@@ -98,6 +98,29 @@ TEST_CASE("parameters, gradients and buffers are bfloat16, outputs float32; Adam
   CHECK((net->named_buffers()["1.running_mean"].scalar_type() == at::kBFloat16));
 }
 
+TEST_CASE("counts, masks and complex numbers of a module stay what they are; its own cast would round them") {
+  struct WithCounts : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& x) { return w * x + at::real(turn).to(x.scalar_type()); }
+    at::Tensor w = register_parameter("w", torch::ones({1}));
+    at::Tensor turn = register_parameter("turn", torch::full({1}, c10::complex<float>(0, 1)));
+    at::Tensor ids = register_buffer("ids", torch::arange(300));
+    at::Tensor mask = register_buffer("mask", torch::ones({2}, torch::kBool));
+    at::Tensor average = register_buffer("average", torch::ones({2}));
+    torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(1));
+  };
+  Accelerator accelerator(kPure);
+  const auto net = std::make_shared<WithCounts>();
+  auto model = accelerator.prepare(net);
+  CHECK((net->w.scalar_type() == at::kBFloat16));
+  CHECK((net->average.scalar_type() == at::kBFloat16));
+  CHECK((net->ids.scalar_type() == at::kLong));
+  CHECK(net->ids[257].item<int64_t>() == 257);
+  CHECK((net->mask.scalar_type() == at::kBool));
+  CHECK((net->turn.scalar_type() == at::kComplexFloat));
+  CHECK((net->norm->num_batches_tracked.scalar_type() == at::kLong));
+  CHECK(number(model(torch::ones({1}))) == 1);
+}
+
 TEST_CASE("two optimizers of one model step on the masters of their own parameters, on one rank and on two") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(

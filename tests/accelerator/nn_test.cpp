@@ -143,6 +143,45 @@ TEST_CASE("check_synchronized_every looks after every so many steps, by one oper
            {.check_synchronized_every = 2});
 }
 
+TEST_CASE("after a join in which ranks made different numbers of steps they look together again") {
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             OneWeight net;
+             torch::optim::SGD sgd(net->parameters(), 0.1);
+             accelerate::optim::ExponentialLR falling(sgd, 0.5);
+             auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, falling);
+             const int64_t steps = accelerator.process_index() == 0 ? 3 : 2;
+             {
+               auto join = accelerator.join_uneven_inputs(model);
+               for (int64_t step = 0; step < steps; ++step) {
+                 train(accelerator, model, optimizer, step);
+                 scheduler.step();
+               }
+             }
+             // Schedules are as far as on the rank that went on longest, and so are the rates.
+             CHECK(scheduler->steps() == 3);
+             CHECK(scheduler.get_last_lr().front() == doctest::Approx(0.1 / 8));
+             CHECK(sgd.param_groups()[0].options().get_lr() == doctest::Approx(0.1 / 8));
+             for (int64_t step = 0; step < 5; ++step) {
+               train(accelerator, model, optimizer, step);
+               scheduler.step();
+             }
+             CHECK(told(accelerator, model).empty());
+           },
+           {.check_synchronized_every = 2});
+}
+
+TEST_CASE("a model that does not learn is compared with its buffers, which no forward makes equal") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    Normed net;
+    for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
+    auto model = accelerator.prepare(net);
+    CHECK(told(accelerator, model).empty());
+    model(torch::full({4, 1}, static_cast<double>(accelerator.process_index()), torch::kDouble));
+    CHECK(has(told(accelerator, model), "check_synchronized: buffer layers.1.running_mean [1] Double has one value"));
+  });
+}
+
 TEST_CASE("within local SGD ranks go apart on purpose, and are not compared") {
   on_ranks(2,
            [](Accelerator& accelerator) {

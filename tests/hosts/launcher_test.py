@@ -215,7 +215,7 @@ class Wrong(Launcher):
             nobody = said("--hosts", "host1,10.77.0.99", "--main_process_ip", "host1", "--timeout", 3)
             self.assertNotIn(nobody.codes(SECONDS_TO_END)[0], (None, 0), nobody.text())
             self.assertRegex(nobody.text(), r"accelerate_launch: ssh to 10\.77\.0\.99 ended after [34]\.\d s: the host could not be "
-                                            r"reached, let us not in, or the connection was lost\n")
+                                            r"reached, let us not in, the connection was lost, or a rank ended with 255\n")
             loopback = said("--num_machines", 2, "--main_process_ip", "host2")
             self.assertEqual(loopback.codes(SECONDS_TO_END), [1])
             self.assertIn("accelerate_launch: main_process_ip host2 is no address of this machine, which is machine_rank 0; give the "

@@ -85,7 +85,7 @@ void run(const fs::path& project) {
   accelerator.wait_for_everyone();
   const auto again = accelerator.load_state();
   const std::string differs =
-      fmt::format("not of one save on all machines: on rank 0's it is of step 2, on rank {}'s of step 1",
+      fmt::format("not of one save on all machines: on rank 0's it is of step 2, on rank {}'s another of step 1",
                   accelerator.num_processes() / 2);
   expect(accelerator, again.path == project / "checkpoints" / "checkpoint_0", "then loaded " + again.path.string());
   expect(accelerator, again.passed_over.size() == 1 && again.passed_over[0] == "checkpoint_1: " + differs,

@@ -27,7 +27,7 @@ STANDARD = {
     "charconv": r"(from|to)_chars",
     "chrono": r"chrono|\d+(ms|s|us|min|h)",
     "climits": r"\w+_(MAX|MIN|BIT|BUF)",
-    "cmath": r"(sqrt|pow|f?abs|is(nan|inf|finite)|floor|ceil|l*round|cos|sin|exp|log\w*|nextafter|fmod|trunc|fmin|hypot|"
+    "cmath": r"(nan|sqrt|pow|f?abs|is(nan|inf|finite)|floor|ceil|l*round|cos|sin|exp|log\w*|nextafter|fmod|trunc|fmin|hypot|"
              r"ldexp|tanh|expm1|signbit|HUGE_VAL|NAN|INFINITY)",
     "compare": r"\w+_ordering",
     "concepts": r"same_as|derived_from|convertible_to|\w*invocable|integral|floating_point|\w*constructible\w*|\w*copyable|"

@@ -453,8 +453,7 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
   });
 }
 
-TEST_CASE(
-    "a parameter that has its first gradient in the step that would be recorded is named, and the step is plain") {
+TEST_CASE("a first gradient in the step that would be recorded is named, and the step is plain") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<TwoHeads> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5), 18);

@@ -82,6 +82,8 @@ struct GroupCore {
   /// Inside a catch block: breaks the group and throws the Error of kind peer for it.
   [[noreturn]] void fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
                                    Clock::duration waited);
+  /// Every later call is refused with why; what is under way is given up.
+  void break_with(const std::string& why);
   void check_rank(Operation operation, std::string_view what, int64_t value) const;
   /// Ranks can tell one another so many.
   void check_dimensions(Operation operation, size_t dimensions) const;
@@ -94,7 +96,6 @@ struct GroupCore {
 
  private:
   void compare_in_sequence(const CallSignature& signature);
-  void break_with(const std::string& why);
   [[noreturn]] void fail_broken(std::string_view asked_by);
 
   std::atomic<int64_t> sequence_ = 0;

@@ -53,8 +53,9 @@ TEST_CASE("samples that do not go together are named with their sources") {
     (void)data::concatenate(of(one), of(other))->read(index({1, 0, 3}));
   };
   const std::string text =
-      "concatenate: sample 1 of source 1 and sample 1 of source 0 do not go together at [0]: shape, dtype or structure "
-      "differ";
+      "concatenate: sample 1 of source 1 and sample 1 of source 0 do not go together at [0]: shape, dtype or "
+      "structure, "
+      "or what is said once for all of them, differ";
   CHECK_THROWS_WITH(refused(torch::zeros({2, 3}), torch::zeros({2, 4})), text.c_str());
   CHECK_THROWS_WITH(refused(torch::zeros({2, 3}), torch::zeros({2, 3}, torch::kLong)), text.c_str());
   const auto bare = data::memory_source(torch::zeros(2));

@@ -203,7 +203,7 @@ TEST_CASE("over one host too ranks know which start this is; the launcher that w
                          ssh.variables())
                        .wait();
   CAPTURE(ran.err);
-  CHECK(ran.code == 75);
+  CHECK(ran.code == 7);
   CHECK(ran.out == "start 0 of 1\nstart 1 of 1\nstart 2 of 1\n");
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <cmath>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/optim/schedules/chained.hpp"
