@@ -242,6 +242,7 @@ class DispatchPass {
 
   /// On rank 0.
   Message send() {
+    const auto before = sent_;
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
     std::vector<Message> messages(static_cast<size_t>(group_.size()));
@@ -264,12 +265,32 @@ class DispatchPass {
       messages[rank] = common;
       if (round) messages[rank].batch = std::move(round->batches[rank]);
     }
-    if constexpr (tree::packable<Batch>) {
+    if constexpr (tree::packable<Batch>) (void)scatter_bytes(group_, packed(messages, before));
+    return std::move(messages.front());
+  }
+
+  /// A batch that cannot be sent fails on all ranks, as one that cannot be read does.
+  std::vector<at::Tensor> packed(std::vector<Message>& messages, const std::optional<state::LoaderState>& before) {
+    const auto all = [&] {
       std::vector<at::Tensor> bytes{own_bytes_};
       for (size_t rank = 1; rank < messages.size(); ++rank) bytes.push_back(tree::pack(messages[rank]));
-      (void)scatter_bytes(group_, bytes);
+      return bytes;
+    };
+    try {
+      return all();
+    } catch (...) {
+      failure_ = std::current_exception();
     }
-    return std::move(messages.front());
+    exhausted_ = true;
+    next_round_.reset();
+    sent_ = before;
+    for (Message& message : messages) {
+      message.batch.reset();
+      message.last = false;
+      message.reader.state = before;
+      message.failure = base::what_failed(failure_);
+    }
+    return all();
   }
 
   /// On all others.

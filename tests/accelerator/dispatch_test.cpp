@@ -364,6 +364,30 @@ TEST_CASE("what rank 0's loader throws comes to all ranks after the same batch, 
       {.dispatch_batches = true});
 }
 
+TEST_CASE("a batch that cannot be sent fails on all ranks, after the same number of batches") {
+  struct Sparse final : accelerate::data::Source {
+    [[nodiscard]] int64_t size() const override { return 12; }
+    [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
+      const at::Tensor target = torch::eye(2);
+      return {indices, indices[0].item<int64_t>() == 6 ? target.to_sparse() : target};  // rank 1's second
+    }
+  };
+  on_ranks(2,
+           [](Accelerator& accelerator) {
+             auto loader =
+                 accelerator.prepare(accelerate::data::Loader(std::make_shared<const Sparse>(), {.batch_size = 2}));
+             Numbers seen;
+             const auto pass = [&] {
+               for (auto& batch : loader) seen.push_back(batch.data[0].item<int64_t>());
+             };
+             CHECK_THROWS_WITH_AS(pass(), doctest::Contains("must be dense and not quantized to be sent"),
+                                  accelerate::Error);
+             CHECK(seen.size() == 1);
+             CHECK(loader.state().consumed == 4);
+           },
+           {.dispatch_batches = true});
+}
+
 TEST_CASE("what was read for a first round that failed is not consumed, of an epoch or of the rest of one") {
   struct Broken final : accelerate::data::Source {
     explicit Broken(int64_t one) : sample(one) {}
