@@ -136,11 +136,20 @@ constexpr bool may_be_compared() {
   }
 }
 
+template <typename T>
+bool are_equal_items(const T& one, const T& other) {
+  if constexpr (tree::detail::Items<T>) {
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                      [](const auto& a, const auto& b) { return are_equal_items(a, b); });
+  } else {
+    return one == other || (one != one && other != other);
+  }
+}
+
 template <RowList List>
 bool are_equal(const List& one, const List& other) {
   if constexpr (may_be_compared<List>()) {
-    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
-                      [](const auto& a, const auto& b) { return a == b || (a != a && b != b); });  // NaN is NaN
+    return are_equal_items(one, other);
   } else {
     return one.size() == other.size();  // what its items hold is not known
   }

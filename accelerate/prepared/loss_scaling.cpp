@@ -101,7 +101,8 @@ void LossScaling::refuse_twice(OptimizerCore& optimizer) {
   }
   const auto keys = keys_of(own);
   for (OptimizerCore& other : shared_.registry.of<OptimizerCore>()) {
-    const bool has_unscaled = other.spent() || other.scaled().unscaled();
+    // After a backward that one's gradients carry a scale again.
+    const bool has_unscaled = (other.spent() && !other.scaled().waiting()) || other.scaled().unscaled();
     if (&other == &optimizer || !has_unscaled || !other.has_any_of(keys)) continue;
     base::fail(
         ErrorKind::usage, shared_.place, "optimizer.step",

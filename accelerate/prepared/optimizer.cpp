@@ -216,13 +216,10 @@ std::vector<at::Tensor> OptimizerCore::flat_gradients() {
 
 void OptimizerCore::zero_grad(bool set_to_none) {
   const Window& window = shared_->window;
-  const bool keeps = !window.ends || (window.is_last_of_several() && imprint_of_gradients() == waiting_);
+  const bool keeps = !window.ends || (window.is_last_of_several() && !reached_);  // by a loss of its own
   if (keeps && !spent_) return;
   drop_gradients(set_to_none);
 }
-
-// Of several backwards in a micro-batch only some are of this optimizer's loss.
-void OptimizerCore::begin_last_micro_batch() { waiting_ = imprint_of_gradients(); }
 
 OptimizerCore::Imprints OptimizerCore::imprint_of_gradients() const {
   Imprints all;

@@ -44,9 +44,12 @@ class OptimizerCore : public Entry {
   /// reaches this optimizer's parameters. So it may come first or last in the loop, and between two losses' backwards.
   void zero_grad(bool set_to_none);
 
-  /// The micro-batch that ends a window of several begins: gradients are those of the ones before until this one's
-  /// backward, of whichever loss, changes them.
-  void begin_last_micro_batch();
+  /// The micro-batch that ends a window of several begins: gradients are those of the ones before until a backward of
+  /// its reaches them.
+  void begin_last_micro_batch() { reached_ = false; }
+  /// Around the graph of a backward in it, before engines reduce what waits, which changes gradients too.
+  void begin_backward() { waiting_ = imprint_of_gradients(); }
+  void backward_done() { reached_ = reached_ || imprint_of_gradients() != waiting_; }
 
   /// Gradients are gone, wherever a window stands: what was loaded is not to be stepped on with them.
   void drop_gradients(bool set_to_none = true);
@@ -110,6 +113,7 @@ class OptimizerCore : public Entry {
   ScaledGradients scaled_;
   bool spent_ = false;
   bool shares_parameters_ = false;
+  bool reached_ = false;
   Imprints waiting_;
   int64_t steps_ = 0;
   // Engines of our parameters, and the parameters nobody reduces; found again when either side changed.

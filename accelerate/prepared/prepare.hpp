@@ -70,6 +70,7 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
     }
     cast_floating(named_parameters(*held), *dtype);
     cast_floating(named_buffers(*held), *dtype);
+    if (options.device_placement) held->to(shared->device);  // recurrent layers lay their weights out again
   }
   if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
   auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));

@@ -7,11 +7,14 @@
 #include <c10/util/Type.h>
 
 #include <cmath>
+#include <exception>
 #include <limits>
+#include <tuple>
 #include <typeinfo>
 #include <utility>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/what_failed.hpp"
 #include "accelerate/comm/user_call.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/optimizer.hpp"
@@ -149,7 +152,13 @@ const double* take_moving_part(state::SchedulerState& state, const double* numbe
 
 std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared) {
   return [shared = std::move(shared)](const comm::Group& group, int64_t root) {
-    if (shared->scaling) shared->scaling->move_what_is_owed();
+    std::exception_ptr at_its_floor;  // of this rank alone; the others must not wait for it
+    if (shared->scaling) {
+      at_its_floor = base::attempt([&] {
+        shared->scaling->move_what_is_owed();
+        std::ignore = shared->scaling->any_was_skipped();
+      });
+    }
     std::vector<double> numbers{static_cast<double>(shared->steps)};
     for (const SchedulerCore& schedule : shared->registry.of<SchedulerCore>()) {
       const auto state = schedule.access.get();
@@ -162,6 +171,7 @@ std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_
     const at::Tensor all = at::tensor(numbers, at::kDouble);
     comm::in_user_call("join_uneven_inputs", "the schedules are not made equal at the end", shared->place,
                        [&] { group.broadcast(all, root); });
+    if (at_its_floor) std::rethrow_exception(at_its_floor);
     const double* next = all.const_data_ptr<double>();
     shared->steps = static_cast<int64_t>(*next++);
     for (const SchedulerCore& schedule : shared->registry.of<SchedulerCore>()) {

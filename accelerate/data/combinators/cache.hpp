@@ -120,10 +120,10 @@ class Cache final : public DerivedSource<AnyBatch> {
 }  // namespace detail
 
 /// Keeps in memory what it reads: the source is asked for each sample once, when it is first needed. Its samples are of
-/// one shape; what a batch says once for all of its samples is the same in all batches. May be read from several
-/// threads, which read different samples of the source side by side where that may be read so. Throws Error (usage) for
-/// a source whose samples differ from epoch to epoch, and when a batch is read Error (data) for samples that differ in
-/// these.
+/// one shape; what a batch says once for all of its samples is the same in all batches (lists of a user's types: as
+/// long). May be read from several threads, which read different samples of the source side by side where that may be
+/// read so. Throws Error (usage) for a source whose samples differ from epoch to epoch, and when a batch is read Error
+/// (data) for samples that differ in these.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> cache(std::shared_ptr<AnySource> source) {
   auto from = kept("cache", std::move(source));
