@@ -81,8 +81,7 @@ struct AcceleratorOptions {
 
   AccumulationOptions accumulation{};
   /// Dtypes that mixed_precision has no name for, in its place: precision::pure_bf16() stores parameters, their
-  /// gradients and floating buffers in bfloat16, and steps on float32 master
-  /// weights.
+  /// gradients and floating buffers in bfloat16, and steps on float32 master weights.
   std::optional<precision::Policy> precision_policy{};
   /// How the loss scale of fp16 moves.
   precision::GradScalerOptions grad_scaler{};

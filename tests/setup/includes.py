@@ -59,7 +59,7 @@ STANDARD = {
     "numeric": r"accumulate|iota|reduce|inner_product|partial_sum|gcd|lcm|midpoint|\w*exclusive_scan|transform_reduce",
     "optional": r"optional|nullopt|make_optional",
     "ostream": r"ostream\w*|endl|flush",
-    "random": r"mt19937\w*|random_device|\w+_distribution|seed_seq",
+    "random": r"mt19937\w*|minstd_rand0?|random_device|\w+_distribution|seed_seq",
     "ranges": r"views|ranges",
     "shared_mutex": r"shared_mutex|shared_lock",
     "sstream": r"[io]?stringstream",
