@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/launch.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <optional>
 
@@ -40,6 +42,12 @@ std::optional<Runner> mpi_without_us(Runner runner, LaunchOptions& options, cons
 }
 
 }  // namespace
+
+void open_standard_streams() {
+  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (fd >= 0 && fd <= 2) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (fd > 2) close(fd);
+}
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();

@@ -6,6 +6,10 @@
 
 namespace accelerate::launch {
 
+/// Started without stdin, stdout or stderr, the first file or pipe that we make would take their numbers: /dev/null
+/// does.
+void open_standard_streams();
+
 /// Starts options.command on every rank of this machine and waits for the end. Blocks the signals of the calling thread
 /// that go to the ranks meanwhile (signals.hpp). A guardian process is forked, which runs on without exec: call this
 /// before the process has threads.

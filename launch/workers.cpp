@@ -23,7 +23,6 @@
 #include "accelerate/env/process_env.hpp"
 #include "launch/launch.hpp"
 #include "launch/pmix/private_folder.hpp"
-#include "launch/run/open_files.hpp"
 
 namespace accelerate::launch {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "launch/launch.hpp"
 #include "launch/plan/options.hpp"
-#include "launch/run/open_files.hpp"
 #include "launch/runners/relay.hpp"
 #include "launch/runners/task.hpp"
 

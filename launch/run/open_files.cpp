@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/run/open_files.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 
@@ -21,12 +18,6 @@ void fail_to_open(std::string_view what) {
        "{} failed: a process here may have {} open files, one rank needs {}; raise the limit "
        "(ulimit -n)",
        what, limit.rlim_cur, open_files_for(1));
-}
-
-void open_standard_streams() {
-  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  while (fd >= 0 && fd <= 2) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (fd > 2) close(fd);
 }
 
 OpenFiles::OpenFiles(int64_t workers, bool with_logs) {

@@ -17,9 +17,6 @@ constexpr int64_t open_files_for(int64_t workers, bool with_logs = false) { retu
 /// Throws LaunchError (1).
 [[noreturn]] void fail_to_open(std::string_view what);
 
-/// Started without stdin, stdout or stderr, the first file or pipe that we make would take their numbers.
-void open_standard_streams();
-
 /// Where the soft limit of open files is too low it is raised to the hard one, for this process and while this lives:
 /// workers get the limit that was.
 class OpenFiles {
