@@ -131,14 +131,10 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
     } else if (weight != 1.0) {
       seed = at::full_like(loss, weight);
     }
-    const bool is_last = shared_->window.is_last_of_several();
-    for (prepared::OptimizerCore& one : shared_->registry.of<prepared::OptimizerCore>()) {
-      if (is_last) one.begin_backward();
-    }
+    if (!shared_->window.is_last_of_several()) return loss.backward(seed, retain_graph);
+    for (prepared::OptimizerCore& one : shared_->registry.of<prepared::OptimizerCore>()) one.begin_backward();
     loss.backward(seed, retain_graph);
-    for (prepared::OptimizerCore& one : shared_->registry.of<prepared::OptimizerCore>()) {
-      if (is_last) one.backward_done();
-    }
+    for (prepared::OptimizerCore& one : shared_->registry.of<prepared::OptimizerCore>()) one.backward_done();
   };
   device::naming_out_of_memory(
       place(), "backward", [&] { engines.empty() ? run() : gradient::run_backward(engines, shared_->group, run); },
