@@ -70,7 +70,8 @@ Manifest part_from(const std::string& text) { return archive::read_manifest(text
 
 /// One checkpoint in the making, as one rank sees it.
 struct Saver::Making {
-  comm::Group node;  // those who write to the same folder; its rank 0 leads
+  comm::Group node;    // those who write to the same folder; its rank 0 leads
+  bool is_all = true;  // there is no other machine, whose folder might not come
   fs::path place, folder;
   std::unique_ptr<archive::NewFolder> held;  // the leader's
   Manifest manifest;                         // the leader's
@@ -87,8 +88,6 @@ struct Saver::Making {
     add_strangers(folder, manifest, durable, called);
     held->commit(manifest, durable);
   }
-  // Of one machine's alone nobody else's can fail: what it leads is all there is of the checkpoint.
-  [[nodiscard]] bool is_all_of(const comm::Group& group) const { return node.size() == group.size(); }
 
   // The leader's, when the checkpoint is there on all machines.
   void remove_older() const {
@@ -175,7 +174,6 @@ struct Saver::Making {
 
 struct Saver::Background {
   std::unique_ptr<Making> making;
-  bool is_all = true;  // there is no other machine, whose folder might not come
   Snapshot copy;
   std::exception_ptr failure;
   std::atomic<bool> done{false};
@@ -201,7 +199,7 @@ struct Saver::Background {
       making->stop_work();
       if (!making->leads()) return;
       making->commit(making->take_parts());
-      if (is_all) making->remove_older();
+      if (making->is_all) making->remove_older();
     });
     making->stop_work();
     // The leader alone removes the folder; the others may still be writing to it.
@@ -248,7 +246,7 @@ void Saver::save(const Content& content, const SaveRequest& request) {
   making->manifest = {
       .library = std::string(library()), .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
   // Folders of one name on several machines may be of several saves.
-  if (!making->is_all_of(group_)) making->manifest.id = of_leader(group_, random_id());
+  if (!making->is_all) making->manifest.id = of_leader(group_, random_id());
   if (request.options.async) {
     save_beside(content, std::move(making));
   } else {
@@ -268,6 +266,7 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
       });
     }
     making->node = *node_;
+    making->is_all = node_->size() == group_.size();
   }
   making->place = fs::absolute(request.place);  // wherever the program goes meanwhile
   making->durable = request.options.durable;
@@ -318,7 +317,6 @@ void Saver::save_now(const Content& content, Making& making) {
 void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) {
   auto begun = std::make_unique<Background>();
   agree(attempt([&] { begun->copy = snapshot(content, std::move(buffers_)); }), "the copy");
-  begun->is_all = making->is_all_of(group_);
   begun->making = std::move(making);
   background_ = std::move(begun);
   try {
@@ -336,7 +334,7 @@ void Saver::wait() {
   buffers_ = std::move(background_->copy.content);
   const auto ended = std::move(background_);
   agree(failure, "beside the training");
-  if (!ended->is_all && ended->making->total_limit) {
+  if (!ended->making->is_all && ended->making->total_limit) {
     agree(attempt([&] { ended->making->remove_older(); }), "the older ones");
   }
 }

@@ -114,9 +114,10 @@ std::string mark_of(const archive::Manifest& manifest) {
   return fmt::format("{},{}", manifest.id.empty() ? fmt::to_string(manifest.step) : manifest.id, manifest.step);
 }
 
-// marks   of all ranks; "": that one does not look
-// returns "" where they are of one save
-std::string what_differs(const std::vector<std::string>& marks) {
+// Collective. mark   this rank's; "": it does not look
+// returns "" where all are of one save
+std::string what_differs(const comm::Group& group, const std::string& mark) {
+  const auto marks = telling(group, "load_state", [&] { return group.all_gather_bytes(mark); });
   const std::string* first = nullptr;
   for (size_t rank = 0; rank < marks.size(); ++rank) {
     if (marks[rank].empty()) continue;
@@ -241,7 +242,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
       together(group, "load_state", [&] {
         if (looks && has_manifest(parent / name)) mark = mark_of(archive::manifest_of(parent / name, "load_state"));
       });
-      wrong = what_differs(telling(group, "load_state", [&] { return group.all_gather_bytes(mark); }));
+      wrong = what_differs(group, mark);
     }
     if (wrong.empty()) {
       chosen.path = parent / name;
@@ -302,7 +303,7 @@ void Checkpointing::check_seen_by_all(const fs::path& folder) const {
 void Checkpointing::check_one_save(const fs::path& folder, const std::string& mark) const {
   const comm::Group& group = shared_->group;
   if (group.size() == 1) return;
-  const auto differs = what_differs(telling(group, "load_state", [&] { return group.all_gather_bytes(mark); }));
+  const auto differs = what_differs(group, mark);
   if (differs.empty()) return;
   base::fail(ErrorKind::data, shared_->place, "load_state", "{} is {}; load one that all machines have",
              folder.string(), differs);

@@ -189,6 +189,10 @@ class TrainerBase::Run {
     const bool ends = what == After::last_step || control().should_epoch_stop || control().should_training_stop;
     if (!control().should_save || (what != After::epoch && ends)) return;
     control().should_save = false;
+    save_now();
+  }
+
+  void save_now() {
     saved_at_ = state().global_step;
     trainer_.save_checkpoint();
     trainer_.agree();
@@ -197,9 +201,7 @@ class TrainerBase::Run {
   /// A callback may have ended it between two saves.
   void save_last() {
     const bool ended = control().should_training_stop && state().global_step > std::max(saved_at_, steps_before_);
-    if (!ended || trainer_.arguments_.save_strategy != IntervalStrategy::steps) return;
-    trainer_.save_checkpoint();
-    trainer_.agree();
+    if (ended && trainer_.arguments_.save_strategy == IntervalStrategy::steps) save_now();
   }
 
   void log_now() {

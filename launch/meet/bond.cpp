@@ -274,8 +274,9 @@ class Bond {
       if (const auto again = read_again(*message)) again_ = again;
       if (const auto hung = read_hung(*message)) end_still_ranks(*hung);
       hear_stillness(member.machine, *message);
-      if (*message + "\n" == asks_message) asks_ = true;
-      if (*message + "\n" == done_message || *message + "\n" == asks_message) note_done(which);
+      const bool asks = *message + "\n" == asks_message;
+      asks_ = asks_ || asks;
+      if (asks || *message + "\n" == done_message) note_done(which);
     }
     changed_.notify_all();
     return true;
