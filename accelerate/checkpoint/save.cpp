@@ -9,7 +9,6 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
-#include <random>
 #include <system_error>
 #include <thread>
 #include <tuple>
@@ -21,6 +20,7 @@
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/random_id.hpp"
 #include "accelerate/base/what_failed.hpp"
 #include "accelerate/checkpoint/agree.hpp"
 #include "accelerate/checkpoint/names.hpp"
@@ -51,11 +51,6 @@ void append(Manifest& whole, Manifest part) {
 std::string of_leader(const comm::Group& group, const std::string& text) {
   return comm::in_user_call(called, "what the leading rank says is not known", group.place(),
                             [&] { return group.broadcast_bytes(text); });
-}
-
-std::string random_id() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 uint64_t most_bytes(const SaveOptions& options) {
@@ -246,7 +241,7 @@ void Saver::save(const Content& content, const SaveRequest& request) {
   making->manifest = {
       .library = std::string(library()), .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
   // Folders of one name on several machines may be of several saves.
-  if (!making->is_all) making->manifest.id = of_leader(group_, random_id());
+  if (!making->is_all) making->manifest.id = of_leader(group_, base::random_id());
   if (request.options.async) {
     save_beside(content, std::move(making));
   } else {

@@ -14,6 +14,7 @@
 #include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/optimizer_fields.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
+#include "accelerate/optim/parameter_groups.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -62,11 +63,8 @@ std::string shape(const at::Tensor& tensor) { return fmt::format("[{}]", c10::Jo
 class Loader {
  public:
   Loader(torch::optim::Optimizer& optimizer, const OptimizerState& saved, const StateDtype& dtype, const Place& place)
-      : optimizer_(optimizer), saved_(saved), dtype_(dtype), place_(place) {
+      : optimizer_(optimizer), saved_(saved), dtype_(dtype), place_(place), parameters_(parameters_of(optimizer)) {
     check_groups();
-    for (auto& group : optimizer.param_groups()) {
-      parameters_.insert(parameters_.end(), group.params().begin(), group.params().end());
-    }
   }
 
   /// Throws where the saved state is not this optimizer's; nothing is changed.

@@ -9,6 +9,20 @@
 
 namespace accelerate::optim {
 
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors) {
+  std::unordered_set<const void*> keys;
+  for (const at::Tensor& tensor : tensors) keys.insert(tensor.unsafeGetTensorImpl());
+  return keys;
+}
+
 void check_groups(const torch::optim::Optimizer& optimizer, const Place& place, std::string_view asked_by) {
   const auto& groups = optimizer.param_groups();
   std::unordered_map<const void*, std::pair<size_t, size_t>> seen;

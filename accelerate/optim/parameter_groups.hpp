@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of an optimizer's groups of parameters, and what torch::optim does not look at.
+// An optimizer's groups of parameters: all of them as a list, and what must hold of them and torch::optim does not look
+// at.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string_view>
+#include <unordered_set>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
 
@@ -11,6 +16,12 @@ class Optimizer;
 }
 
 namespace accelerate::optim {
+
+/// The parameters of every group, in order.
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
+
+/// Tensors to be looked for, by what makes them one and the same (as in state::Piece).
+std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors);
 
 /// Throws Error (usage) where a parameter is listed twice, in two groups or in one: it would be stepped on twice.
 ///

@@ -6,22 +6,12 @@
 #include <ATen/ops/full_like.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "accelerate/comm/user_call.hpp"
+#include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 
 namespace accelerate::prepared {
-
-namespace {
-
-std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& parameters) {
-  std::unordered_set<const void*> keys;
-  for (const at::Tensor& parameter : parameters) keys.insert(parameter.unsafeGetTensorImpl());
-  return keys;
-}
-
-}  // namespace
 
 LossScaling::LossScaling(Shared& shared, const precision::GradScalerOptions& options)
     : shared_(shared), scaler_(options, shared.device, shared.place) {}
@@ -57,7 +47,7 @@ void LossScaling::backward_done() {
 }
 
 void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
-  const auto asked = keys_of(parameters);
+  const auto asked = optim::keys_of(parameters);
   auto of_nobody = asked;
   std::vector<OptimizerCore*> owners;
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
@@ -95,11 +85,7 @@ void LossScaling::unscale(OptimizerCore& optimizer) {
 // Each knows of its own gradients alone whether they are unscaled.
 void LossScaling::refuse_twice(OptimizerCore& optimizer) {
   if (optimizer.scaled().unscaled() || !optimizer.shares_parameters()) return;
-  std::vector<at::Tensor> own;
-  for (const auto& group : optimizer.optimizer().param_groups()) {
-    own.insert(own.end(), group.params().begin(), group.params().end());
-  }
-  const auto keys = keys_of(own);
+  const auto keys = optim::keys_of(optim::parameters_of(optimizer.optimizer()));
   for (OptimizerCore& other : shared_.registry.of<OptimizerCore>()) {
     // After a backward that one's gradients carry a scale again.
     const bool has_unscaled = (other.spent() && !other.scaled().waiting()) || other.scaled().unscaled();
@@ -113,7 +99,7 @@ void LossScaling::refuse_twice(OptimizerCore& optimizer) {
 }
 
 at::Tensor LossScaling::without_scale(const at::Tensor& norm, const std::vector<at::Tensor>& parameters) {
-  const auto asked = keys_of(parameters);
+  const auto asked = optim::keys_of(parameters);
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
     if (optimizer.scaled().unscaled() && optimizer.has_any_of(asked)) return norm;
   }

@@ -136,8 +136,7 @@ bool OptimizerCore::step_fused() {
 }
 
 std::vector<state::Piece> OptimizerCore::pieces() {
-  std::unordered_set<const void*> ours;
-  for (const at::Tensor& parameter : all_) ours.insert(parameter.unsafeGetTensorImpl());
+  const auto ours = optim::keys_of(all_);
   std::vector<state::Piece> pieces;
   for (gradient::Engine* engine : engines_) {
     for (state::Piece& piece : engine->pieces()) {
@@ -257,9 +256,7 @@ void OptimizerCore::find_engines() {
   if (seen_registry_ == shared_->registry.version() && has_these_parameters(optimizer_, all_)) return;
   optim::check_groups(optimizer_, shared_->place, "optimizer.step");
   engines_.clear();
-  all_.clear();
-  for (const auto& group : optimizer_.param_groups())
-    all_.insert(all_.end(), group.params().begin(), group.params().end());
+  all_ = optim::parameters_of(optimizer_);
   unmanaged_ = all_;
   for (ModelCore& model : shared_->registry.of<ModelCore>()) {
     gradient::Engine* engine = model.engine();
@@ -268,8 +265,7 @@ void OptimizerCore::find_engines() {
     if (std::any_of(all_.begin(), all_.end(), managed)) engines_.push_back(engine);
     std::erase_if(unmanaged_, managed);
   }
-  std::unordered_set<const void*> keys;
-  for (const auto& parameter : all_) keys.insert(parameter.unsafeGetTensorImpl());
+  const auto keys = optim::keys_of(all_);
   shares_parameters_ = std::ranges::any_of(shared_->registry.of<OptimizerCore>(), [&](const OptimizerCore& other) {
     return &other != this && other.has_any_of(keys);
   });
@@ -324,11 +320,7 @@ void OptimizerCore::warn_of_odd_step() const {
                    "not divided by gradient_accumulation_steps ({})",
                    shared_->window.options.steps);
   }
-  for (const auto& group : optimizer_.param_groups()) {
-    for (const auto& parameter : group.params()) {
-      if (parameter.grad().defined()) return;
-    }
-  }
+  if (has_gradient()) return;
   refuse_foreign_parameters();
   base::log_once(
       base::LogLevel::warning, shared_->place,

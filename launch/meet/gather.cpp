@@ -14,9 +14,9 @@
 #include <optional>
 #include <utility>
 
+#include "accelerate/base/random_id.hpp"
 #include "launch/meet/socket.hpp"
 #include "launch/plan/error.hpp"
-#include "launch/run/job_id.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -128,7 +128,7 @@ class Gathering {
   Gathered all_are_here() {
     Gathered gathered;
     gathered.kept_port = keep_port_beside(listener_.get(), gathered.welcome.port);
-    gathered.welcome.job_id = invitation_.own.job_id.empty() ? random_job_id() : invitation_.own.job_id;
+    gathered.welcome.job_id = invitation_.own.job_id.empty() ? base::random_id() : invitation_.own.job_id;
     const std::string message = message_of(gathered.welcome);
     for (auto& [machine, member] : members_) {
       tell(member, message);

@@ -11,7 +11,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// As job_id.hpp draws it; on no command line, and another in each run of the script.
+/// As random_id.hpp draws it; on no command line, and another in each run of the script.
 constexpr std::string_view kDrawJobId =
     "ACCELERATE_JOB_ID=$(od -A n -N 16 -t x1 /dev/urandom | tr -d ' \\n') && export ACCELERATE_JOB_ID || exit 1\n";
 

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "accelerate/base/random_id.hpp"
 #include "launch/plan/job_place.hpp"
 #include "launch/plan/machine.hpp"
 #include "launch/plan/output_options.hpp"
 #include "launch/plan/shell.hpp"
 #include "launch/pmix/server.hpp"
-#include "launch/run/job_id.hpp"
 #include "launch/run/port.hpp"
 #include "launch/run/supervise.hpp"
 #include "launch/runners/machine.hpp"
@@ -81,7 +81,8 @@ int run_local(const Call& call) {
     port.reset();
     port.emplace(restart == 0 ? options.main_process_port : options.main_process_port.value_or(0));
     if (port->moved()) call.note(port_moved(port->number()));
-    Wiring wiring{.port = port->number(), .serve_mpi = serve_mpi, .job_id = random_job_id(), .restart_count = restart};
+    Wiring wiring{
+        .port = port->number(), .serve_mpi = serve_mpi, .job_id = base::random_id(), .restart_count = restart};
     if (told) {
       wiring.restart_count += told->restart_count;
       wiring.max_restarts = told->max_restarts;

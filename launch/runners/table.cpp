@@ -8,9 +8,9 @@
 #include <array>
 #include <filesystem>
 
+#include "accelerate/base/random_id.hpp"
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/shell.hpp"
-#include "launch/run/job_id.hpp"
 #include "launch/run/spawn.hpp"
 #include "launch/run/supervise.hpp"
 #include "launch/runners/local.hpp"
@@ -43,21 +43,21 @@ std::string around_ranks(const Call& call) { return this_launcher(wants_watched_
 
 LaunchPlan ssh_plan(const Call& call) {
   const auto to_connect = std::min(call.timeout, std::chrono::seconds(30));
-  return plan_ssh(call.options, hosts_of(call.options), call.variables, random_job_id(), this_launcher(true),
+  return plan_ssh(call.options, hosts_of(call.options), call.variables, base::random_id(), this_launcher(true),
                   to_connect);
 }
 
 LaunchPlan ssh_by_hand(const Call& call) {
-  return plan_ssh_by_hand(call.options, hosts_of(call.options), call.variables, random_job_id(), this_launcher(true),
+  return plan_ssh_by_hand(call.options, hosts_of(call.options), call.variables, base::random_id(), this_launcher(true),
                           current_folder());
 }
 
 LaunchPlan mpirun_plan(const Call& call) {
-  return plan_mpirun(call.options, hosts_of(call.options), call.variables, random_job_id(), around_ranks(call));
+  return plan_mpirun(call.options, hosts_of(call.options), call.variables, base::random_id(), around_ranks(call));
 }
 
 LaunchPlan srun_plan(const Call& call) {
-  return plan_srun(call.options, call.variables, random_job_id(), around_ranks(call));
+  return plan_srun(call.options, call.variables, base::random_id(), around_ranks(call));
 }
 
 LaunchPlan task_plan(const Call& call) { return plan_task(call.options, call.variables); }

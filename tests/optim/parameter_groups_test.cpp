@@ -22,3 +22,18 @@ TEST_CASE("a parameter in two groups, or twice in one, is refused; torch::optim 
                     "group 0 too (shape [5, 3]): it would be stepped on twice; list it once. parameters() of a module "
                     "names shared weights as often as they are registered");
 }
+
+TEST_CASE("the parameters of all groups, in order, and what finds them again") {
+  const Parameters list = parameters();
+  torch::optim::SGD optimizer({list[2]}, 0.1);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({list[0], list[1]}));
+  const auto all = accelerate::optim::parameters_of(optimizer);
+  REQUIRE(all.size() == 3);
+  CHECK(all[0].is_same(list[2]));
+  CHECK(all[1].is_same(list[0]));
+  CHECK(all[2].is_same(list[1]));
+  const auto keys = accelerate::optim::keys_of({list[0], list[2], list[0]});
+  CHECK(keys.size() == 2);
+  CHECK(keys.contains(list[2].unsafeGetTensorImpl()));
+  CHECK_FALSE(keys.contains(list[1].unsafeGetTensorImpl()));
+}
