@@ -122,8 +122,8 @@ std::string what_differs(const comm::Group& group, const std::string& mark) {
   for (size_t rank = 0; rank < marks.size(); ++rank) {
     if (marks[rank].empty()) continue;
     if (first == nullptr) first = &marks[rank];
-    const auto id = [](const std::string& mark) { return mark.substr(0, mark.find(',')); };
-    const auto step = [](const std::string& mark) { return mark.substr(mark.find(',') + 1); };
+    const auto id = [](const std::string& one) { return one.substr(0, one.find(',')); };
+    const auto step = [](const std::string& one) { return one.substr(one.find(',') + 1); };
     if (id(marks[rank]) == id(*first)) continue;
     return fmt::format(
         "not of one save on all machines: on rank {}'s it is of step {}, on rank {}'s another of step {}",
