@@ -17,6 +17,7 @@
 #include "accelerate/data/sources/tokens.hpp"
 #include "accelerate/data/transforms/to_float.hpp"
 #include "accelerate/data/transforms/transform.hpp"
+#include "tests/data/sources/reads_png.hpp"
 #include "tests/data/support.hpp"
 #include "tests/temporary_folder.hpp"
 
@@ -179,6 +180,7 @@ TEST_CASE("digits, blocks of tokens and bytes made floats go into memory that is
 }
 
 TEST_CASE("so do images of a folder, as floats and as bytes") {
+  if (!testing::reads_png()) return;
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder.path / "x");
   for (int i = 0; i < 12; ++i) {

@@ -422,7 +422,7 @@ TEST_CASE("a stream that hangs at its first sample has the timeout, too; what it
 TEST_CASE("what another run has seen is read again for longer than the timeout, as long as it goes on") {
   const auto stream = make_stream([] {
     return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
-      if (next < 8) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (next < 8) std::this_thread::sleep_for(std::chrono::milliseconds(100));
       return next < 12 ? std::optional(next++) : std::nullopt;
     };
   });
@@ -430,7 +430,7 @@ TEST_CASE("what another run has seen is read again for longer than the timeout, 
   (void)pass(before, 4);
   for (const int64_t batch_size : {2, 4}) {  // 4: shared out anew
     StreamLoader loader(
-        stream, StreamOptions{.batch_size = batch_size, .num_workers = 1, .timeout = std::chrono::milliseconds(150)});
+        stream, StreamOptions{.batch_size = batch_size, .num_workers = 1, .timeout = std::chrono::milliseconds(400)});
     loader.load_state(before.state());
     CHECK(pass(loader) == (batch_size == 2 ? Batches{{8, 9}, {10, 11}} : Batches{{8, 9, 10, 11}}));
   }

@@ -309,12 +309,12 @@ TEST_CASE("a read that hangs is named after the timeout, and the next pass has o
   // The thread of a read that hung may end after the test.
   const auto door = std::make_shared<Door>();
   const auto hangs = std::make_shared<std::atomic<bool>>(true);
-  auto loader = watched(8, {.batch_size = 2, .num_workers = 2, .timeout = 100ms}, [=](int64_t sample) {
+  auto loader = watched(8, {.batch_size = 2, .num_workers = 2, .timeout = 300ms}, [=](int64_t sample) {
     if (sample == 2 && *hangs) door->pass();
   });
   auto position = loader.begin();
   CHECK_THROWS_WITH_AS(++position,
-                       doctest::Contains("loader: batch 1 (samples 2, 3) is not there after 0.1 s (timeout); worker "),
+                       doctest::Contains("loader: batch 1 (samples 2, 3) is not there after 0.3 s (timeout); worker "),
                        accelerate::Error);
   CHECK_THROWS_WITH_AS(++position, doctest::Contains(" has been reading it for 0."), accelerate::Error);
   *hangs = false;
@@ -338,7 +338,7 @@ TEST_CASE("of a batch too long to be listed whole, the sample that hangs is name
     std::shared_ptr<Door> door;  // the thread of a read that hung may end after the test
   };
   const auto door = std::make_shared<Door>();
-  auto loader = from_dataset(Hanging{door}, {.batch_size = 16, .num_workers = 1, .timeout = 100ms});
+  auto loader = from_dataset(Hanging{door}, {.batch_size = 16, .num_workers = 1, .timeout = 300ms});
   auto position = loader.begin();
   CHECK_THROWS_WITH_AS(++position, doctest::Contains(" s, now sample 27. Look at these samples"), accelerate::Error);
   door->open();

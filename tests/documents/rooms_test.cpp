@@ -8,6 +8,7 @@
 #include "accelerate/tracking/png.hpp"
 #include "examples/basic_net.hpp"
 #include "examples/generated_data.hpp"
+#include "tests/data/sources/reads_png.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
@@ -95,7 +96,7 @@ TEST_CASE("data: loaders of every kind of source") {
   const auto train = [&](const torch::Tensor& x, const torch::Tensor&) { samples += x.size(0); };
   // block: accelerate/data/README.md: data
   CHECK(samples == digits.sample_count());
-  CHECK(images.begin()->data.sizes() == at::IntArrayRef({1, 3, 64, 64}));
+  if (testing::reads_png()) CHECK(images.begin()->data.sizes() == at::IntArrayRef({1, 3, 64, 64}));
   CHECK(table.begin()->data.sizes() == at::IntArrayRef({2, 2}));
   CHECK(named.begin()->numbers.at("length").equal(torch::tensor({5.1, 6.2}, torch::kDouble)));
   CHECK(named.begin()->numbers.at("species").equal(torch::tensor({0, 1})));

@@ -32,6 +32,7 @@ TEST_CASE("where no rank moves any more, the one that is missing is named, and w
   }
 }
 
+#if TEST_WITH_GLOO
 TEST_CASE("over several machines the missing rank of the whole job is named on each of them") {
   const auto port = std::to_string(accelerate::launch::ReservedPort(0).number());
   const auto machine = [&](const std::string& rank) {
@@ -74,6 +75,7 @@ TEST_CASE("a rank that waits for one of another machine that gets on does not ha
     CHECK(ran.err == "");
   }
 }
+#endif
 
 TEST_CASE("ranks that get on, however slowly as a whole, are left alone; so are those that know nothing of us") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--hang_timeout", "0.2", "sleep", "1"});

@@ -128,7 +128,7 @@ void repair_png(std::string& file) {
   }
 }
 
-Format image_files() {
+[[maybe_unused]] Format image_files() {  // unused without libjpeg or libpng
   return {.whole = recorded("images", {".jpg", ".png"}),
           .read =
               [](const fs::path& folder, uint64_t) {
