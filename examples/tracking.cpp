@@ -29,7 +29,8 @@ int main(int argc, char** argv) {
     accelerator.backward(loss);
     optimizer.step();
 
-    if (step == 0) accelerator.log_images("digits", images.slice(0, 0, 4), step);
+    // As they were before they were normalised: from 0 to 1.
+    if (step == 0) accelerator.log_images("digits", images.slice(0, 0, 4) * 0.3081 + 0.1307, step);
     accelerator.log({{"loss", loss},
                      {"lr", optimizer.param_groups()[0].options().get_lr()},
                      {"resident_bytes", accelerator.memory().resident_bytes}},

@@ -27,11 +27,13 @@ inline torch::nn::Sequential small_net() {
 template <typename Model, typename Loader>
 double accuracy(accelerate::Accelerator& accelerator, const Model& model, Loader& loader) {
   const torch::NoGradGuard no_grad;
+  if constexpr (requires { model.eval(); }) model.eval();  // dropout and BatchNorm compute otherwise then
   int64_t right = 0, seen = 0;
   for (auto& [images, labels] : loader) {
     const auto matches = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));
     right += matches.sum().template item<int64_t>();
     seen += matches.size(0);
   }
+  if constexpr (requires { model.train(); }) model.train();
   return static_cast<double>(right) / static_cast<double>(seen);
 }

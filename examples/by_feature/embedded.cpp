@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedded: existing_program.cpp on any number of ranks: prepare() and backward(), all else stays its own.
+// embedded: existing_program.cpp on any number of ranks and on GPUs: prepare(), backward() and its data on the model's
+// device; all else stays its own.
 #include <torch/torch.h>
 
 #include <accelerate/accelerate.hpp>
-#include <cstdio>
 
 #include "station.hpp"
 
@@ -15,13 +15,13 @@ int main() {
   auto [model, optimizer] = accelerator.prepare(net, adamw);
 
   for (int64_t step = 0; step < 300; ++step) {
-    const auto [x, distance] = station.measure(64);
+    const auto [x, distance] = accelerate::tree::to(station.measure(64), accelerator.device());
     optimizer.zero_grad();
     auto loss = torch::mse_loss(model(x), distance);
     accelerator.backward(loss);
     optimizer.step();
   }
-  const auto [x, distance] = station.measure(1000);
-  std::printf("mean error %.3f\n", (net->forward(x) - distance).abs().mean().item<double>());
+  const auto [x, distance] = accelerate::tree::to(station.measure(1000), accelerator.device());
+  accelerator.print("mean error {:.3f}\n", (net->forward(x) - distance).abs().mean().item<double>());
   return 0;
 }

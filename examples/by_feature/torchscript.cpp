@@ -6,7 +6,11 @@
 
 #include "digits.hpp"
 
-int main(int, char** argv) {
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fmt::print(stderr, "torchscript FILE; examples/by_feature/export_net.py FILE writes one\n");
+    return 2;
+  }
   accelerate::Accelerator accelerator;
   accelerator.set_seed(42);
 

@@ -21,7 +21,7 @@ FEATURES = {
     "comm_hook": (4, r"comm_hook"),
     "cross_validation": (16, r"fold|data::|accelerate::data|held_out|train, test"),
     "early_stopping": (7, r"stop"),
-    "embedded": (9, r"accelerat"),
+    "embedded": (16, r"accelerat"),
     "find_batch_size": (13, r"batch_size|check_memory"),
     "gradient_clipping": (1, r"clip_grad_norm_"),
     "inference": (7, r"split_between_processes"),
@@ -30,7 +30,7 @@ FEATURES = {
     "mixed_precision": (2, r"mixed_precision"),
     "profiler": (5, r"profiler"),
     "several_models": (26, r"maker|judge|made|brightness|double|Each"),
-    "torchscript": (14, r"script|argv|jit|answers"),
+    "torchscript": (18, r"script|argv|jit|answers"),
     "tracking": (9, r"argv|logging_dir|trackers|logged|end_training"),
     "workers_from_main": (6, r"argv|workers|rank_main|^};$"),
 }
@@ -79,10 +79,15 @@ class Run:
     def __init__(self, folder, command):
         self.folder, self.command = folder, command
 
-    def __call__(self, *arguments):
+    def ended(self, code, *arguments):
+        """returns the finished run, which ended with that code"""
         ran = subprocess.run([*self.command, *map(str, arguments)], cwd=self.folder.parents[1], timeout=240, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert ran.returncode == 0, f"ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}"
+        assert ran.returncode == code, f"ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}"
+        return ran
+
+    def __call__(self, *arguments):
+        ran = self.ended(0, *arguments)
         print(ran.stdout, end="")
         return ran.stdout
 
@@ -108,6 +113,7 @@ def tracking(run, scratch):
 
 
 def torchscript(run, scratch):
+    assert "torchscript FILE; examples/by_feature/export_net.py FILE writes one\n" in (said := run.ended(2).stderr), said
     subprocess.run([sys.executable, run.folder / "export_net.py", scratch / "net.pt"], check=True, timeout=120)
     run.learned(scratch / "net.pt")
 
@@ -127,7 +133,7 @@ def character_gpt(run, _):
 
 def embedded(run, _):
     errors = [float(line.removeprefix("mean error ")) for line in run().splitlines()]
-    assert errors and max(errors) < 0.1, errors
+    assert len(errors) == 1 and errors[0] < 0.1, errors
 
 
 def workers_from_main(run, _):
