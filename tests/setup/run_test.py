@@ -347,9 +347,9 @@ class Data(unittest.TestCase):
     def fetch(self, sums=None):
         return fetch_data.fetch("mnist", self.here, {"mnist": (self.server.url, sums or self.sums)})
 
-    def run_data(self, url, *arguments):
+    def run_data(self, url, *arguments, cwd=None):
         return subprocess.run([TOP / "run", "data", *arguments], env={**os.environ, "ACCELERATE_DATA_URL": url, "no_proxy": "*"},
-                              capture_output=True, text=True, timeout=120)
+                              capture_output=True, text=True, timeout=120, cwd=cwd)
 
     def test_the_four_files_arrive_and_nothing_else(self):
         self.fetch()
@@ -383,6 +383,12 @@ class Data(unittest.TestCase):
                          "without network put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, "
                          f"t10k-labels-idx1-ubyte.gz into {self.here}")
         self.assertEqual(os.listdir(self.here), [])
+
+    def test_a_folder_is_meant_where_the_user_stands(self):
+        result = self.run_data(self.server.url, "mnist", "here", cwd=self.folder)
+        self.assertEqual(result.returncode, 1)   # these are not MNIST's files
+        self.assertTrue(self.here.is_dir(), result.stderr)
+        self.assertFalse((TOP / "here").exists())
 
     def test_a_file_that_the_mirror_lacks_is_named(self):
         (self.mirror / fetch_data.NAMES[2]).unlink()
