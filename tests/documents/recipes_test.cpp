@@ -3,6 +3,7 @@
 // on two ranks.
 #include <accelerate/accelerate.hpp>
 #include <accelerate/trainer/trainer.hpp>
+#include <cmath>
 
 #include "examples/basic_net.hpp"
 #include "tests/temporary_folder.hpp"
@@ -185,6 +186,10 @@ TEST_CASE("functions that take what was prepared") {
     auto& [net, adamw, digits, test_digits] = program;
     Accelerator accelerator;
     // block: accelerate/README.md: Functions that take what was prepared
+    CHECK(part >= 0);
+    CHECK(part <= 1);
+    CHECK(part * 64 == doctest::Approx(std::round(part * 64)));  // of 64 samples
+    CHECK(model->is_training());
     step(first_digits(4).data);
     accelerator.check_synchronized(model);
   });
