@@ -22,12 +22,14 @@ class SgdStep final : public StepOnPieces {
       add(stepped, later_step);
       return;
     }
-    auto& state = state_of<State>(stepped);
-    const bool first = !state.momentum_buffer().defined();
+    const auto found = optimizer_.state().find(stepped.piece.key);
+    at::Tensor buffer;
+    if (found != optimizer_.state().end()) buffer = static_cast<State&>(*found->second).momentum_buffer();
+    const bool first = !buffer.defined();
     if (first && recording()) refuse_to_record_first(stepped);
     Call& call = add(stepped, first ? first_step : later_step);
-    call.first.push_back(lay_like(stepped.parameter, state.momentum_buffer()));
-    call.states.push_back(&state);
+    call.first.push_back(lay_like(stepped.parameter, buffer));
+    call.keys.push_back(stepped.piece.key);
   }
 
   void update(Call& call, const StepScale& scale) override {
@@ -55,10 +57,15 @@ class SgdStep final : public StepOnPieces {
   // Nothing that the kernel reads, once there are buffers.
   int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const>, int64_t) override { return 0; }
 
-  // Only now: the buffer of a first step that was not made must not count as one. (A flag on a device is not looked at:
-  // there a cancelled first step leaves zeros, as in PyTorch, which with dampening differ from none.)
+  // Only now: the buffer of a first step that was not made must not count as one, and a stock step takes a state
+  // without one for a mistake. (A flag on a device is not looked at: there a cancelled first step leaves zeros, as in
+  // PyTorch, which with dampening differ from none.)
   void keep(const Call& call, const StepScale&) override {
-    for (size_t i = 0; i < call.states.size(); ++i) static_cast<State&>(*call.states[i]).momentum_buffer(call.first[i]);
+    for (size_t i = 0; i < call.keys.size(); ++i) {
+      auto& state = optimizer_.state()[call.keys[i]];
+      if (!state) state = std::make_unique<State>();
+      static_cast<State&>(*state).momentum_buffer(call.first[i]);
+    }
   }
 };
 

@@ -164,7 +164,8 @@ void StepOnPieces::run(Call& call, const StepScale& scale) {
   if (recording_) read_from_device(call);
   update(call, scale);
   if (!call.masters.empty()) at::_foreach_copy_(call.values, call.masters);
-  mark_changed(call.masters.empty() ? call.parameters : call.values);
+  mark_changed(call.parameters);  // nobody counts masters' versions, but some may have none
+  mark_changed(call.values);
   keep(call, scale);
   if (recording_) note_recorded(call);
 }

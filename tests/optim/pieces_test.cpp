@@ -143,6 +143,21 @@ TEST_CASE("a bfloat16 parameter with a float32 master learns what rounding would
   }
 }
 
+TEST_CASE("beside parameters with masters, one without is changed for autograd too") {
+  const at::Tensor rounded = torch::ones({4}, at::kBFloat16).requires_grad_(), own = torch::ones({4}).requires_grad_();
+  torch::optim::AdamW optimizer({rounded, own}, 0.1);
+  auto fused = FusedStep::recognise(optimizer);
+  const at::Tensor of_rounded = (rounded * rounded).sum(), of_own = (own * own).sum();
+  rounded.mutable_grad() = torch::ones({4}, at::kBFloat16);
+  own.mutable_grad() = torch::ones({4});
+  auto pieces = pieces_of({rounded, own});
+  pieces[0].master = torch::ones({4});
+  REQUIRE(fused->step(pieces));
+  for (const at::Tensor& loss : {of_rounded, of_own}) {
+    CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("modified by an inplace operation"), c10::Error);
+  }
+}
+
 TEST_CASE("a skipped step with masters changes neither master nor value") {
   const at::Tensor value = torch::ones({3}, at::kBFloat16).requires_grad_();
   torch::optim::AdamW optimizer({value}, 0.1);

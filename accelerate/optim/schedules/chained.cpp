@@ -57,6 +57,8 @@ Rule chained_rule(torch::optim::Optimizer& optimizer, const std::vector<Schedule
   Rule rule{.name = parts->name(),
             .rate = [parts](const Position& at) { return rate_of(*parts, at); },
             .last_step = last_step_of(*parts),
+            .begins_for_all = parts->begins_for_all(),
+            .others_begin_at = parts->others_begin_at(),
             .python = [parts](const state::SchedulerState& whole) { return python_of(*parts, whole); }};
   if (parts->moves_momentum()) rule.momentum = [parts](const Position& at) { return momentum_of(*parts, at); };
   return rule;

@@ -29,10 +29,15 @@ Combined::Combined(torch::optim::Optimizer& optimizer, const std::vector<Schedul
                    [&](size_t a, size_t b) { return schedules[a].made_ < schedules[b].made_; });
   for (const size_t i : made_) {
     Part& part = parts_[i];
-    if (part.rule.begins_for_all || i == made_.front()) initial_ = part.base;
     if (part.base.empty()) part.base = initial_;
+    if (!part.rule.begins_for_all && i != made_.front()) continue;
+    initial_ = part.rule.others_begin_at.empty() ? part.base : part.rule.others_begin_at;
   }
   set_rates(optimizer, schedules[made_.front()].found_);
+}
+
+bool Combined::begins_for_all() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule.begins_for_all; });
 }
 
 bool Combined::moves_momentum() const {

@@ -30,6 +30,9 @@ class Combined {
   /// "SequentialLR(LinearLR, StepLR)"
   [[nodiscard]] const std::string& name() const { return name_; }
 
+  /// Rule::others_begin_at and begins_for_all of the whole.
+  [[nodiscard]] const std::vector<double>& others_begin_at() const { return initial_; }
+  [[nodiscard]] bool begins_for_all() const;
   /// Whether a part moves the momentum.
   [[nodiscard]] bool moves_momentum() const;
 

@@ -53,7 +53,7 @@ Rule cyclic_rule(const torch::optim::Optimizer& optimizer, const PerGroup& base_
                   const Position& at) { return low[at.group] + (high[at.group] - low[at.group]) * height(at.step); },
       .begins_at = low};
   if (!options.cycle_momentum) return rule;
-  check_has_momentum(optimizer, cyclic);
+  check_has_momentum(optimizer, cyclic, "cycle_momentum is true", "set cycle_momentum = false");
   rule.momentum = [=, least = options.base_momentum.of(groups, cyclic, "base_momentum"),
                    most = options.max_momentum.of(groups, cyclic, "max_momentum")](const Position& at) {
     return most[at.group] - (most[at.group] - least[at.group]) * height(at.step);

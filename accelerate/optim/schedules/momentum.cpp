@@ -29,12 +29,12 @@ double* momentum_in(const torch::optim::OptimizerParamGroup& group) {
 
 }  // namespace
 
-void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule) {
+void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view why,
+                        std::string_view remedy) {
   const auto& groups = optimizer.param_groups();
   if (std::all_of(groups.begin(), groups.end(), [](const auto& group) { return momentum_in(group) != nullptr; }))
     return;
-  base::fail(ErrorKind::usage, {}, schedule,
-             "cycle_momentum is true, and the optimizer has neither momentum nor betas; set cycle_momentum = false");
+  base::fail(ErrorKind::usage, {}, schedule, "{}, and the optimizer has neither momentum nor betas; {}", why, remedy);
 }
 
 bool momentum_is_beta1(const torch::optim::Optimizer& optimizer) {

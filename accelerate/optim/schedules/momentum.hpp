@@ -14,7 +14,9 @@ namespace accelerate::optim {
 
 /// Throws Error (usage) unless each group has a momentum (SGD, RMSprop) or betas (Adam, AdamW).
 /// schedule   who asks
-void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule);
+/// why        it needs one, and what to do
+void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view why,
+                        std::string_view remedy = "take another optimizer, or a rule without momentum");
 
 /// Adam's and AdamW's is; PyTorch's schedules remember that.
 bool momentum_is_beta1(const torch::optim::Optimizer& optimizer);

@@ -143,7 +143,7 @@ Rule one_cycle_rule(const torch::optim::Optimizer& optimizer, const PerGroup& ma
             .begins_at = std::move(first),
             .begins_for_all = true};
   if (options.cycle_momentum) {
-    check_has_momentum(optimizer, one_cycle);
+    check_has_momentum(optimizer, one_cycle, "cycle_momentum is true", "set cycle_momentum = false");
     const auto least = options.base_momentum.of(groups, one_cycle, "base_momentum");
     const auto most = options.max_momentum.of(groups, one_cycle, "max_momentum");
     for (size_t i = 0; i < groups; ++i) momenta.push_back({most[i], least[i], most[i]});

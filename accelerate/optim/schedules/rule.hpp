@@ -35,6 +35,9 @@ struct Rule {
   std::vector<double> begins_at{};
   /// begins_at takes that place for the rules that are combined with it too, not only where it is the first.
   bool begins_for_all = false;
+  /// Of a combination whose parts begin at rates of their own: what the rules that it is combined with take for the
+  /// groups' own. Empty: begins_at.
+  std::vector<double> others_begin_at{};
   /// What PyTorch's schedule of that name remembers beside the step and the rates, which are given. Empty: nothing.
   std::function<state::PythonSchedule(const state::SchedulerState&)> python{};
 };

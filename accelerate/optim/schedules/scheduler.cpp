@@ -31,6 +31,7 @@ Scheduler::Scheduler(torch::optim::Optimizer& optimizer, Rule rule)
       base_(rule_.begins_at.empty() ? found_ : rule_.begins_at),
       made_(next_made()) {
   if (!rule_.rate) base::fail(ErrorKind::usage, {}, rule_.name, "the rate is an empty function, must give a number");
+  if (rule_.momentum) check_has_momentum(optimizer, rule_.name, "it moves the momentum");
   set(0);
 }
 

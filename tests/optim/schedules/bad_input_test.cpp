@@ -129,6 +129,12 @@ TEST_CASE("momentum is not cycled where the optimizer has none") {
                     "CyclicLR: cycle_momentum is true, and the optimizer has neither momentum nor betas; set "
                     "cycle_momentum = false");
   CHECK_NOTHROW(OneCycleLR(adagrad, 0.1, 10, {.cycle_momentum = false}));
+  const Rule mine{.name = "mine",
+                  .rate = [](const Position& at) { return at.now; },
+                  .momentum = [](const Position&) { return 0.9; }};
+  CHECK_THROWS_WITH(Scheduler(adagrad, mine),
+                    "mine: it moves the momentum, and the optimizer has neither momentum nor betas; take another "
+                    "optimizer, or a rule without momentum");
 }
 
 TEST_CASE("schedules of different optimizers cannot be combined") {

@@ -100,6 +100,8 @@ def combined():
     chains = [[constant, exponential], [linear, multi, exponential], [cosine, step], [polynomial, constant], [function, exponential],
               [step], [exponential, function, step], [sequences[0], exponential], [multi, sequences[1]]]
     chains = [part("ChainedScheduler", schedules=parts) for parts in chains]
+    sequences += [part("SequentialLR", schedules=[part("ChainedScheduler", schedules=parts), exponential], milestones=[10])
+                  for parts in ([one_cycle, step], [cyclic, step], [linear, one_cycle])]
     return in_both_groups([case(one["schedule"], one["args"], 38) for one in sequences + chains])
 
 
