@@ -16,6 +16,8 @@ struct Open {
   int64_t last;
 };
 
+}  // namespace
+
 void check(const BucketOptions& options, const Place& place) {
   if (options.cap_bytes < 1) {
     base::fail(ErrorKind::usage, place, "plan_buckets", "cap_bytes is {}, must be at least 1", options.cap_bytes);
@@ -25,8 +27,6 @@ void check(const BucketOptions& options, const Place& place) {
                options.first_cap_bytes);
   }
 }
-
-}  // namespace
 
 BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64_t> order, const BucketOptions& options,
                         const Place& place) {

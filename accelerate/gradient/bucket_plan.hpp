@@ -20,6 +20,9 @@ struct BucketOptions {
   bool operator==(const BucketOptions&) const = default;
 };
 
+/// Throws Error (usage) for sizes below 1.
+void check(const BucketOptions& options, const Place& place);
+
 /// One parameter as the plan sees it.
 struct BucketItem {
   int64_t bytes = 0;

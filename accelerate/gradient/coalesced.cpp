@@ -94,12 +94,16 @@ std::vector<BufferBroadcast::Pack> BufferBroadcast::pack_by_device(const std::ve
 BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers)
     : group_(std::move(group)) {
   require_same(group_, "buffer", buffers);
-  std::vector<at::Tensor> tensors;
-  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
-  packs_ = pack_by_device(tensors);
+  renew(buffers);
   if (buffers.empty()) return;
   what_ = fmt::format("the buffers of the model ({}) are not made equal",
                       comm::first_and_more(buffers.front().name, buffers.size()));
+}
+
+void BufferBroadcast::renew(const std::vector<NamedTensor>& buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
+  packs_ = pack_by_device(tensors);
 }
 
 void BufferBroadcast::run(int64_t root) {

@@ -35,6 +35,8 @@ class BufferBroadcast {
   /// Graphs that saved a buffer stay usable, as they are in one process: a second forward comes before the first one's
   /// backward.
   void run(int64_t root = 0);
+  /// The same buffers by name, which are other tensors now.
+  void renew(const std::vector<NamedTensor>& buffers);
   /// PyTorch's rule: run() before the first forward of all and before each one that follows a synchronised forward, in
   /// evaluation too. synchronised: this one trains, and its backward will be reduced.
   void before_forward(bool synchronised);

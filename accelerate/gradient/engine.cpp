@@ -48,6 +48,7 @@ auto locked(Engine::Core& core) { return std::unique_lock(core.mutex); }
 }  // namespace
 
 Engine::Engine(comm::Group group, const std::vector<NamedTensor>& parameters, EngineOptions options) {
+  check(options.buckets, group.place());
   require_same(group, "parameter", parameters);
   broadcast_tensors(group, distinct(parameters), 0, options.buckets.cap_bytes);
   std::vector<ParameterState> states = trainable(parameters, group.place());
@@ -62,6 +63,7 @@ void Engine::retire() { core_->unhook(); }
 void Engine::forward(bool sync) {
   const auto lock = locked(*core_);
   core_->follow_parameters();
+  core_->forgive();
   core_->rule.forward(sync);
 }
 
@@ -179,6 +181,7 @@ void run_backward(std::span<Engine* const> engines, const comm::Group& group, co
   for (const Engine* engine : engines) {
     const auto lock = locked(*engine->core_);
     engine->core_->follow_parameters();
+    engine->core_->forgive();
     if (engine->core_->rule.sync()) cores.push_back(engine->core_.get());
     engine->core_->rule.backward();
   }

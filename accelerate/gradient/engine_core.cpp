@@ -2,6 +2,7 @@
 #include "accelerate/gradient/engine_core.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -140,6 +141,7 @@ void Engine::Core::abandon() {
     reducer->forget();
     reset();
   }
+  forget_blanks();  // what a recording took for done was not
   zero_all();
 }
 
@@ -170,6 +172,8 @@ void Engine::Core::fill(FlatBucket& bucket) {
     state.contributes ? state.attach(accumulated ? at::Tensor() : share_) : state.blank_out();
   }
   if (accumulated) bucket.gradients.mul_(share_);
+  // Whoever multiplied the whole by infinity or NaN left NaN there, too.
+  if (std::exchange(bucket.handed_out, false) && !bucket.gaps.empty()) at::_foreach_zero_(bucket.gaps);
 }
 
 void Engine::Core::launch_bucket(FlatBucket& bucket) {
@@ -208,6 +212,7 @@ void Engine::Core::finish() {
   } catch (...) {
     broken_off = true;
     reducer->forget();
+    forget_blanks();  // other ranks' sums may be there
     reset();
     throw;
   }

@@ -92,6 +92,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void launch_bucket(FlatBucket& bucket);
   void divide_by(int64_t ranks);
   void fill(FlatBucket& bucket);
+  void forget_blanks();
   void write_counts(const at::Tensor& counts);
   void read_counts();
   void learn_layout();

@@ -24,6 +24,7 @@ void Engine::Core::reset() {
 }
 
 void Engine::Core::expect_gradients() {
+  if (buckets.empty()) return;  // the first layout failed
   for (FlatBucket& bucket : buckets) bucket.pending = static_cast<int64_t>(bucket.members.size());
   for (const ParameterState& state : states) {
     if (state.sparse_dim > 0) ++buckets.back().pending;
@@ -95,6 +96,11 @@ void Engine::Core::zero_all() {
   for (ParameterState& state : states) zero(state);
 }
 
+// What was computed in the views last is not known.
+void Engine::Core::forget_blanks() {
+  for (ParameterState& state : states) state.blank = false;
+}
+
 std::vector<at::Tensor> Engine::Core::gradients() {
   complete();
   const at::NoGradGuard no_grad;
@@ -105,6 +111,7 @@ std::vector<at::Tensor> Engine::Core::gradients() {
       // What user code dropped or replaced must show in the bucket; it counts as local then, if it did.
       state.local = state.local || !state.in_place();
       state.used() ? state.attach() : state.blank_out();
+      state.blank = false;  // whoever has the whole may multiply it by NaN
     } else if (gradient.defined() && gradient.is_sparse()) {
       gradient = gradient.coalesce();
       all.push_back(gradient._values());
@@ -112,10 +119,10 @@ std::vector<at::Tensor> Engine::Core::gradients() {
       all.push_back(gradient);
     }
   }
-  for (const FlatBucket& bucket : buckets) {
+  for (FlatBucket& bucket : buckets) {
     if (bucket.gradients.numel() == 0) continue;
-    // Whoever multiplied the whole by infinity or NaN left NaN there, too.
-    if (!bucket.gaps.empty()) at::_foreach_zero_(bucket.gaps);
+    if (!bucket.gaps.empty()) at::_foreach_zero_(bucket.gaps);  // a hook may have written there
+    bucket.handed_out = true;
     all.push_back(bucket.gradients);
   }
   return all;

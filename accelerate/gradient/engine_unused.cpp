@@ -39,6 +39,7 @@ void Engine::Core::finish_unused() {
       state.blank = false;
     } else {
       state.gradient().reset();
+      if (options.static_graph) state.blank = false;  // it is the first reduction's word, not this one's
       if (options.hook != CommHook()) give_back(i);
     }
   }

@@ -29,8 +29,9 @@ at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& p
 
 bool ParameterState::inside() const {
   const at::Tensor& now = gradient();
-  return now.is_same(view) || (now.defined() && now.layout() == at::kStrided &&
-                               now.const_data_ptr() == view.const_data_ptr() && now.strides() == view.strides());
+  if (now.is_same(view)) return true;
+  return now.defined() && now.layout() == at::kStrided && now.const_data_ptr() == view.const_data_ptr() &&
+         now.strides() == view.strides() && now.is_conj() == view.is_conj() && now.is_neg() == view.is_neg();
 }
 
 bool ParameterState::in_place() const {
@@ -49,7 +50,8 @@ void ParameterState::mark_synchronized() {
 void ParameterState::attach(const at::Tensor& factor) {
   at::Tensor& now = gradient();
   if (!inside()) {
-    const at::Tensor dense = now.is_sparse() ? now.to_dense() : now;
+    // A lazy conjugate may lie in the view itself.
+    const at::Tensor dense = now.is_sparse() ? now.to_dense() : now.resolve_conj().resolve_neg();
     factor.defined() ? at::mul_out(view, dense, factor) : view.copy_(dense, true);
   }
   now = view;

@@ -63,6 +63,7 @@ struct ParameterState {
 struct FlatBucket : GradientBucket {
   std::vector<at::Tensor> gaps{};  ///< between and behind the members
   int64_t pending = 0;             ///< members whose gradient has not arrived
+  bool handed_out = false;         ///< the whole, to somebody who may have left something in the gaps
 };
 
 /// A factor for ParameterState::attach(); like a literal it does not widen the dtype of what it multiplies.

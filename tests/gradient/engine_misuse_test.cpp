@@ -326,3 +326,11 @@ TEST_CASE("ranks whose models differ get one error on every rank, made by the en
         "same model on every rank");
   });
 }
+
+TEST_CASE("buckets of no bytes are refused when the engine is made") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    CHECK(text_of([&] { const Engine engine(group, named(net), {.buckets = {.cap_bytes = 0}}); }) ==
+          "plan_buckets: cap_bytes is 0, must be at least 1");
+  });
+}

@@ -348,3 +348,51 @@ TEST_CASE("an infinite gradient that was clipped leaves nothing in the norms of 
     CHECK(norm_of_step(1.0) == finite);
   });
 }
+
+TEST_CASE(
+    "nor does one of NaN, in the place of a parameter that the step did not use, which another rank may use later") {
+  run_threads(2, [](const Group& group) {
+    auto net = built(make_net);
+    Engine engine(group, named(net), small_buckets());
+    const auto norm_of_step = [&](double factor) {
+      engine.zero_all();
+      (net->forward(batch(group.rank())).sum() * factor).backward();
+      return accelerate::gradient::clip_norm_of(engine.gradients(), 1.0).item<double>();
+    };
+    const double finite = norm_of_step(1.0);
+    CHECK_FALSE(std::isfinite(norm_of_step(std::numeric_limits<double>::quiet_NaN())));
+    CHECK(norm_of_step(1.0) == finite);
+    CHECK_FALSE(std::isfinite(norm_of_step(std::numeric_limits<double>::quiet_NaN())));
+    engine.zero_all();
+    (group.rank() == 0 ? net->forward(batch(0)) : net->with_extra(batch(1))).sum().backward();
+    CHECK(net->extra->bias.grad().equal(torch::full({3}, 2.5, torch::kDouble)));
+  });
+}
+
+TEST_CASE("a gradient in the bucket's memory that is its conjugate or negative is taken as what it shows") {
+  const auto filled = [](double number) {
+    return torch::full({3}, c10::complex<double>(number, -2 * number), torch::kComplexDouble);
+  };
+  const auto lazy = [](const at::Tensor& gradient, bool negative) {
+    return negative ? at::_neg_view(gradient) : gradient.conj();
+  };
+  for (const bool negative : {false, true}) {
+    run_threads(2, [&](const Group& group) {
+      const at::Tensor weight = torch::zeros({3}, torch::kComplexDouble).requires_grad_(true);
+      Engine engine(group, {{"weight", weight}}, {});
+      const auto backward = [&](double number) { torch::real(weight * filled(number)).sum().backward(); };
+      backward(1);
+      engine.zero_all();
+      engine.set_sync(false);
+      const double mine = static_cast<double>(group.rank()) + 1;
+      backward(mine);  // its gradient is the conjugate of filled()
+      weight.mutable_grad() = lazy(weight.grad(), negative);
+      engine.set_sync(true);
+      backward(10 * mine);
+      const at::Tensor first = negative ? -filled(1.5).conj() : filled(1.5);
+      CHECK(torch::allclose(weight.grad().resolve_conj(), first + filled(15).conj().resolve_conj()));
+      weight.mutable_grad() = lazy(weight.grad(), negative);
+      CHECK_THROWS_WITH(engine.before_step(), doctest::Contains("was assigned after the last reduction"));
+    });
+  }
+}

@@ -100,3 +100,43 @@ TEST_CASE("what is not reduced because the function threw is not stepped on, unt
     hooked.engine.before_step();
   });
 }
+
+TEST_CASE("gradients that the stock zero_grad() dropped after it threw need no zeroing of ours") {
+  run_threads(2, [](const Group& group) {
+    bool fails = false;
+    Hooked hooked(group, {{3}}, failing_once(fails));
+    const auto ones = torch::ones({3}, torch::kDouble);
+    hooked.reduced({ones});
+    for (const bool through_engine : {false, true}) {
+      fails = true;
+      CHECK_THROWS_WITH(hooked.reduced({ones}), "mine");
+      hooked.parameters[0].mutable_grad().reset();
+      const auto backward = [&] { (hooked.parameters[0] * ones).sum().backward(); };
+      if (through_engine) {
+        accelerate::gradient::run_backward(std::vector<Engine*>{&hooked.engine}, group, backward);
+      } else {
+        hooked.engine.forward(true);
+        backward();
+      }
+      hooked.engine.before_step();
+      CHECK(torch::equal(hooked.parameters[0].grad(), ones));
+    }
+  });
+}
+
+TEST_CASE("what other ranks had put where this one has nothing is gone after it threw") {
+  run_threads(2, [](const Group& group) {
+    int64_t calls = 0;
+    const auto hook = comm_hook([&](const GradientBucket& bucket, const Group& own) {
+      if (++calls == 2) throw std::runtime_error("mine");
+      own.all_reduce(bucket.gradients);
+      return bucket.gradients;
+    });
+    Hooked hooked(group, {{4}, {3}}, hook, at::kDouble, {.cap_bytes = 8, .first_cap_bytes = 8});
+    const auto ones = torch::ones({4}, torch::kDouble);
+    const auto last = group.rank() == 1 ? at::Tensor() : torch::ones({3}, torch::kDouble);  // arrives first
+    CHECK_THROWS_WITH(hooked.reduced({ones, last}), "mine");
+    CHECK(hooked.engine.plan().buckets.at(0).items == std::vector<int64_t>{1});
+    CHECK(torch::equal(hooked.reduced({ones, last})[1], torch::full({3}, 0.5, torch::kDouble)));
+  });
+}
