@@ -10,10 +10,7 @@ Download::Lane::Lane(c10::Device on)
     : device(on),
       stream(c10::impl::VirtualGuardImpl(on.type()).getStreamFromGlobalPool(on)),
       ready(on.type()),
-      copied(on.type()) {
-  ready.record(c10::impl::VirtualGuardImpl(on.type()).getStream(on));
-  ready.block(stream);
-}
+      copied(on.type()) {}
 
 Download::Lane& Download::lane_of(c10::Device device) {
   for (Lane& lane : lanes_) {
@@ -24,6 +21,8 @@ Download::Lane& Download::lane_of(c10::Device device) {
 
 void Download::begin(const at::Tensor& target, const at::Tensor& source) {
   Lane& lane = lane_of(source.device());
+  lane.ready.record(c10::impl::VirtualGuardImpl(lane.device.type()).getStream(lane.device));
+  lane.ready.block(lane.stream);
   const c10::StreamGuard guard(lane.stream);
   target.copy_(source, /*non_blocking=*/true);
   source.record_stream(lane.stream);  // its memory may be of a stream that is not the current one

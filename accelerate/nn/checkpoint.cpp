@@ -131,7 +131,7 @@ size_t CheckpointNode::index_of(const Edge& edge) const {
   const at::Tensor leaf = leaf_of(edge);
   refuse(
       "in its second run, in backward, the function used {} that it had not used in forward; it must compute the "
-      "same from the same inputs",
+      "same from the same inputs, on this thread (of a DataParallel checkpoint the parts of its module)",
       leaf.defined() ? "a leaf " + describe(leaf) : "a result of " + edge.function->name());
 }
 

@@ -31,6 +31,18 @@ namespace detail {
 /// The function again, on these inputs; its outputs as a list.
 using Again = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
+/// While it lives checkpoint() on this thread keeps owner, which its functions refer to, until their backward is over.
+class FunctionsOwner {
+ public:
+  explicit FunctionsOwner(std::shared_ptr<void> owner);
+  ~FunctionsOwner();
+  FunctionsOwner(const FunctionsOwner&) = delete;
+  FunctionsOwner& operator=(const FunctionsOwner&) = delete;
+
+ private:
+  std::shared_ptr<void> before_;
+};
+
 /// One call of checkpoint(): opened before the function runs, closed with what it returned.
 class Segment {
  public:

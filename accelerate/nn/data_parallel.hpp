@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/nn/checkpoint.hpp"
 #include "accelerate/tree/tree.hpp"
 
 namespace accelerate::nn {
@@ -129,6 +130,7 @@ class DataParallel : public torch::nn::Module {
     }
     std::vector<std::optional<Output>> outputs(parts.size());
     core_.run([&](size_t i) {
+      const detail::FunctionsOwner owner(copies[i]);  // the copy is gone before its backward
       outputs[i].emplace(std::apply([&](const Inputs&... mine) { return copies[i]->forward(mine...); }, parts[i]));
     });
     return joined(outputs);

@@ -15,13 +15,20 @@ namespace accelerate::nn {
 namespace {
 
 thread_local bool runs_again = false;
+thread_local std::shared_ptr<void> owner_of_functions;
 
 }  // namespace
 
 bool recomputing() { return runs_again; }
 
+detail::FunctionsOwner::FunctionsOwner(std::shared_ptr<void> owner)
+    : before_(std::exchange(owner_of_functions, std::move(owner))) {}
+
+detail::FunctionsOwner::~FunctionsOwner() { owner_of_functions = std::move(before_); }
+
 ForwardState ForwardState::now(const std::vector<at::Tensor>& tensors, bool with_generators) {
   ForwardState state;
+  state.owner = owner_of_functions;
   std::vector<at::DeviceType> types{at::kCPU};
   const auto accelerator = at::getAccelerator();
   if (accelerator && at::autocast::is_autocast_available(*accelerator)) types.push_back(*accelerator);
@@ -44,6 +51,7 @@ ForwardState ForwardState::same_parts_now() const {
 }
 
 void ForwardState::set() const {
+  owner_of_functions = owner;
   for (const Autocast& one : autocast) {
     at::autocast::set_autocast_enabled(one.type, one.enabled);
     at::autocast::set_autocast_dtype(one.type, one.dtype);

@@ -4,12 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
 namespace accelerate::nn {
 
-/// Random generators and autocast of this thread.
+/// Random generators and autocast of this thread, and who owns what its functions refer to.
 struct ForwardState {
   struct Autocast {
     at::DeviceType type;
@@ -18,6 +19,7 @@ struct ForwardState {
   };
   std::vector<std::pair<at::Device, at::Tensor>> generators;
   std::vector<Autocast> autocast;
+  std::shared_ptr<void> owner;
 
   /// Autocast of the CPU and the accelerator; generators of the CPU and of the tensors' devices, if asked for.
   static ForwardState now(const std::vector<at::Tensor>& tensors, bool with_generators);

@@ -83,6 +83,9 @@ class Recording {
   std::vector<std::shared_ptr<OptimizerCore>> optimizers_;
 };
 
+// Pinned memory is the caller's again when the step returns, as after a plain step, which reads it itself.
+void copy_input(const at::Tensor& to, const at::Tensor& input) { to.copy_(input, /*non_blocking=*/!input.is_pinned()); }
+
 std::vector<gradient::Engine*> engines_of(Shared& shared) {
   std::vector<gradient::Engine*> engines;
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -212,7 +215,8 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
   recorded.graph = device::find_graphs(shared_->device.type())->make();
   for (const at::Tensor& input : inputs) {
     const at::NoGradGuard no_grad;
-    recorded.inputs.push_back(at::empty_like(input, input.options().device(shared_->device)).copy_(input, true));
+    recorded.inputs.push_back(at::empty_like(input, input.options().device(shared_->device)));
+    copy_input(recorded.inputs.back(), input);
   }
   precision::drop_cached_casts();
   if (shared_->scaling) {  // no flag may be asked for while a step is recorded
@@ -253,7 +257,7 @@ void GraphedStepCore::take_back(const Recorded& recorded) {
 
 Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < inputs.size(); ++i) recorded.inputs[i].copy_(inputs[i], /*non_blocking=*/true);
+  for (size_t i = 0; i < inputs.size(); ++i) copy_input(recorded.inputs[i], inputs[i]);
   shared_->group.check("graphed_step");
   if (shared_->scaling) shared_->scaling->move_what_is_owed();  // a schedule may set the rate of this step
   for (const RecordedOptimizer& each : recorded.optimizers) {

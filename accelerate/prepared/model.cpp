@@ -138,10 +138,20 @@ gradient::BufferBroadcast* ModelCore::masters_for_join() {
   return masters_for_join_.get();
 }
 
+void ModelCore::follow_buffers() const {
+  if (!buffers_now_) return;
+  auto now = buffers_now_();
+  if (std::ranges::equal(now, buffers_, [](const auto& a, const auto& b) { return a.tensor.is_same(b.tensor); }))
+    return;
+  buffers_ = std::move(now);
+  if (buffer_broadcast_) buffer_broadcast_->renew(buffers_);
+}
+
 void ModelCore::before_forward() {
   if (retired_ || (!engine_ && elsewhere_.empty())) return;
   const bool learns = at::GradMode::is_enabled();
   const bool sync = synchronises();
+  if (buffer_broadcast_ && buffer_broadcast_->due()) follow_buffers();
   if (buffer_broadcast_) buffer_broadcast_->before_forward(learns && sync);
   if (!learns) return;
   if (engine_) engine_->forward(sync);
@@ -154,7 +164,7 @@ void ModelCore::check_synchronized(std::string_view when) const {
   std::vector<nn::CheckedTensor> all;
   for (const auto& parameter : parameters_) all.push_back({"parameter " + parameter.name, parameter.tensor});
   if (buffer_broadcast() == nullptr || !buffer_broadcast_->due()) {
-    for (const auto& buffer : buffers_) all.push_back({"buffer " + buffer.name, buffer.tensor});
+    for (const auto& buffer : buffers()) all.push_back({"buffer " + buffer.name, buffer.tensor});
   }
   nn::check_synchronized(shared_->group, all, when);
 }

@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,7 +61,12 @@ class ModelCore : public Entry {
   [[nodiscard]] const ModelOptions& options() const { return options_; }
   [[nodiscard]] const Place& place() const { return shared_->place; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& parameters() const { return parameters_; }
-  [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const { return buffers_; }
+  [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const {
+    follow_buffers();
+    return buffers_;
+  }
+  /// Of a module whose forward exchanges buffers for other tensors, as TorchScript's assignments do: what has them now.
+  void exchanges_buffers(std::function<std::vector<gradient::NamedTensor>()> now) { buffers_now_ = std::move(now); }
   /// Null on one rank, for evaluation, where nothing needs a gradient or other models' engines see to all of it, and
   /// after retire().
   [[nodiscard]] gradient::Engine* engine() const { return retired_ ? nullptr : engine_.get(); }
@@ -80,6 +86,7 @@ class ModelCore : public Entry {
 
   /// Null where buffers are not broadcast.
   [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const {
+    follow_buffers();
     return retired_ ? nullptr : buffer_broadcast_.get();
   }
   /// Its masters, as a join makes buffers equal in the end; null where it has none. Collective.
@@ -102,12 +109,15 @@ class ModelCore : public Entry {
  private:
   void check_dtypes() const;
   void meet();
+  void follow_buffers() const;
   /// Parameters that no other model's engine averages; the others go to elsewhere_.
   std::vector<gradient::NamedTensor> own_parameters();
   void find_partners();
 
   Shared* shared_;
-  std::vector<gradient::NamedTensor> parameters_, buffers_;
+  std::vector<gradient::NamedTensor> parameters_;
+  mutable std::vector<gradient::NamedTensor> buffers_;
+  std::function<std::vector<gradient::NamedTensor>()> buffers_now_;
   ModelOptions options_;
   std::vector<std::string> described_;  // each parameter when prepared
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_, masters_for_join_;

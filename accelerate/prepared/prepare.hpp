@@ -74,6 +74,9 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
   }
   if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
   auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
+  if constexpr (std::same_as<Module, torch::jit::Module>) {
+    core->exchanges_buffers([module = *held] { return named_buffers(module); });
+  }
   return PreparedModel<Module>(std::move(held), with_shared(shared, std::move(core)));
 }
 

@@ -2,6 +2,10 @@
 // BatchNorm's statistics over the ranks, beside PyTorch 2.11's DistributedDataParallel on two ranks in float64.
 #include "tests/testing.hpp"
 //
+#include <torch/script.h>
+
+#include <mutex>
+
 #include "tests/accelerator/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -158,5 +162,26 @@ TEST_CASE("buffers that moved to another dtype are broadcast in it") {
     const auto all = accelerator.gather(net->norm->running_mean.reshape({1}));
     CHECK(all[0].equal(all[1]));
     CHECK((all.scalar_type() == torch::kFloat));
+  });
+}
+
+TEST_CASE("buffers that a TorchScript forward exchanges for other tensors are rank 0's before the next one") {
+  static std::mutex one_at_a_time;  // compiles
+  on_ranks(2, [](Accelerator& accelerator) {
+    torch::jit::Module net("net");
+    {
+      const std::lock_guard lock(one_at_a_time);
+      net.register_parameter("weight", torch::ones({1}, torch::kDouble), false);
+      net.register_buffer("seen", torch::zeros({1}, torch::kDouble));
+      net.define("def forward(self, x):\n  self.seen = self.seen + x\n  return self.weight * x + self.seen\n");
+    }
+    for (const auto& parameter : net.parameters()) parameter.requires_grad_(true);
+    auto model = accelerator.prepare(net);
+    const double mine = static_cast<double>(accelerator.process_index()) + 1;
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(model({torch::full({1}, mine, torch::kDouble)}).toTensor().sum());
+      CHECK(net.attr("seen").toTensor().item<double>() == step + mine);  // rank 0's, and this rank's
+      CHECK(accelerator.get_state_dict(model)["seen"].item<double>() == step + mine);
+    }
   });
 }

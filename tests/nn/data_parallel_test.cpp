@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -8,6 +9,7 @@
 
 #include "accelerate/device/choose.hpp"
 #include "accelerate/job/batch_size.hpp"
+#include "accelerate/nn/checkpoint.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/nn/data_parallel.hpp"
 #include "accelerate/precision/autocast.hpp"
@@ -90,6 +92,42 @@ TEST_CASE("output and gradients are those of the module alone, for any number of
       }
     }
   }
+}
+
+TEST_CASE("what a module checkpoints runs again in its copies, which live until backward is over and no longer") {
+  struct Checkpointed : torch::nn::Cloneable<Checkpointed> {
+    Checkpointed() { reset(); }
+    ~Checkpointed() override { --alive(); }
+    static std::atomic<int>& alive() {
+      static std::atomic<int> count{0};
+      return count;
+    }
+    void reset() override {
+      ++alive();  // once for each, made or copied
+      net = register_module("net", Net());
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      return accelerate::nn::checkpoint(
+          [this](const at::Tensor& y) {
+            return accelerate::nn::checkpoint([this](const at::Tensor& z) { return net(z); }, y * 2);
+          },
+          x);
+    }
+    Net net{nullptr};
+  };
+  auto net = std::make_shared<Checkpointed>();
+  const at::Tensor batch = torch::randn({7, 4}, at::kDouble);
+  net->net(batch * 2).pow(2).sum().backward();
+  const auto expected = gradients_of_replicas(*net);
+  net->zero_grad();
+  DataParallel parallel(net, kThree);
+  const int before = Checkpointed::alive();
+  const at::Tensor loss = parallel(batch).pow(2).sum();
+  CHECK(Checkpointed::alive() > before);
+  loss.backward();
+  CHECK(Checkpointed::alive() == before);
+  const auto seen = gradients_of_replicas(*net);
+  for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::allclose(seen[i], expected[i], 1e-12, 1e-14));
 }
 
 TEST_CASE("nested inputs and outputs are split and joined, numbers go to every copy") {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "accelerate/base/remove_tree.hpp"
+#include "accelerate/device/download.hpp"
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -100,6 +101,21 @@ TEST_CASE("so is what is saved at once: threads that write know nothing of the c
     CAPTURE(side);
     same_as_on_cpu(saved_and_loaded(folder.path / "c", {.durable = false}, side), {}, {1});
   }
+}
+
+TEST_CASE("what was computed between two downloads is in the second") {
+  stand_in::at_every_pace([] {
+    const auto first = torch::empty({1000}).pin_memory(), second = torch::empty({1000}).pin_memory();
+    accelerate::device::Download download;
+    const auto x = torch::ones({1000}, stand_in::device()) * 2;
+    download.begin(first, x);
+    const auto y = x * 3;
+    download.begin(second, y);
+    download.finish();
+    download.arrive();
+    CHECK(first.sum().item<double>() == 2000);
+    CHECK(second.sum().item<double>() == 6000);
+  });
 }
 
 TEST_CASE("a save beside the training waits for the device nowhere, and copies on a stream of its own") {

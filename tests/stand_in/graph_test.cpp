@@ -547,6 +547,24 @@ TEST_CASE("results are a tensor, several or none, without a graph of autograd; i
   });
 }
 
+TEST_CASE("pinned memory that a recorded step was given may be written again when it returns") {
+  stand_in::at_every_pace([] {
+    stand_in::on_devices(1, [](Accelerator& accelerator) {
+      const auto staging = torch::empty({100}).pin_memory();
+      auto step = accelerator.graphed_step([&](const at::Tensor& x) { return x.to(accelerator.device()) * 2; },
+                                           {.warmup_steps = 1});
+      Tensors results;
+      for (int i = 0; i < 6; ++i) {
+        staging.fill_(i);
+        results.push_back(step(staging));
+      }
+      staging.fill_(-1);
+      CHECK(step.graphs() == 1);
+      for (int i = 0; i < 6; ++i) CHECK(results[static_cast<size_t>(i)].mean().item<double>() == 2 * i);
+    });
+  });
+}
+
 TEST_CASE("in an open region of autocast neither a recording nor a pass after a replay takes an old cast of a weight") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
