@@ -24,9 +24,11 @@ at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
 void LossScaling::begin_backward() {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
     ScaledGradients& scaled = optimizer.scaled();
-    if (!scaled.waiting() && !optimizer.spent()) continue;
     const bool has_some = optimizer.has_gradient();
-    const bool left = !scaled.waiting() && has_some;  // stepped on and not zeroed: what comes is added to them
+    // Stepped on and not zeroed, or made by somebody else: what comes is added to them. (What optimizers share is known
+    // to be left by who stepped on it alone.)
+    const bool left = !scaled.waiting() && has_some && (optimizer.spent() || !optimizer.shares_parameters());
+    if (!scaled.waiting() && !left) continue;
     if (scaled.waiting() && !has_some && !ranks_differ()) {
       scaled.drop();
     } else if (scaled.unscaled() || left) {

@@ -27,7 +27,7 @@ class OptimizerCore;
 /// An iteration is one or more backwards and the steps on their gradients: when every optimizer that got gradients has
 /// stepped or zeroed them, the scale is updated, once, however many optimizers there are. So it never changes while
 /// gradients that carry it wait. An optimizer that leaves its gradients for a second round of another one does not hold
-/// the update up; if it then adds a backward of another scale to them, its step is skipped.
+/// the update up; if a backward of another scale then comes before its step, that is skipped.
 ///
 /// In local SGD each rank has gradients of its own, or none: there every step() of an optimizer is collective, and all
 /// optimizers count as having got gradients, so that the ranks decide alike as long as they step and zero alike.
@@ -42,8 +42,8 @@ class LossScaling {
   [[nodiscard]] const precision::GradScaler& scaler() const { return scaler_; }
   void load_state(const precision::ScalerState& state);
 
-  /// Before a backward: gradients that a module dropped carry no scale; those that were unscaled, or stepped on and not
-  /// zeroed, carry it again, so that what is added to them is of one kind with them.
+  /// Before a backward: gradients that a module dropped carry no scale; those that were unscaled, stepped on and not
+  /// zeroed, or made without us carry it from now on, so that what is added to them is of one kind with them.
   void begin_backward();
   /// returns   what loss.backward() begins with: weight times the scale, of the loss's shape and dtype
   [[nodiscard]] at::Tensor seed(const at::Tensor& loss, double weight) const;

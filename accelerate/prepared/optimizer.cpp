@@ -120,6 +120,7 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
 
 at::Tensor OptimizerCore::update() {
   if (fused_ && step_fused()) return {};
+  take_back_cancelled();  // the stock step reads the counts
   OnMasters masters(optimizer_, shared_->masters);
   at::Tensor loss = optimizer_.step();
   masters.write_back();
@@ -193,6 +194,10 @@ std::optional<at::Tensor> OptimizerCore::skip_flag() const {
 
 void OptimizerCore::take_back_cancelled() {
   if (fused_) fused_->take_back_cancelled();
+}
+
+void OptimizerCore::move_what_is_owed() {
+  if (shared_->scaling) shared_->scaling->move_what_is_owed();
 }
 
 bool OptimizerCore::has_gradient() const {

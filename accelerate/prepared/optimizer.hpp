@@ -63,6 +63,8 @@ class OptimizerCore : public Entry {
   /// The optimizer's state counts the steps that were made: for whoever reads it. Waits for the device where steps may
   /// have been skipped on it.
   void take_back_cancelled();
+  /// Schedules that wait for the last step's flag move: for whoever reads or sets rates. Waits for it where one does.
+  void move_what_is_owed();
 
   /// Null: this optimizer steps by itself.
   [[nodiscard]] optim::FusedStep* fused() const { return fused_.get(); }
@@ -133,10 +135,14 @@ class PreparedOptimizer {
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const { return core_->step(closure); }
   void zero_grad(bool set_to_none = true) const { core_->zero_grad(set_to_none); }
 
-  Optimizer* operator->() const { return optimizer_.get(); }
-  Optimizer& operator*() const { return *optimizer_; }
+  /// The optimizer as it stands now: with fp16 on an accelerator and a schedule this waits for the last step's flag.
+  Optimizer* operator->() const { return &**this; }
+  Optimizer& operator*() const {
+    core_->move_what_is_owed();
+    return *optimizer_;
+  }
   [[nodiscard]] const std::shared_ptr<Optimizer>& unwrap() const { return optimizer_; }
-  [[nodiscard]] auto& param_groups() const { return optimizer_->param_groups(); }
+  [[nodiscard]] auto& param_groups() const { return (**this).param_groups(); }
   [[nodiscard]] auto& state() const {
     core_->take_back_cancelled();
     return optimizer_->state();

@@ -114,6 +114,7 @@ class PreparedScheduler {
   /// metric   this rank's; the schedule is given the mean over the ranks, so that all have one rate. Collective.
   void step(double metric) const requires FollowsMetric<Scheduler> {
     if (!core_->hears_metric()) return;
+    core_->move_what_is_owed();  // by others of this optimizer, from whose rates it goes on
     const double mean = core_->mean_over_ranks(metric);
     if constexpr (OurScheduler<Scheduler>) {
       scheduler_->step(mean);

@@ -303,6 +303,25 @@ TEST_CASE("gradients that were stepped on and not zeroed add up as without fp16"
   CHECK(value(net->w) == -6.0);  // 1 + 2 + 3
 }
 
+TEST_CASE("gradients of a plain backward() count as without fp16 where accelerator.backward() follows") {
+  Accelerator accelerator(fp16());
+  OneFloat first, second;
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
+                                                torch::optim::SGD(second->parameters(), 1.0));
+  b(1.0).sum().backward();
+  accelerator.backward(a(1.0).sum());  // does not reach b
+  of_a.step();
+  of_b.step();
+  CHECK(value(first->w) == -1.0);
+  CHECK(value(second->w) == -1.0);
+  of_a.zero_grad();
+  of_b.zero_grad();
+  a(2.0).sum().backward();
+  accelerator.backward(a(3.0).sum());  // adds to them
+  of_a.step();
+  CHECK(value(first->w) == -6.0);
+}
+
 TEST_CASE("a plateau hears of a metric also after a step that was skipped") {
   Accelerator accelerator(fp16());
   OneFloat net;

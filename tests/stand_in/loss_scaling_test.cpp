@@ -184,6 +184,73 @@ TEST_CASE("local SGD in fp16: ranks with gradients and without skip alike on the
       stand_in::with_precision(Precision::fp16));
 }
 
+TEST_CASE("a rate that is read or set through the optimizer is the schedule's after the last step, as on the CPU") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1), 24 * accelerator.num_processes());
+        auto& [model, optimizer, loader] = job.prepared;
+        accelerate::optim::LambdaLR falling(job.stock,
+                                            [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); });
+        auto scheduler = accelerator.prepare(falling);
+        std::vector<double> rates;
+        for (auto& [images, labels] : loader) {
+          optimizer.zero_grad();
+          accelerator.backward(stand_in::loss_of(model(images), labels));
+          optimizer.step();
+          scheduler.step();
+          rates.push_back(optimizer.param_groups()[0].options().get_lr());
+          if (rates.size() % 2 == 0) optimizer->param_groups()[0].options().set_lr(0.05);
+        }
+        Tensors all = model->parameters();
+        all.push_back(torch::tensor(rates, torch::kDouble));
+        return all;
+      },
+      stand_in::with_precision(Precision::fp16));
+}
+
+TEST_CASE("a plateau goes on from the rate of another schedule that moves for the same step, as on the CPU") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1), 24 * accelerator.num_processes());
+        auto& [model, optimizer, loader] = job.prepared;
+        accelerate::optim::LambdaLR falling(job.stock,
+                                            [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); });
+        auto scheduler = accelerator.prepare(falling);
+        auto plateau =
+            accelerator.prepare(accelerate::optim::ReduceLROnPlateau(job.stock, {.factor = 0.5, .patience = 0}));
+        for (auto& [images, labels] : loader) {
+          optimizer.zero_grad();
+          accelerator.backward(stand_in::loss_of(model(images), labels));
+          optimizer.step();
+          scheduler.step();
+          plateau.step(1.0);
+        }
+        Tensors all = model->parameters();
+        all.push_back(torch::tensor(scheduler.get_last_lr(), torch::kDouble));
+        return all;
+      },
+      stand_in::with_precision(Precision::fp16));
+}
+
+TEST_CASE("a stock step after fused ones that the device cancelled counts as on the CPU") {
+  stand_in::same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<Mlp, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-2), 24);
+        auto& [model, optimizer, loader] = job.prepared;
+        int64_t step = 0;
+        for (auto& [images, labels] : loader) {
+          ++step;
+          optimizer.zero_grad();
+          accelerator.backward(stand_in::loss_of(model(step < 3 ? images * kInf : images), labels));
+          at::Tensor& gradient = model->hidden->weight.mutable_grad();
+          if (step % 2 == 1) gradient = gradient.t().contiguous().t();  // the fused kernel does not take it
+          optimizer.step();
+        }
+        return model->parameters();
+      },
+      stand_in::with_precision(Precision::fp16), {1});
+}
+
 TEST_CASE("a schedule makes a step wait for the flag of the one before, never for its own") {
   stand_in::at_every_pace(
       [] {
