@@ -43,7 +43,7 @@ class Processes {
 
   // Together ----------------------------------------------------------------------------------------------------------
   /// Values are tensors or pairs, tuples, vectors, maps and structs of them (see tree/README.md).
-  /// gather: [n_r, ...] of each rank to [sum n_r, ...] on every rank; 0-dim counts as [1].
+  /// gather: [n_r, ...] of each rank to [sum n_r, ...] on every rank; of several ranks 0-dim counts as [1].
   template <typename Value>
   [[nodiscard]] Value gather(const Value& value) const {
     return tree::gather(value, shared_->group);
