@@ -47,6 +47,12 @@ void write(const at::Tensor& tensor, const at::Tensor& values) {
   without_repetitions(tensor, tensor).copy_(without_repetitions(values, tensor), true);
 }
 
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& one : named) tensors.push_back(one.tensor);
+  return tensors;
+}
+
 auto device_of(const at::Tensor& tensor) { return tensor.device(); }
 auto kind_of(const at::Tensor& tensor) { return std::pair(tensor.device(), tensor.scalar_type()); }
 
@@ -94,24 +100,23 @@ std::vector<BufferBroadcast::Pack> BufferBroadcast::pack_by_device(const std::ve
 BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers)
     : group_(std::move(group)) {
   require_same(group_, "buffer", buffers);
-  renew(buffers);
+  packs_ = pack_by_device(tensors_of(buffers));
   if (buffers.empty()) return;
   what_ = fmt::format("the buffers of the model ({}) are not made equal",
                       comm::first_and_more(buffers.front().name, buffers.size()));
 }
 
-void BufferBroadcast::renew(const std::vector<NamedTensor>& buffers) {
+void BufferBroadcast::follow() {
+  if (!now_ && std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) return;
   std::vector<at::Tensor> tensors;
-  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
-  packs_ = pack_by_device(tensors);
+  for (const Pack& one : packs_) tensors.insert(tensors.end(), one.tensors.begin(), one.tensors.end());
+  packs_ = pack_by_device(now_ ? tensors_of(now_()) : tensors);
 }
 
 void BufferBroadcast::run(int64_t root) {
   if (group_.size() == 1 || packs_.empty()) return;
   const at::NoGradGuard no_grad;
-  if (!std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) {
-    packs_ = pack_by_device(tensors());
-  }
+  follow();
   if (join_coordinator_ != nullptr) root = join_coordinator_->announce(join_operation_).root;
   for (const Pack& one : packs_) {
     comm::in_user_call("forward", what_, group_.place(), [&] { broadcast(group_, one, root); });
@@ -127,7 +132,8 @@ void BufferBroadcast::before_forward(bool synchronised) {
   due_ = synchronised;
 }
 
-std::vector<at::Tensor> BufferBroadcast::tensors() const {
+std::vector<at::Tensor> BufferBroadcast::tensors() {
+  follow();
   std::vector<at::Tensor> all;
   for (const Pack& one : packs_) all.insert(all.end(), one.tensors.begin(), one.tensors.end());
   return all;

@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
@@ -35,15 +37,15 @@ class BufferBroadcast {
   /// Graphs that saved a buffer stay usable, as they are in one process: a second forward comes before the first one's
   /// backward.
   void run(int64_t root = 0);
-  /// The same buffers by name, which are other tensors now.
-  void renew(const std::vector<NamedTensor>& buffers);
+  /// now   says which tensors the same buffers are at the time, where a forward exchanges them
+  void exchanges(std::function<std::vector<NamedTensor>()> now) { now_ = std::move(now); }
   /// PyTorch's rule: run() before the first forward of all and before each one that follows a synchronised forward, in
   /// evaluation too. synchronised: this one trains, and its backward will be reduced.
   void before_forward(bool synchronised);
   /// The next before_forward() runs: until then ranks may differ.
   [[nodiscard]] bool due() const { return due_; }
   [[nodiscard]] bool empty() const { return packs_.empty(); }
-  [[nodiscard]] std::vector<at::Tensor> tensors() const;
+  [[nodiscard]] std::vector<at::Tensor> tensors();
 
  private:
   // Tensors of one device and the bytes that stand for them on the wire.
@@ -59,9 +61,11 @@ class BufferBroadcast {
   static Pack pack(std::vector<at::Tensor> tensors);
   static void broadcast(const comm::Group& group, const Pack& pack, int64_t root);
   static void unpack(const Pack& pack);
+  void follow();
 
   comm::Group group_{};
   std::vector<Pack> packs_{};
+  std::function<std::vector<NamedTensor>()> now_{};
   std::string what_{};  ///< these buffers, for messages about peers
   bool due_ = true;     ///< before the next forward
   JoinCoordinator* join_coordinator_ = nullptr;

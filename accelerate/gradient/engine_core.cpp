@@ -142,6 +142,7 @@ void Engine::Core::abandon() {
     reset();
   }
   forget_blanks();  // what a recording took for done was not
+  for (FlatBucket& bucket : buckets) bucket.handed_out = true;
   zero_all();
 }
 

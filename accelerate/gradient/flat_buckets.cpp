@@ -50,8 +50,8 @@ void ParameterState::mark_synchronized() {
 void ParameterState::attach(const at::Tensor& factor) {
   at::Tensor& now = gradient();
   if (!inside()) {
-    // A lazy conjugate may lie in the view itself.
-    const at::Tensor dense = now.is_sparse() ? now.to_dense() : now.resolve_conj().resolve_neg();
+    at::Tensor dense = now.is_sparse() ? now.to_dense() : now;
+    if (dense.is_conj() || dense.is_neg()) dense = dense.resolve_conj().resolve_neg();  // maybe of the view itself
     factor.defined() ? at::mul_out(view, dense, factor) : view.copy_(dense, true);
   }
   now = view;

@@ -79,7 +79,7 @@ class GraphedStep {
   GraphedStep(Function function, std::shared_ptr<GraphedStepCore> core)
       : function_(std::move(function)), core_(std::move(core)) {}
 
-  /// inputs    tensors, of one device for all calls; any number
+  /// inputs    tensors, of one device for all calls; any number. The host waits until those in pinned memory are read
   /// returns   what the function returns, without its graph of autograd: a tensor, a vector of tensors or nothing; of a
   ///           replay copies, which the next one leaves alone
   template <std::convertible_to<at::Tensor>... Inputs>

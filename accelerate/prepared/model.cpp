@@ -144,14 +144,17 @@ void ModelCore::follow_buffers() const {
   if (std::ranges::equal(now, buffers_, [](const auto& a, const auto& b) { return a.tensor.is_same(b.tensor); }))
     return;
   buffers_ = std::move(now);
-  if (buffer_broadcast_) buffer_broadcast_->renew(buffers_);
+}
+
+void ModelCore::exchanges_buffers(std::function<std::vector<gradient::NamedTensor>()> now) {
+  if (buffer_broadcast_) buffer_broadcast_->exchanges(now);
+  buffers_now_ = std::move(now);
 }
 
 void ModelCore::before_forward() {
   if (retired_ || (!engine_ && elsewhere_.empty())) return;
   const bool learns = at::GradMode::is_enabled();
   const bool sync = synchronises();
-  if (buffer_broadcast_ && buffer_broadcast_->due()) follow_buffers();
   if (buffer_broadcast_) buffer_broadcast_->before_forward(learns && sync);
   if (!learns) return;
   if (engine_) engine_->forward(sync);

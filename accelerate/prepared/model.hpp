@@ -66,7 +66,7 @@ class ModelCore : public Entry {
     return buffers_;
   }
   /// Of a module whose forward exchanges buffers for other tensors, as TorchScript's assignments do: what has them now.
-  void exchanges_buffers(std::function<std::vector<gradient::NamedTensor>()> now) { buffers_now_ = std::move(now); }
+  void exchanges_buffers(std::function<std::vector<gradient::NamedTensor>()> now);
   /// Null on one rank, for evaluation, where nothing needs a gradient or other models' engines see to all of it, and
   /// after retire().
   [[nodiscard]] gradient::Engine* engine() const { return retired_ ? nullptr : engine_.get(); }
@@ -86,7 +86,6 @@ class ModelCore : public Entry {
 
   /// Null where buffers are not broadcast.
   [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const {
-    follow_buffers();
     return retired_ ? nullptr : buffer_broadcast_.get();
   }
   /// Its masters, as a join makes buffers equal in the end; null where it has none. Collective.

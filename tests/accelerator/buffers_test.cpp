@@ -183,5 +183,10 @@ TEST_CASE("buffers that a TorchScript forward exchanges for other tensors are ra
       CHECK(net.attr("seen").toTensor().item<double>() == step + mine);  // rank 0's, and this rank's
       CHECK(accelerator.get_state_dict(model)["seen"].item<double>() == step + mine);
     }
+    {
+      auto join = accelerator.join_uneven_inputs(model);
+      accelerator.backward(model({torch::full({1}, mine, torch::kDouble)}).toTensor().sum());
+    }
+    CHECK(net.attr("seen").toTensor().item<double>() == 6);  // the highest rank's: 4 after the loop, and 2
   });
 }

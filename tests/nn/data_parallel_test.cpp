@@ -123,9 +123,9 @@ TEST_CASE("what a module checkpoints runs again in its copies, which live until 
   DataParallel parallel(net, kThree);
   const int before = Checkpointed::alive();
   const at::Tensor loss = parallel(batch).pow(2).sum();
-  CHECK(Checkpointed::alive() > before);
+  CHECK(Checkpointed::alive().load() > before);
   loss.backward();
-  CHECK(Checkpointed::alive() == before);
+  CHECK(Checkpointed::alive().load() == before);
   const auto seen = gradients_of_replicas(*net);
   for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::allclose(seen[i], expected[i], 1e-12, 1e-14));
 }

@@ -27,7 +27,7 @@ struct Position {
 struct Rule {
   std::string name;                             ///< in errors and saved states
   std::function<double(const Position&)> rate;  ///< learning rate from that step on
-  /// Momentum, or beta1, likewise; empty, or no number: it is left alone.
+  /// Momentum, or beta1, likewise; empty, or no number: it is left alone. Not empty: the optimizer must have one.
   std::function<std::optional<double>(const Position&)> momentum{};
   /// Step after which a prepared schedule rests. Unset: none.
   std::optional<int64_t> last_step{};
