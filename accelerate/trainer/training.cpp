@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
-#include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/trainer/loss_sum.hpp"
 #include "accelerate/trainer/memory_delta.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
@@ -71,7 +71,10 @@ class TrainerBase::Run {
 
   PreparedScheduler<optim::Scheduler> prepared_scheduler() {
     int64_t trainable = 0;
-    const auto stepped = optim::keys_of(optim::parameters_of(*made_optimizer_));
+    std::unordered_set<const void*> stepped;
+    for (const auto& group : made_optimizer_->param_groups()) {
+      for (const auto& parameter : group.params()) stepped.insert(parameter.unsafeGetTensorImpl());
+    }
     for (auto& parameter : trainer_.parameters()) {
       trainable += parameter.numel();
       (stepped.contains(parameter.unsafeGetTensorImpl()) ? parameters_ : not_stepped_).push_back(parameter);
