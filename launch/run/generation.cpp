@@ -32,6 +32,8 @@ namespace {
 
 using Clock = Lifetimes::Clock;
 
+constexpr std::chrono::milliseconds word_to_all(500);
+
 /// The sooner of two waits in milliseconds, of which -1 is for ever.
 int sooner(int one, int other) {
   if (one < 0 || other < 0) return std::max(one, other);
@@ -61,6 +63,7 @@ class Generation {
       throw;
     }
     end_all();
+    wait_for_a_word_to_all();
     output_.say(watch_.report(told_, folders_.temporary.path()));
     write_the_rest();
     return outcome();
@@ -154,6 +157,17 @@ class Generation {
       remove_files_of_mpirun(lifetimes_.workers().front().pid, plan_.workers.front().environment);
     }
     output_.take_the_rest();
+  }
+
+  /// srun and mpirun end ranks by a signal to each process, to a rank maybe a moment before us. It has not failed then.
+  void wait_for_a_word_to_all() {
+    const auto& failure = watch_.failure();
+    if (plan_.runner != Runner::task || !failure || failure->exit_code != 128 + SIGTERM) return;
+    for (const auto until = Clock::now() + word_to_all; told_ == 0 && Clock::now() < until;) {
+      pollfd wait{.fd = signals_.fd(), .events = POLLIN, .revents = 0};
+      poll(&wait, 1, 10);
+      while (const auto signal = signals_.next()) hear(*signal);
+    }
   }
 
   /// Waits for output, a reader, a signal or the next deadline, and deals with it.

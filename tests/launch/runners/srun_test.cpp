@@ -3,9 +3,12 @@
 // tasks stopped when one fails, the highest code of all.
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
@@ -109,6 +112,19 @@ TEST_CASE("a launcher around a rank refuses one that starts the job of another v
   const auto same = around(version.substr(0, version.size() - 1));
   CHECK(same.code == 0);
   CHECK(same.out == "none\n");
+}
+
+TEST_CASE("a rank that the signal to all processes of a step reached before its launcher has not failed") {
+  Child task(testing::launcher({"--task", "--", "sh", "-c", "echo up; kill -TERM $$"}));
+  REQUIRE(task.wait_for("up\n"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the rank has ended
+  kill(task.pid(), SIGTERM);
+  const Ran told = task.wait();
+  CHECK(told.code == 143);
+  CHECK(told.err == "");
+  const Ran alone = Child(testing::launcher({"--task", "--", "sh", "-c", "kill -TERM $$"})).wait();
+  CHECK(alone.code == 143);
+  CHECK(alone.err.find(") ended with signal 15 (terminated)") != std::string::npos);
 }
 
 TEST_CASE("where no rank's launcher tells of a failure, srun's exit code is ours") {
