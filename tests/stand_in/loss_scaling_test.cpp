@@ -235,18 +235,23 @@ TEST_CASE("a plateau goes on from the rate of another schedule that moves for th
 TEST_CASE("a stock step after fused ones that the device cancelled counts as on the CPU") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<Mlp, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-2), 24);
-        auto& [model, optimizer, loader] = job.prepared;
-        int64_t step = 0;
-        for (auto& [images, labels] : loader) {
-          ++step;
+        auto net = stand_in::made_alike([] { return Mlp(); });
+        const at::Tensor own = torch::ones({4, 3}, accelerator.device()).requires_grad_();  // of no model: not reduced
+        auto parameters = net->parameters();
+        parameters.push_back(own);
+        auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(parameters, 1e-2));
+        const auto batch = stand_in::small_data(3);
+        const auto images = batch.first.to(accelerator.device()), labels = batch.second.to(accelerator.device());
+        for (int64_t step = 0; step < 6; ++step) {
           optimizer.zero_grad();
-          accelerator.backward(stand_in::loss_of(model(step < 3 ? images * kInf : images), labels));
-          at::Tensor& gradient = model->hidden->weight.mutable_grad();
-          if (step % 2 == 1) gradient = gradient.t().contiguous().t();  // the fused kernel does not take it
+          accelerator.backward(stand_in::loss_of(model(step < 2 ? images * kInf : images), labels));
+          const auto gradient = torch::full({3, 4}, 65536.0, accelerator.device());
+          own.mutable_grad() = step % 2 == 0 ? gradient.t() : gradient.t().contiguous();  // the kernel takes the last
           optimizer.step();
         }
-        return model->parameters();
+        Tensors all = model->parameters();
+        all.push_back(own);
+        return all;
       },
       stand_in::with_precision(Precision::fp16), {1});
 }
