@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-# ./run test [full | REGEX]
+# ./run test [full [PART ...] | REGEX]
 run_tests() {
+  [[ ${1-} != full ]] || check_parts "${@:2}"
   set_up "$packages_build $packages_test"
   [[ ${1-} != full ]] || set_up_packages "$packages_pages"
   need_test_python
   local strict=OFF
   [[ ${1-} != full ]] || strict=ON
-  build_all release "-DACCELERATE_TEST_PYTHON=$venv/bin/python" "-DCMAKE_COMPILE_WARNING_AS_ERROR=$strict"
+  [[ ${1-} == full && $# -gt 1 && " $* " != *" release "* ]] ||
+    build_all release "-DACCELERATE_TEST_PYTHON=$venv/bin/python" "-DCMAKE_COMPILE_WARNING_AS_ERROR=$strict"
   case ${1-} in
     "") test_in build -LE full ;;
     full)
       set_up_idle_services "$packages_hosts"
-      test_full
+      test_full "${@:2}"
       ;;
     *) test_in build -R "$1" ;;
   esac
@@ -31,22 +33,30 @@ declare -A full_name=(
   [without_mpi_jpeg_png]="without MPI, JPEG and PNG" [without_gloo_cuda]="without gloo and CUDA"
 )
 
-# Each part is build_<part> and test_<part>. One that fails does not stop the rest.
+check_parts() {
+  local part
+  for part; do
+    [[ -n ${full_name[$part]-} ]] || fail "full has no part '$part'; its parts are ${full_parts[*]}"
+  done
+}
+
+# test_full [PART ...]: each part is build_<part> and test_<part>. One that fails does not stop the rest.
 test_full() {
-  local failed="" part i status
-  for ((i = 0; i < ${#full_parts[@]}; i++)); do
-    part=${full_parts[i]}
+  local failed="" part i status parts=("$@")
+  [[ $# -gt 0 ]] || parts=("${full_parts[@]}")
+  for ((i = 0; i < ${#parts[@]}; i++)); do
+    part=${parts[i]}
     say "full: ${full_name[$part]}"
     by_itself "build_$part"
     if [ $status -eq 0 ]; then
-      compile_ahead "${full_parts[@]:i+1}"
+      compile_ahead "${parts[@]:i+1}"
       by_itself "test_$part"
       stop_compiling
     fi
     [ $status -eq 0 ] || failed+=" ${full_name[$part]},"
   done
   [ -z "$failed" ] || fail "full: failed:${failed%,}"
-  say "full: all parts passed"
+  [[ $# -eq 0 ]] && say "full: all parts passed" || say "full: passed: $*"
 }
 
 # by_itself <command>: in a shell of its own, so that its first failing line ends it and not the whole; how it ended is in

@@ -295,6 +295,12 @@ class Full(OnAMachine):
         result = self.run_full("test_in() { :; }; test_tsan() { :; }; build_in() { :; }; test_full")
         self.assertEqual((result.returncode, result.stderr.splitlines()[-1]), (0, "run: full: all parts passed"))
 
+    def test_parts_may_be_named_and_others_are_refused(self):
+        result = self.run_full('test_in() { :; }; test_tsan() { :; }; check_parts tsan asan; test_full tsan asan; check_parts msan')
+        self.assertEqual((result.returncode, result.stderr.splitlines()), (1, [
+            "run: full: thread sanitizer", "run: full: address and undefined sanitizers", "run: full: passed: tsan asan",
+            "run: full has no part 'msan'; its parts are release asan tsan without_mpi_jpeg_png without_gloo_cuda"]))
+
     def test_while_one_part_is_tested_the_next_ones_are_compiled_and_stopped_when_it_is_their_turn(self):
         (self.folder / "built").touch()
         result = self.run_full(
