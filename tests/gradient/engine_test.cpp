@@ -19,6 +19,13 @@ namespace {
 
 void plain(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
 
+/// Of the whole buckets, after a backward from zero.
+double clipped_norm(Engine& engine, const at::Tensor& loss) {
+  engine.zero_all();
+  loss.backward();
+  return accelerate::gradient::clip_norm_of(engine.gradients(), 1.0).item<double>();
+}
+
 struct Tied : torch::nn::Module {
   Tied() {
     inner = register_module("inner", torch::nn::Linear(4, 4));
@@ -338,9 +345,7 @@ TEST_CASE("an infinite gradient that was clipped leaves nothing in the norms of 
     auto net = built(make_net);
     Engine engine(group, named(net), small_buckets());
     const auto norm_of_step = [&](double factor) {
-      engine.zero_all();
-      (net->with_extra(batch(group.rank())).sum() * factor).backward();
-      return accelerate::gradient::clip_norm_of(engine.gradients(), 1.0).item<double>();
+      return clipped_norm(engine, net->with_extra(batch(group.rank())).sum() * factor);
     };
     const double finite = norm_of_step(1.0);
     CHECK(std::isfinite(finite));
@@ -355,9 +360,7 @@ TEST_CASE(
     auto net = built(make_net);
     Engine engine(group, named(net), small_buckets());
     const auto norm_of_step = [&](double factor) {
-      engine.zero_all();
-      (net->forward(batch(group.rank())).sum() * factor).backward();
-      return accelerate::gradient::clip_norm_of(engine.gradients(), 1.0).item<double>();
+      return clipped_norm(engine, net->forward(batch(group.rank())).sum() * factor);
     };
     const double finite = norm_of_step(1.0);
     CHECK_FALSE(std::isfinite(norm_of_step(std::numeric_limits<double>::quiet_NaN())));

@@ -37,6 +37,13 @@ int64_t page_faults(decltype(RUSAGE_SELF) of_whom) {
   return usage.ru_minflt;
 }
 
+/// One of each, and an SGD whose first step differs from the later ones.
+std::vector<Make> with_dampening() {
+  std::vector<Make> makes = one_of_each();
+  makes.push_back(sgd(torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5)));
+  return makes;
+}
+
 struct WithThreads {
   explicit WithThreads(int count) : before(at::get_num_threads()) { at::set_num_threads(count); }
   ~WithThreads() { at::set_num_threads(before); }
@@ -198,9 +205,7 @@ TEST_CASE("gradients are divided by the scale, in place") {
 }
 
 TEST_CASE("a step with the skip flag set changes no parameter and no state, and does not count") {
-  std::vector<Make> makes = one_of_each();
-  makes.push_back(sgd(torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5)));
-  for (const Make& make : makes) {
+  for (const Make& make : with_dampening()) {
     const Parameters stock = parameters(), ours = parameters();
     auto stock_optimizer = make(stock), our_optimizer = make(ours);
     auto fused = FusedStep::recognise(*our_optimizer);
@@ -221,9 +226,7 @@ TEST_CASE("a step with the skip flag set changes no parameter and no state, and 
 }
 
 TEST_CASE("a first step that was cancelled leaves nothing that the stock step trips over") {
-  std::vector<Make> makes = one_of_each();
-  makes.push_back(sgd(torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5)));
-  for (const Make& make : makes) {
+  for (const Make& make : with_dampening()) {
     const Parameters stock = parameters(), ours = parameters();
     auto stock_optimizer = make(stock), our_optimizer = make(ours);
     auto fused = FusedStep::recognise(*our_optimizer);

@@ -53,6 +53,32 @@ auto trains_over_inf(const Options& of_optimizer, bool last_too) {
   };
 }
 
+/// An epoch of 8 steps, each with a move of a schedule.
+/// make_after   (accelerator, stock optimizer, prepared one) to what is called after each move with a list of rates
+/// returns      parameters; that list and the rate in the end
+template <typename MakeAfter>
+auto trains_with_schedule(const MakeAfter& make_after) {
+  return [=](Accelerator& accelerator) -> Tensors {
+    stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1), 24 * accelerator.num_processes());
+    auto& [model, optimizer, loader] = job.prepared;
+    accelerate::optim::LambdaLR falling(job.stock, [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); });
+    auto scheduler = accelerator.prepare(falling);
+    const auto after = make_after(accelerator, job.stock, optimizer);
+    std::vector<double> rates;
+    for (auto& [images, labels] : loader) {
+      optimizer.zero_grad();
+      accelerator.backward(stand_in::loss_of(model(images), labels));
+      optimizer.step();
+      scheduler.step();
+      after(rates);
+    }
+    rates.push_back(scheduler.get_last_lr().at(0));
+    Tensors all = model->parameters();
+    all.push_back(torch::tensor(rates, torch::kDouble));
+    return all;
+  };
+}
+
 template <typename Optimizer, typename Options>
 void scaling_waits_for_nothing(const Options& of_optimizer, const AcceleratorOptions& options) {
   for (const int64_t ranks : {1, 2}) {
@@ -185,50 +211,21 @@ TEST_CASE("local SGD in fp16: ranks with gradients and without skip alike on the
 }
 
 TEST_CASE("a rate that is read or set through the optimizer is the schedule's after the last step, as on the CPU") {
-  stand_in::same_as_on_cpu(
-      [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1), 24 * accelerator.num_processes());
-        auto& [model, optimizer, loader] = job.prepared;
-        accelerate::optim::LambdaLR falling(job.stock,
-                                            [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); });
-        auto scheduler = accelerator.prepare(falling);
-        std::vector<double> rates;
-        for (auto& [images, labels] : loader) {
-          optimizer.zero_grad();
-          accelerator.backward(stand_in::loss_of(model(images), labels));
-          optimizer.step();
-          scheduler.step();
-          rates.push_back(optimizer.param_groups()[0].options().get_lr());
-          if (rates.size() % 2 == 0) optimizer->param_groups()[0].options().set_lr(0.05);
-        }
-        Tensors all = model->parameters();
-        all.push_back(torch::tensor(rates, torch::kDouble));
-        return all;
-      },
-      stand_in::with_precision(Precision::fp16));
+  stand_in::same_as_on_cpu(trains_with_schedule([](Accelerator&, auto&, auto& optimizer) {
+                             return [&optimizer](std::vector<double>& rates) {
+                               rates.push_back(optimizer.param_groups()[0].options().get_lr());
+                               if (rates.size() % 2 == 0) optimizer->param_groups()[0].options().set_lr(0.05);
+                             };
+                           }),
+                           stand_in::with_precision(Precision::fp16));
 }
 
 TEST_CASE("a plateau goes on from the rate of another schedule that moves for the same step, as on the CPU") {
   stand_in::same_as_on_cpu(
-      [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1), 24 * accelerator.num_processes());
-        auto& [model, optimizer, loader] = job.prepared;
-        accelerate::optim::LambdaLR falling(job.stock,
-                                            [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); });
-        auto scheduler = accelerator.prepare(falling);
-        auto plateau =
-            accelerator.prepare(accelerate::optim::ReduceLROnPlateau(job.stock, {.factor = 0.5, .patience = 0}));
-        for (auto& [images, labels] : loader) {
-          optimizer.zero_grad();
-          accelerator.backward(stand_in::loss_of(model(images), labels));
-          optimizer.step();
-          scheduler.step();
-          plateau.step(1.0);
-        }
-        Tensors all = model->parameters();
-        all.push_back(torch::tensor(scheduler.get_last_lr(), torch::kDouble));
-        return all;
-      },
+      trains_with_schedule([](Accelerator& accelerator, auto& stock, auto&) {
+        auto plateau = accelerator.prepare(accelerate::optim::ReduceLROnPlateau(stock, {.factor = 0.5, .patience = 0}));
+        return [plateau](std::vector<double>&) { plateau.step(1.0); };
+      }),
       stand_in::with_precision(Precision::fp16));
 }
 
