@@ -289,7 +289,68 @@ TEST_CASE("a column of one row, or of none, has a stride that counts for nothing
   });
 }
 
-TEST_CASE("a wait without end is one of years, and means of 8 bits are right where sums do not fit") {
+TEST_CASE("a NaN of one rank is the max and the min of all, where backends keep it") {
+  on_every_rank([](const Group& group) {
+    if (group.backend().find("gloo") != std::string::npos) return;  // said at all_reduce
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+      for (const auto op : {ReduceOp::max, ReduceOp::min}) {
+        for (int64_t who = 0; who < group.size(); ++who) {
+          const auto mine = at::ones({2 * group.size()}, dtype);
+          if (group.rank() == who) mine.fill_(std::numeric_limits<double>::quiet_NaN());
+          const auto all = mine.clone();
+          group.all_reduce(all, op);
+          CHECK(all.isnan().all().item<bool>());
+          CHECK(group.reduce_scatter(mine, op).isnan().all().item<bool>());
+          group.reduce(mine, op);
+          if (group.rank() == 0) CHECK(mine.isnan().all().item<bool>());
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("rows of a tensor that requires grad are reduced without a graph, and into a parameter") {
+  on_every_rank([](const Group& group) {
+    for (const int64_t share : {2, 5'000}) {  // with the handshake, and after it
+      const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat).requires_grad_();
+      const auto rows =
+          reduced(group, {group.size() * share}, at::kFloat, ReduceOp::sum).narrow(0, group.rank() * share, share);
+      const auto reduced_rows = group.reduce_scatter(input);
+      CHECK_FALSE(reduced_rows.requires_grad());
+      CHECK(at::equal(reduced_rows, rows));
+      const auto parameter = at::zeros({share}).requires_grad_();
+      group.reduce_scatter_async(parameter, input).wait();
+      CHECK((parameter.is_leaf() && parameter.requires_grad()));
+      CHECK(at::equal(parameter, rows));
+      const auto gathered = at::zeros({group.size() * share}).requires_grad_();
+      group.all_gather_async(gathered, parameter).wait();
+      CHECK(gathered.is_leaf());
+      CHECK(at::equal(gathered, reduced(group, {group.size() * share}, at::kFloat, ReduceOp::sum)));
+    }
+  });
+}
+
+TEST_CASE("in inference mode every operation goes on as before") {
+  on_every_rank([](const Group& group) {
+    for (const int64_t share : {2, 5'000}) {
+      const auto plain = input_of(group.rank(), {group.size() * share}, at::kFloat);
+      const c10::InferenceMode inference;
+      const auto all = reduced(group, {group.size() * share}, at::kFloat, ReduceOp::sum);
+      const auto rows = all.narrow(0, group.rank() * share, share);
+      const auto sum = plain.clone();
+      group.all_reduce(sum);
+      CHECK(at::equal(sum, all));
+      const auto own = group.reduce_scatter(plain);
+      CHECK(at::equal(own, rows));
+      const auto gathered = at::zeros_like(plain);
+      group.all_gather_async(gathered, own).wait();
+      CHECK(at::equal(gathered, all));
+      CHECK(at::equal(group.all_gather(own), all));
+    }
+  });
+}
+
+TEST_CASE("a wait without end is one of years, and means of 8 and 16 bits are right where sums do not fit") {
   on_every_rank([](const Group& group) {
     const auto sum = input_of(group.rank(), {6}, at::kFloat);
     auto pending = group.all_reduce_async(sum);
@@ -298,6 +359,9 @@ TEST_CASE("a wait without end is one of years, and means of 8 bits are right whe
     const auto small = at::full({3}, 256.0).to(at::kFloat8_e4m3fn);
     group.all_reduce(small, ReduceOp::mean);
     CHECK(at::equal(small.to(at::kFloat), at::full({3}, 256.0)));
+    const auto half = at::full({3}, 40'000.0, at::kHalf);
+    group.all_reduce(half, ReduceOp::mean);
+    CHECK(at::equal(half, at::full({3}, 40'000.0, at::kHalf)));
     const auto pairs = at::full({3}, c10::complex<double>(2, 1), at::kComplexDouble).to(at::kComplexHalf);
     group.all_reduce(pairs, ReduceOp::mean);
     CHECK(at::equal(at::view_as_real(pairs).to(at::kFloat), at::tensor({2.F, 1.F}).expand({3, 2})));
@@ -454,12 +518,15 @@ TEST_CASE("done becomes true without a wait, of what was left to one too") {
     for (const auto execution : {Execution::eager, Execution::deferred}) {
       auto pending = group.all_reduce_async(at::ones({10}), ReduceOp::sum, execution);
       const auto until = std::chrono::steady_clock::now() + group.timeout();
+      auto rows = group.reduce_scatter_async(at::zeros({2}), at::ones({2 * group.size()}));
       // Ranks that asked without a pause took the processors from those that work: seconds, where many share two.
-      while (!pending.done() && std::chrono::steady_clock::now() < until) {
+      while (!(pending.done() && rows.done()) && std::chrono::steady_clock::now() < until) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       CHECK(pending.done());
+      CHECK(rows.done());
       pending.wait();
+      rows.wait();
     }
   });
 }
@@ -542,6 +609,20 @@ TEST_CASE("wrong calls are refused with the value, before anything is sent") {
                       fmt::format("{}all_gather: [{}] float32 does not hold {} parts of [1] float32", here,
                                   group.size() + 1, group.size())
                           .c_str());
+    if (group.size() > 1) {
+      const auto refusal = [&](const std::string& operation) {
+        return fmt::format("{}{}: the tensor is Sparse, only dense tensors travel; call to_dense() before, or send its "
+                           "indices and values",
+                           here, operation);
+      };
+      const auto sparse = at::eye(3).to_sparse();
+      CHECK_THROWS_WITH(group.broadcast(sparse), refusal("broadcast").c_str());
+      CHECK_THROWS_WITH(static_cast<void>(group.all_gather(sparse)), refusal("all_gather").c_str());
+      CHECK_THROWS_WITH(static_cast<void>(group.gather(sparse)), refusal("gather").c_str());
+      CHECK_THROWS_WITH(static_cast<void>(group.all_to_all(
+                            std::vector<at::Tensor>(static_cast<size_t>(group.size()), sparse))),
+                        refusal("all_to_all").c_str());
+    }
     try {
       group.broadcast(at::ones({2}), -1);
       FAIL_CHECK("not refused");

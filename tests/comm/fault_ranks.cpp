@@ -183,6 +183,29 @@ void late_second(const Group& group) {
   second.wait(500ms);
 }
 
+/// Two under way, of which the first one's wait breaks the group.
+void late_and_next(const Group& group) {
+  if (group.rank() == 1) come_late();
+  auto first = group.all_reduce_async(at::ones({2}));
+  auto second = group.all_reduce_async(at::ones({3}));
+  try {
+    first.wait(500ms);
+  } catch (const accelerate::Error& error) {
+    say(error);
+  }
+  second.wait();
+}
+
+void rows_late(const Group& group) {
+  if (group.rank() == 1) come_late();
+  group.reduce_scatter_async(at::zeros({2}), at::ones({4})).wait(500ms);
+}
+
+void gathers(const Group& group) {
+  if (group.rank() == 0) static_cast<void>(group.all_gather(at::ones({2})));
+  if (group.rank() == 1) group.all_gather_async(at::zeros({4}), at::ones({2})).wait();
+}
+
 void late_message(const Group& group) {
   if (group.rank() == 1) come_late();
   group.recv(at::ones({2}), 1);
@@ -196,6 +219,10 @@ void message_of_who_ended(const Group& group) {
   group.recv(tensor, 1);
   std::puts("the first message");
   group.recv(at::ones({2}), 1);
+}
+
+void operation_of_who_ended(const Group& group) {
+  if (group.rank() == 0) group.all_reduce(at::ones({4}));
 }
 
 void message_to_who_ended(const Group& group) {
@@ -256,11 +283,15 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"messages", messages},
     {"message_of_who_ended", message_of_who_ended},
     {"message_to_who_ended", message_to_who_ended},
+    {"operation_of_who_ended", operation_of_who_ended},
     {"stops", stops},
     {"late_of_many", [](const Group& group) { one_of_many(group, 2'000'000, false); }},
     {"stops_of_many", [](const Group& group) { one_of_many(group, 20'000'000, true); }},
     {"late_to_all", late_to_all},
     {"late_second", late_second},
+    {"late_and_next", late_and_next},
+    {"rows_late", rows_late},
+    {"gathers", gathers},
     {"late_message", late_message},
     {"late_large", late_large},
     {"late_barrier", late_barrier},
@@ -313,6 +344,21 @@ void caught_while_waited_for(int64_t elements, bool by_message = false) {
     say(error);
   } catch (const std::runtime_error&) {
     std::this_thread::sleep_for(2s);
+  }
+}
+
+/// Rank 1 handles an error that a group of its own gave it; rank 0 waits for it for a minute, on a duplicate.
+void refused_while_waited_for() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  try {
+    const auto group = accelerate::comm::connect(process, {.timeout = 60s});
+    const auto other = group.duplicate();
+    if (process.rank == 0) group.send(at::ones({4}), 1);
+    if (process.rank == 1) group.recv(at::ones({3}), 0);
+    other.all_reduce(at::ones({4}));
+  } catch (const accelerate::Error& error) {
+    say(error);
+    if (process.rank == 1) std::this_thread::sleep_for(2s);
   }
 }
 
@@ -397,6 +443,7 @@ const std::map<std::string, void (*)()> kWithoutGroup{
     {"caught_while_waited_for", [] { caught_while_waited_for(4); }},
     {"caught_while_waited_for_large", [] { caught_while_waited_for(3'000'000); }},
     {"caught_while_received_from", [] { caught_while_waited_for(4, true); }},
+    {"refused_while_waited_for", refused_while_waited_for},
     {"caught_and_again", caught_and_again},
     {"handled", handled},
     {"threads", run_more_threads_than_allowed},
@@ -422,6 +469,7 @@ void run(const std::string& scenario) {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   const bool slow = scenario == "slow_connect" || scenario == "sleeps" || scenario == "gets_on_alone" ||
                     scenario == "message_of_who_ended" || scenario == "message_to_who_ended" ||
+                    scenario == "operation_of_who_ended" ||
                     scenario.ends_with("_of_many") || scenario.ends_with("_dies");
   const auto group =
       accelerate::comm::connect(process, {.timeout = slow ? 60s : 2s, .debug = scenario.rfind("debug", 0) == 0});

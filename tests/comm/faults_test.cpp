@@ -160,6 +160,15 @@ TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
   check_all_name_rank_1(run_gloo("late_to_all")[0].out, "nothing was heard from rank 1.\n");
 }
 
+TEST_CASE("gloo: rows of a reduction know a deadline of their own, and what follows a failure says which it was") {
+  CHECK(run_gloo("rows_late")[0].out ==
+        at_rank(0, "reduce_scatter: waited 0.5 s in operation 1 ([4] float32); nothing was heard from rank 1."));
+  const std::string why = "waited 0.5 s in operation 1 ([2] float32); nothing was heard from rank 1.";
+  CHECK(run_gloo("late_and_next")[0].out ==
+        at_rank(0, "all_reduce: " + why) +
+            at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why));
+}
+
 TEST_CASE("gloo: junk on the job's port disturbs nothing, not the meeting of the ranks and not what they do later") {
   const int port = free_port();
   const std::string junk = fmt::format(
@@ -426,6 +435,15 @@ TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
   CHECK((in_the_middle || out.find("rank 1 has not come.") != std::string::npos));
 }
 
+TEST_CASE("mpi: what is under way when another operation fails is told of that one") {
+  const auto out = run_mpi("late_and_next")[0].out;
+  CAPTURE(out);
+  const std::string why = "waited 0.5 s in operation 1 ([2] float32); rank 1 has not come.";
+  CHECK(out.find(at_rank(0, "all_reduce: " + why) +
+                 at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why)) !=
+        std::string::npos);
+}
+
 TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
   const auto told = [](const std::string& scenario, const std::string& text) {
     const auto job = run_mpi(scenario, 9);
@@ -459,6 +477,8 @@ TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
   both("dtypes", "all_reduce: this rank sends ", "[4] float32", "[4] int32", ", rank {} sends",
        "; they must be equal.");
   both("reductions", "all_reduce: this rank's reduction is ", "sum", "max", ", rank {}'s is", "; they must be equal.");
+  both("gathers", "all_gather: this rank calls ", "all_gather", "all_gather_async", ", rank {} calls",
+       "; all ranks must call the same.");
   both("roots", "broadcast: this rank's root is ", "0", "1", ", rank {}'s is", "; they must be equal.");
   check("operations",
         "barrier: operation 2 of this rank is barrier, rank 1's operation 2 is broadcast; all ranks must call the same "
@@ -508,6 +528,17 @@ TEST_CASE("mpi: whoever waits for a rank that an exception took out of the group
                                  elements)));
   }
   CHECK(run_mpi("caught_and_again")[0].out == "sum 2\nsum 2\n");
+  const auto out = run_mpi("refused_while_waited_for")[0].out;
+  CAPTURE(out);
+  CHECK(out.find(at_rank(0,
+                         "all_reduce: operation 1 ([4] float32) cannot end: rank 1 gave up after an error of its "
+                         "own")) != std::string::npos);
+}
+
+TEST_CASE("mpi: an operation that a rank which has ended will not come to cannot end") {
+  const auto job = run_mpi("operation_of_who_ended");
+  CHECK(job[0].out == at_rank(0, "all_reduce: operation 1 ([4] float32) cannot end: rank 1 has ended"));
+  CHECK(job[0].code == 3);
 }
 
 TEST_CASE("mpi: a message of or to a rank that has left cannot end, and what it sent before comes through") {

@@ -49,6 +49,11 @@ std::optional<std::string> difference(const CallSignature& mine, const CallSigna
         "operations in the same order.",
         mine.sequence, name(mine.operation), rank, theirs.sequence, name(theirs.operation));
   }
+  if (mine.into_given != theirs.into_given) {
+    const auto call = [](const CallSignature& of) { return of.into_given ? "all_gather_async" : "all_gather"; };
+    return fmt::format("this rank calls {}, rank {} calls {}; all ranks must call the same.", call(mine), rank,
+                       call(theirs));
+  }
   if (mine.root != theirs.root) {
     return fmt::format("this rank's root is {}, rank {}'s is {}; they must be equal.", mine.root, rank, theirs.root);
   }
@@ -130,6 +135,7 @@ std::array<int64_t, CallSignature::kWords> encode(const CallSignature& signature
   words[4] = signature.dtype ? static_cast<int64_t>(*signature.dtype) : -1;
   words[5] = static_cast<int64_t>(signature.shape.size());
   words[6] = static_cast<int64_t>(signature.device);
+  words[7] = signature.into_given ? 1 : 0;
   std::copy_n(signature.shape.begin(), std::min(signature.shape.size(), CallSignature::kMaxDims), words.begin() + 8);
   return words;
 }
@@ -143,6 +149,7 @@ CallSignature decode(std::span<const int64_t> words) {
   if (words[4] >= 0) signature.dtype = static_cast<at::ScalarType>(words[4]);
   const auto dims = std::min(static_cast<size_t>(words[5]), CallSignature::kMaxDims);
   signature.shape.assign(words.begin() + 8, words.begin() + 8 + static_cast<std::ptrdiff_t>(dims));
+  signature.into_given = words[7] != 0;
   return signature;
 }
 

@@ -46,6 +46,7 @@ struct CallSignature {
   std::optional<at::ScalarType> dtype{};
   at::DeviceType device = at::kCPU;
   at::DimVector shape{};
+  bool into_given = false;  ///< all_gather_async, whose parts are equal: all_gather exchanges the signatures first
 
   bool operator==(const CallSignature&) const = default;
 };

@@ -66,6 +66,9 @@ class Connection {
   /// Gives the fingerprint of the next operation to a backend that compares it on the way; false: it does not.
   virtual bool announce(const CallSignature&, Agreement) { return false; }
 
+  /// Whether reduce_scatter is an operation of its own, with a deadline; else an all-reduce of the whole stands in.
+  [[nodiscard]] virtual bool reduces_rows() const { return true; }
+
   /// After a failed operation: what can be said about the others ("nothing was heard from rank 1."), or "".
   virtual std::string ask_after_peers(const CallSignature&) { return ""; }
 

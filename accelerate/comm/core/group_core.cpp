@@ -34,6 +34,7 @@ std::string missing_text(std::vector<int64_t> missing, const std::vector<int64_t
 std::string_view name_of(Operation operation) { return name(operation); }
 
 Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operation) const {
+  check_dense(operation, tensor);
   if (tensor.is_cpu()) return *cpu;
   if (on_device && device && tensor.device().type() == device->type()) return *on_device;
   base::fail(ErrorKind::usage, place, name_of(operation), "the tensor is on {}, this group ({}) carries {} tensors",
@@ -160,7 +161,8 @@ void GroupCore::compare(const std::vector<CallSignature>& signatures, Agreement 
 
 void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit,
                      bool on_stream) {
-  if (broken_ && !work.isCompleted()) refuse_broken(signature);  // it may never end: what breaks a group drops the rest
+  const bool was_broken = broken_;
+  if (was_broken && !work.isCompleted()) refuse_broken(signature);  // it may never end: what breaks a group drops the rest
   const auto begun = Clock::now();
   const base::BeatWait beat(signature.sequence);
   try {
@@ -171,6 +173,7 @@ void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chro
       work.wait(limit);
     }
   } catch (const std::exception&) {
+    if (was_broken) refuse_broken(signature);  // it failed of what failed before
     fail_operation(signature, limit, Clock::now() - begun);
   }
 }
@@ -270,6 +273,13 @@ void GroupCore::check_dimensions(Operation operation, size_t dimensions) const {
   refuse(operation, fmt::format("the tensor has {} dimensions, of which the ranks can tell one another {}; flatten it "
                                 "before, and give it its shape afterwards",
                                 dimensions, CallSignature::kMaxDims));
+}
+
+void GroupCore::check_dense(Operation operation, const at::Tensor& tensor) const {
+  if (tensor.layout() == at::kStrided) return;
+  refuse(operation, fmt::format("the tensor is {}, only dense tensors travel; call to_dense() before, or send its "
+                                "indices and values",
+                                c10::str(tensor.layout())));
 }
 
 void GroupCore::check_rows(Operation operation, const at::Tensor& whole, const at::Tensor& part) const {

@@ -87,6 +87,7 @@ struct GroupCore {
   void check_rank(Operation operation, std::string_view what, int64_t value) const;
   /// Ranks can tell one another so many.
   void check_dimensions(Operation operation, size_t dimensions) const;
+  void check_dense(Operation operation, const at::Tensor& tensor) const;
   /// whole is [P * n, ...] for part [n, ...], of one dtype and device.
   void check_rows(Operation operation, const at::Tensor& whole, const at::Tensor& part) const;
   [[noreturn]] void refuse(Operation operation, std::string_view message) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gloo backend: LibTorch's ProcessGroupGloo. The one file that sees gloo's signatures; it passes gloo's objects
 // through and never calls them, because the headers come from elsewhere than the library.
+#include <atomic>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -89,14 +90,16 @@ class GlooConnection : public Connection {
     }
   }
 
+  /// LibTorch makes one of an all-reduce, under a handle that is never done and knows no deadline.
+  [[nodiscard]] bool reduces_rows() const override { return false; }
+
   std::string ask_after_peers(const CallSignature& signature) override {
     return ask_peers(kept_, prefix_, signature, rank_, job_ranks_);
   }
 
   void give_up() noexcept override {
     // Its destructor would wait for the operations that hang: one count more than there are owners.
-    if (!left_behind_) c10::raw::intrusive_ptr::incref(gloo_.get());
-    left_behind_ = true;
+    if (!left_behind_.exchange(true)) c10::raw::intrusive_ptr::incref(gloo_.get());
   }
 
  private:
@@ -105,7 +108,7 @@ class GlooConnection : public Connection {
   std::string prefix_;
   int64_t rank_;
   std::vector<int64_t> job_ranks_;
-  bool left_behind_ = false;
+  std::atomic<bool> left_behind_ = false;  // two threads may fail at once
 };
 
 std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mpi backend: a c10d::Backend whose operations are carried out in order, by one worker thread or, where they can
 // be left when the time is up, by the thread that waits for them.
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -43,9 +44,12 @@ struct MpiShared {
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn) {
     if (!channel.has_few_ranks()) return channel.reduce_scatter(output, input, op, turn);
     static_cast<void>(channel.runtime().reduction(input.scalar_type(), op));  // refuses what cannot be reduced
-    input_copy = input.clone();  // the ring uses its parts up; a member, because MPI may still write to it
+    // The ring uses its parts up; a member, because MPI may still write to it. Whoever carries the job out may have
+    // autograd on, or be in inference mode: memory is moved, and no operation of tensors sees the user's.
+    input_copy = input.detach().clone();
     by_messages.reduce_scatter(input_copy, op, turn.call, turn.turn);
-    output.reshape({-1}).copy_(input_copy.reshape({-1}).narrow(0, channel.rank() * output.numel(), output.numel()));
+    const int64_t bytes = byte_count(output);
+    std::copy_n(at_byte(input_copy, channel.rank() * bytes), bytes, at_byte(output, 0));
     input_copy.reset();
   }
 
@@ -53,8 +57,9 @@ struct MpiShared {
     if (!channel.has_few_ranks() || channel.handshake()->carries(byte_count(input))) {
       return channel.all_gather(output, input, turn);
     }
-    const at::Tensor own = output.reshape({-1}).narrow(0, channel.rank() * input.numel(), input.numel());
-    if (own.const_data_ptr() != input.const_data_ptr()) own.copy_(input.reshape({-1}));
+    const int64_t bytes = byte_count(input);
+    char* const own = at_byte(output, channel.rank() * bytes);
+    if (own != at_byte(input, 0)) std::copy_n(at_byte(input, 0), bytes, own);
     by_messages.all_gather(output, turn.call, turn.turn);
   }
 
@@ -85,7 +90,8 @@ class MpiBackend : public c10d::Backend {
     const bool unwinding = std::uncaught_exceptions() > 0;
     const auto patience = unwinding || given_up_ ? kThreadEnds : timeout_;
     const bool operations_ended = worker_->stop(patience);
-    const bool leaves = unwinding && operations_ended && !shared_->failure && shared_->channel.runtime().usable();
+    // Whatever took the exception's group, this one may be whole: the others need not wait for it until their timeout.
+    const bool leaves = unwinding && operations_ended && !shared_->failure && !MpiRuntime::finalized();
     if (leaves) leave();
     const bool messages_ended = mailbox_->finish_dropped(patience);
     if (leaves && messages_ended) mailbox_->leave();
@@ -230,7 +236,7 @@ class MpiBackend : public c10d::Backend {
     auto work = c10::make_intrusive<CallerRunsWork>(type, std::move(tensors), worker_, by != By::thread, timeout_);
     const auto job = [work, shared = shared_, call = std::move(call), carry_out = std::move(carry_out)](Turn turn) {
       work->end(error_of(*shared, turn, [&] { carry_out(*shared, work->tensors(), MpiTurn{call, turn}); }));
-      if (shared->failure) keep_for_ever(shared, work->tensors());
+      if (turn.comes && shared->failure) keep_for_ever(shared, work->tensors());
     };
     work->set_number(worker_->push(job, by));
     return work;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/comm/mpi/handshake.hpp"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "accelerate/comm/core/connection.hpp"
@@ -18,6 +20,7 @@ MpiHandshake::MpiHandshake(MPI_Comm communicator) : comm_(communicator), request
   check_mpi(MPI_Comm_size(comm_, &size_));
   if (size_ <= kFewRanks) stride_ += kMostPayload;
   places_.resize(stride_ * static_cast<size_t>(size_));
+  job_ranks_ = MpiRuntime::job_ranks(comm_);
 }
 
 char* MpiHandshake::payload_of(int rank) { return place_of(rank) + kHeader; }
@@ -34,7 +37,7 @@ void MpiHandshake::run(const AnnouncedCall& call, std::span<const char> payload,
   const auto bytes = static_cast<int64_t>(kHeader + payload.size());
   for (int step = 1; step < size_; ++step) requests_.send(mine, bytes, (rank_ + step) % size_);
   try {
-    requests_.wait(turn);
+    requests_.wait(turn, [this] { refuse_ended(); });
   } catch (const DeadlinePassed&) {
     throw DeadlinePassed(requests_.silent_peers());
   }
@@ -51,6 +54,18 @@ void MpiHandshake::leave() {
 void MpiHandshake::refuse_leavers() {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && std::memcmp(place_of(rank), &kLeft, sizeof(kLeft)) == 0) throw MemberLeft(rank);
+  }
+}
+
+void MpiHandshake::refuse_ended() {
+  const auto now = std::chrono::steady_clock::now();
+  for (const int64_t rank : requests_.silent_peers()) {
+    const int peer = static_cast<int>(rank);
+    const int job_rank = job_ranks_.at(static_cast<size_t>(peer));
+    if (!MpiRuntime::has_ended(job_rank)) continue;
+    if (now > ended_.try_emplace(peer, now).first->second + kOnTheWay) {
+      throw PeerLost(fmt::format("rank {} has ended", job_rank));
+    }
   }
 }
 

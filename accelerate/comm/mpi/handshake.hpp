@@ -3,6 +3,8 @@
 // that would do different things are told before anything is changed. Private to the mpi backend.
 #pragma once
 
+#include <chrono>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -43,6 +45,8 @@ class MpiHandshake {
  private:
   [[nodiscard]] char* place_of(int rank) { return places_.data() + static_cast<size_t>(rank) * stride_; }
   void refuse_leavers();
+  /// While it waits. Throws PeerLost.
+  void refuse_ended();
   void compare(const AnnouncedCall& call);
 
   static constexpr size_t kHeader = CallSignature::kWords * sizeof(int64_t);
@@ -53,6 +57,8 @@ class MpiHandshake {
   size_t stride_ = kHeader;
   std::vector<char> places_;  ///< a header and a payload of each rank
   MpiRequests requests_;
+  std::vector<int> job_ranks_;
+  std::map<int, std::chrono::steady_clock::time_point> ended_;  ///< who has, since when that is known
 };
 
 }  // namespace accelerate::comm

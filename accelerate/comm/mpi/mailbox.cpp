@@ -15,13 +15,6 @@ using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-namespace {
-
-/// For what a rank sent before it left, over whatever cable.
-constexpr auto kOnTheWay = 500ms;
-
-}  // namespace
-
 /// One message. Its own lock: it may be waited for on one thread and looked at on another.
 class MpiMessage : public c10d::Work {
  public:

@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 
 /// Looks at the requests before the thread lets others go first: about 20 us.
 constexpr int kSpins = 200;
+constexpr auto kUntilLooksAround = 100ms;
 
 }  // namespace
 
@@ -84,13 +85,21 @@ bool MpiRequests::test() {
   return done != 0;
 }
 
-void MpiRequests::wait(const Turn& turn) {
+void MpiRequests::wait(const Turn& turn, const std::function<void()>& look_around) {
   std::optional<std::chrono::steady_clock::time_point> pauses;
+  std::optional<std::chrono::steady_clock::time_point> looks;
   for (int64_t look = 0; !test(); ++look) {
     if (look < kSpins) continue;
     if (turn.expired()) throw DeadlinePassed();
     const auto now = std::chrono::steady_clock::now();
-    if (!pauses) pauses = now + kUntilPauses;
+    if (!pauses) {
+      pauses = now + kUntilPauses;
+      looks = now + kUntilLooksAround;
+    }
+    if (look_around && now > *looks) {
+      look_around();
+      looks = now + kUntilLooksAround;
+    }
     if (now < *pauses) {
       std::this_thread::yield();
     } else {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,9 @@ constexpr int kLeaveTag = 32768;
 /// from the backward beside it; the kernel's buffers keep a cable busy meanwhile.
 constexpr std::chrono::milliseconds kUntilPauses{1};
 constexpr std::chrono::microseconds kPause{50};
+
+/// For what a rank sent before it left, over whatever cable.
+constexpr std::chrono::milliseconds kOnTheWay{500};
 
 /// Between machines longer messages go in pieces of this size, below the 64 KiB that Open MPI's TCP sends at once. For
 /// more it first asks the receiver, whose answer waits behind all that comes the other way over the same connection:
@@ -57,7 +61,9 @@ class MpiRequests {
 
   /// Until all are there. Throws DeadlinePassed, PeerLost for what MPI reports: then MPI may still write to the memory,
   /// which must stay.
-  void wait(const Turn& turn);
+  ///
+  /// look_around   called about every 100 ms of a long wait; what it throws ends the wait
+  void wait(const Turn& turn, const std::function<void()>& look_around = {});
   /// Looks once. Throws PeerLost.
   bool test();
   /// After wait or test: whose messages have not come, in order.

@@ -89,20 +89,35 @@ void leave_without_finalize() noexcept {
   for (int uses = 0; uses < 8 && is_open() != 0; ++uses) finalize(nullptr, 0);  // it counts its users
 }
 
+/// A communicator's ranks as those of another group; MPI_UNDEFINED: not in it.
+std::vector<int> ranks_in(MPI_Group other, MPI_Comm communicator) {
+  MPI_Group all = MPI_GROUP_NULL;
+  int size = 0;
+  check_mpi(MPI_Comm_group(communicator, &all));
+  check_mpi(MPI_Group_size(all, &size));
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> there(ranks.size());
+  check_mpi(MPI_Group_translate_ranks(all, size, ranks.data(), other, there.data()));
+  check_mpi(MPI_Group_free(&all));
+  return there;
+}
+
 template <typename Dtype, ReduceOp op>
-void reduce_halves(void* from, void* into, int* count, MPI_Datatype*) {
+void reduce_elements(void* from, void* into, int* count, MPI_Datatype*) {
   reduce_into(into, from, *count, c10::CppTypeToScalarType<Dtype>::value, op);
 }
 
 template <typename Dtype>
-void make_ops(std::array<MPI_Op, 5>& ops) {
+void make_ops(std::map<at::ScalarType, std::array<MPI_Op, 5>>& all) {
+  auto& ops = all[c10::CppTypeToScalarType<Dtype>::value];
   const auto make = [&](MPI_User_function* function, ReduceOp op) {
     check_mpi(MPI_Op_create(function, /*commute=*/1, &ops.at(static_cast<size_t>(op))));
   };
-  make(reduce_halves<Dtype, ReduceOp::sum>, ReduceOp::sum);
-  make(reduce_halves<Dtype, ReduceOp::product>, ReduceOp::product);
-  make(reduce_halves<Dtype, ReduceOp::min>, ReduceOp::min);
-  make(reduce_halves<Dtype, ReduceOp::max>, ReduceOp::max);
+  make(reduce_elements<Dtype, ReduceOp::sum>, ReduceOp::sum);
+  make(reduce_elements<Dtype, ReduceOp::product>, ReduceOp::product);
+  make(reduce_elements<Dtype, ReduceOp::min>, ReduceOp::min);
+  make(reduce_elements<Dtype, ReduceOp::max>, ReduceOp::max);
 }
 
 MPI_Datatype mpi_type(at::ScalarType dtype) {
@@ -159,9 +174,7 @@ std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, co
   // Leaked on purpose: it is read while the program ends.
   static auto* const keeper = new std::shared_ptr<MpiRuntime>(new MpiRuntime);
   const std::lock_guard lock(mutex);
-  int done = 0;
-  MPI_Finalized(&done);
-  if (done != 0) base::fail(ErrorKind::environment, place, kOperation, "MPI was finalized already in this process");
+  if (finalized()) base::fail(ErrorKind::environment, place, kOperation, "MPI was finalized already in this process");
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised == 0) {
@@ -201,9 +214,7 @@ bool MpiRuntime::has_ended(int64_t job_rank) {
 }
 
 void MpiRuntime::finalize() noexcept {
-  int done = 0;
-  MPI_Finalized(&done);
-  if (done != 0) return;
+  if (finalized()) return;
   try {
     if (!skip_) say_farewell();
     if (!skip_ && within(std::chrono::steady_clock::now() + timeout_, [] { return MPI_Finalize(); })) return;
@@ -238,33 +249,36 @@ MPI_Comm MpiRuntime::duplicate_world(const env::ProcessEnv& process, const Place
 }
 
 std::vector<bool> MpiRuntime::elsewhere(MPI_Comm communicator) const {
-  MPI_Group all = MPI_GROUP_NULL;
-  int size = 0;
-  check_mpi(MPI_Comm_group(communicator, &all));
-  check_mpi(MPI_Group_size(all, &size));
-  std::vector<int> ranks(static_cast<size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  std::vector<int> here(ranks.size());
-  check_mpi(MPI_Group_translate_ranks(all, size, ranks.data(), here_, here.data()));
-  check_mpi(MPI_Group_free(&all));
   std::vector<bool> elsewhere;
-  for (const int rank : here) elsewhere.push_back(rank == MPI_UNDEFINED);
+  for (const int rank : ranks_in(here_, communicator)) elsewhere.push_back(rank == MPI_UNDEFINED);
   return elsewhere;
 }
 
-bool MpiRuntime::usable() const noexcept {
+std::vector<int> MpiRuntime::job_ranks(MPI_Comm communicator) {
+  MPI_Group world = MPI_GROUP_NULL;
+  check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  auto ranks = ranks_in(world, communicator);
+  check_mpi(MPI_Group_free(&world));
+  return ranks;
+}
+
+bool MpiRuntime::finalized() noexcept {
   int done = 0;
   MPI_Finalized(&done);
-  return done == 0 && !skip_;
+  return done != 0;
 }
 
 MpiRuntime::Reduction MpiRuntime::reduction(at::ScalarType dtype, ReduceOp op) {
-  if (dtype != at::kHalf && dtype != at::kBFloat16) return {mpi_type(dtype), mpi_op(op)};
+  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
+  const bool may_lose_nan = at::isFloatingType(dtype) && (op == ReduceOp::max || op == ReduceOp::min);
+  if (!half && !may_lose_nan) return {mpi_type(dtype), mpi_op(op)};
   std::call_once(own_ops_made_, [this] {
-    make_ops<c10::Half>(own_ops_[0]);
-    make_ops<c10::BFloat16>(own_ops_[1]);
+    make_ops<c10::Half>(own_ops_);
+    make_ops<c10::BFloat16>(own_ops_);
+    make_ops<float>(own_ops_);
+    make_ops<double>(own_ops_);
   });
-  return {mpi_type(dtype), own_ops_[dtype == at::kHalf ? 0 : 1].at(static_cast<size_t>(op))};
+  return {mpi_type(dtype), own_ops_.at(dtype).at(static_cast<size_t>(op))};
 }
 
 }  // namespace accelerate::comm

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -39,14 +40,18 @@ class MpiRuntime {
                                          std::chrono::milliseconds timeout);
   /// For each rank of a communicator: whether it is on another machine, as duplicate_world() found.
   [[nodiscard]] std::vector<bool> elsewhere(MPI_Comm communicator) const;
+  /// The ranks of a communicator as ranks of the job.
+  [[nodiscard]] static std::vector<int> job_ranks(MPI_Comm communicator);
   /// A call may hang in MPI for ever: MPI_Finalize would too.
   void skip_finalize() noexcept { skip_ = true; }
-  /// MPI can still be called.
-  [[nodiscard]] bool usable() const noexcept;
+  [[nodiscard]] static bool finalized() noexcept;
+  /// MPI can still be called, and no call of it hangs for all that is known.
+  [[nodiscard]] bool usable() const noexcept { return !finalized() && !skip_; }
   /// Whether a rank of the job told at the end of its program that it comes no more. What it sent before may be on its
   /// way. Throws PeerLost.
   [[nodiscard]] static bool has_ended(int64_t job_rank);
-  /// MPI's type and operation for a dtype that wire_format_of gives; our own for float16 and bfloat16.
+  /// MPI's type and operation for a dtype that wire_format_of gives; our own for float16 and bfloat16, and where a NaN
+  /// could be lost: in the max and min of floating point.
   using Reduction = std::pair<MPI_Datatype, MPI_Op>;
   [[nodiscard]] Reduction reduction(at::ScalarType dtype, ReduceOp op);
 
@@ -61,7 +66,7 @@ class MpiRuntime {
   std::chrono::milliseconds timeout_{};
   MPI_Group here_ = MPI_GROUP_NULL;  // the ranks of this machine
   std::once_flag own_ops_made_;
-  std::array<std::array<MPI_Op, 5>, 2> own_ops_{};
+  std::map<at::ScalarType, std::array<MPI_Op, 5>> own_ops_;
 };
 
 }  // namespace accelerate::comm

@@ -139,6 +139,7 @@ void check_pieces(const GroupCore& group, Operation operation, const Tensors& te
   }
   for (const auto& tensor : tensors) {
     group.check_dimensions(operation, tensor.sizes().size());
+    group.check_dense(operation, tensor);
     if (tensor.device() == tensors.front().device()) continue;
     group.refuse(operation, fmt::format("one tensor is on {}, another on {}; they must be on one device",
                                         tensors.front().device().str(), tensor.device().str()));
@@ -159,6 +160,7 @@ std::vector<at::Tensor> all_gather_list(const GroupPtr& group, const at::Tensor&
   const at::NoGradGuard no_grad;
   const at::Tensor rows = with_rows(tensor);
   if (group->single()) return {rows.detach().clone()};
+  static_cast<void>(group->connection_of(rows, Operation::all_gather));  // refuses before anything is sent
   CallSignature signature = signature_of(Operation::all_gather, rows);
   const auto signatures = group->begin_with_signatures(signature, Agreement::all_but_first);
   return gather_rows(*group, rows, signature, signatures);
@@ -180,6 +182,7 @@ PendingPtr all_gather_async(const GroupPtr& group, const at::Tensor& output, con
   Connection& connection = group->connection_of(input, Operation::all_gather);
   auto pending = std::make_shared<PendingOperation>(
       PendingOperation{.group = group, .signature = signature_of(Operation::all_gather, input), .target = output});
+  pending->signature.into_given = true;
   group->begin(pending->signature, Agreement::whole_shape, connection);
   if (input.numel() == 0) return {};
   pending->dense = dense_of(output);
@@ -200,6 +203,7 @@ std::vector<at::Tensor> gather(const GroupPtr& group, const at::Tensor& tensor, 
   group->check_rank(Operation::gather, "root", root);
   const at::Tensor rows = with_rows(tensor);
   if (group->single()) return {rows.detach().clone()};
+  static_cast<void>(group->connection_of(rows, Operation::gather));
   CallSignature signature = signature_of(Operation::gather, rows);
   signature.root = root;
   auto signatures = group->begin_with_signatures(signature, Agreement::all_but_first);

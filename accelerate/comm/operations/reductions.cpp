@@ -98,6 +98,21 @@ void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_
       .wait(group->timeout);
 }
 
+/// By a reduction of the whole, of which each rank keeps its rows.
+PendingPtr reduce_whole(PendingPtr pending, const at::Tensor& input, const WireFormat& format, Connection& connection) {
+  const GroupCore& group = *pending->group;
+  const at::Tensor dense = dense_of(input);
+  const bool convert = format.passage == Passage::convert;
+  const at::Tensor whole = convert ? dense : dense.clone();
+  std::vector<at::Tensor> wires{to_wire(whole, format)};
+  const int64_t rows = pending->target.size(0);
+  pending->wire = wires[0].narrow(0, group.rank * rows, rows);
+  pending->dense = convert ? pending->wire : whole.narrow(0, group.rank * rows, rows);
+  pending->copy_back = true;
+  pending->work = connection.backend->allreduce(wires, {.reduceOp = to_c10d(format.op), .timeout = group.timeout});
+  return pending;
+}
+
 PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
   const at::NoGradGuard no_grad;
   const WireFormat format = wire_format_or_refuse(*group, Operation::reduce_scatter, input, op);
@@ -112,6 +127,14 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   pending->divide_by = format.divide ? group->size : 1;
   group->begin(pending->signature, Agreement::whole_shape, connection);
   if (input.numel() == 0) return {};
+  const auto begun = Clock::now();
+  if (!connection.reduces_rows()) {
+    try {
+      return reduce_whole(pending, input, format, connection);
+    } catch (const std::exception&) {
+      group->fail_operation(pending->signature, group->timeout, Clock::now() - begun);
+    }
+  }
   at::Tensor from = to_wire(dense_of(input), format);
   const bool convert = format.passage == Passage::convert;
   pending->dense = convert ? at::empty(output.sizes(), output.options().dtype(format.dtype)) : dense_of(output);
@@ -119,7 +142,6 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
   // Output may be this rank's own rows of input, as with NCCL; backends of the CPU still read what they have written.
   if (from.is_cpu() && from.is_alias_of(pending->wire)) from = from.clone();
-  const auto begun = Clock::now();
   try {
     pending->work = connection.backend->_reduce_scatter_base(
         pending->wire, from, {.reduceOp = to_c10d(format.op), .timeout = group->timeout});

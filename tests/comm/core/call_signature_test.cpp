@@ -10,6 +10,7 @@ TEST_CASE("a signature survives its journey") {
   signature.sequence = 1'000'000'007;
   signature.root = 3;
   signature.reduce = 2;
+  signature.into_given = true;
   CHECK((decode(encode(signature)) == signature));
   const CallSignature barrier{.operation = Operation::barrier, .sequence = 9};
   CHECK((decode(encode(barrier)) == barrier));

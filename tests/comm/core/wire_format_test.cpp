@@ -21,6 +21,9 @@ TEST_CASE("a reduction of any dtype becomes one that every backend knows") {
          WireFormat{.passage = Passage::convert, .dtype = at::kInt, .op = ReduceOp::min}));
   CHECK((wire_format_of(at::kComplexDouble, ReduceOp::mean) ==
          WireFormat{.passage = Passage::reinterpret, .dtype = at::kDouble, .op = ReduceOp::sum, .divide = true}));
+  CHECK((wire_format_of(at::kHalf, ReduceOp::sum) == same(at::kHalf, ReduceOp::sum, false)));
+  CHECK((wire_format_of(at::kHalf, ReduceOp::mean) ==
+         WireFormat{.passage = Passage::convert, .dtype = at::kFloat, .op = ReduceOp::sum, .divide = true}));
   CHECK((wire_format_of(at::kFloat8_e4m3fn, ReduceOp::sum) ==
          WireFormat{.passage = Passage::convert, .dtype = at::kFloat, .op = ReduceOp::sum}));
   for (const auto dtype : {at::kLong, at::kBool, at::kByte, at::kUInt64}) {
