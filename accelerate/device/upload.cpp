@@ -141,7 +141,8 @@ at::Tensor Upload::take(const at::Tensor& tensor) {
   const size_t i = taken_++;
   if (i < sources_.size() && sources_[i].is_same(tensor) && targets_[i].defined())
     return std::exchange(targets_[i], {});
-  return tensor.to(device_, tensor.scalar_type(), /*non_blocking=*/true);
+  // Of pinned memory that a loader reuses as soon as nobody holds it: nothing here holds it until the copy is over.
+  return tensor.to(device_, tensor.scalar_type(), /*non_blocking=*/!tensor.is_pinned());
 }
 
 }  // namespace accelerate::device

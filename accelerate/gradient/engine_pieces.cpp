@@ -23,9 +23,11 @@ std::vector<state::Piece> Engine::Core::pieces() {
 void Engine::Core::zero_in_place(std::vector<bool> listed) {
   for (FlatBucket& bucket : buckets) {
     const auto goes = [&](int64_t i) { return listed[static_cast<size_t>(i)]; };
+    // A transposed or conjugated view lies there too, although it is not where the parameter's own would be.
     const auto free_to_fill = [&](int64_t i) {
       const ParameterState& state = states[static_cast<size_t>(i)];
-      return goes(i) || !state.used() || !state.inside();
+      if (goes(i) || !state.used()) return true;
+      return state.gradient().layout() != at::kStrided || !state.gradient().is_alias_of(bucket.flat);
     };
     const auto lies_here = [&](int64_t i) { return goes(i) && states[static_cast<size_t>(i)].used(); };
     if (std::none_of(bucket.members.begin(), bucket.members.end(), lies_here)) continue;

@@ -86,6 +86,7 @@ std::string bucket_key(const at::Tensor& tensor) {
 
 std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts,
                                 int64_t ranks) {
+  if (states.empty()) return {};  // all are frozen
   const at::AutoDispatchBelowADInplaceOrView untracked;
   std::vector<FlatBucket> buckets(std::max<size_t>(plan.buckets.size(), 1));
   for (size_t b = 0; b < buckets.size(); ++b) {

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_set>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
+#include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/loader.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
@@ -34,6 +36,23 @@ NamedTensors masters_of(Shared& shared) {
   return masters;
 }
 
+// An optimizer may step on parameters of no model; a window's gradients are saved by the models' names.
+void refuse_gradients_of_no_model(Shared& shared) {
+  std::unordered_set<const void*> of_models;
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    for (const auto& [name, parameter] : model.parameters()) of_models.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    for (const at::Tensor& parameter : optim::parameters_of(optimizer.optimizer())) {
+      if (!parameter.grad().defined() || of_models.contains(parameter.unsafeGetTensorImpl())) continue;
+      base::fail(ErrorKind::usage, shared.place, "save_state",
+                 "the accumulation window is open and a parameter that {} steps on and no prepared model has holds a "
+                 "gradient, which is not saved; save where sync_gradients() is true",
+                 optimizer.name());
+    }
+  }
+}
+
 std::optional<checkpoint::OpenWindow> open_window(Shared& shared) {
   const auto& state = shared.window.state();
   if (state.window == 0) return std::nullopt;
@@ -42,6 +61,7 @@ std::optional<checkpoint::OpenWindow> open_window(Shared& shared) {
                                 .loss_unit = static_cast<int64_t>(count.unit()),
                                 .count = count.total(),
                                 .undivided = count.undivided()};
+  refuse_gradients_of_no_model(shared);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& [name, parameter] : model.parameters()) {
       const at::Tensor& gradient = parameter.grad();

@@ -78,6 +78,9 @@ void resume_window(Shared& shared, const Content& content) {
   drop_gradients(shared);
   shared.window.resume({.step = content.accumulated, .window = window.micro_batches},
                        WindowCount(static_cast<LossUnit>(window.loss_unit), window.count, window.undivided));
+  // Those of a job with fp16 carry its scale, and get the one of this job: the loaded one where both have one.
+  const double carried = content.scaler ? content.scaler->scale : 1.0;
+  const double due = shared.scaling ? shared.scaling->scaler().state().scale : 1.0;
   std::unordered_map<std::string_view, const at::Tensor*> gradients;
   for (const auto& [name, tensor] : window.gradients) gradients.emplace(name, &tensor);
   for (ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -86,6 +89,7 @@ void resume_window(Shared& shared, const Content& content) {
       if (found == gradients.end() || found->second->sizes() != parameter.sizes()) continue;
       at::Tensor gradient = at::empty_like(parameter.detach());
       gradient.copy_(*found->second);
+      if (due != carried) gradient.mul_(due / carried);
       parameter.mutable_grad() = std::move(gradient);
     }
   }

@@ -163,6 +163,81 @@ TEST_CASE("so it is in fp16 with a scale that moves") {
                     .grad_scaler = {.init_scale = 1e9, .growth_interval = 3}});
 }
 
+TEST_CASE("a window that is saved in one precision goes on in another, with and without a loss scale") {
+  using accelerate::Precision;
+  struct Half {
+    explicit Half(Precision precision, double scale)
+        : accelerator(testing::world(), {.cpu = true,
+                                         .mixed_precision = precision,
+                                         .gradient_accumulation_steps = 2,
+                                         .grad_scaler = {.init_scale = scale}}) {}
+    void micro_batch() {
+      auto window = accelerator.accumulate(model);
+      optimizer.zero_grad();
+      accelerator.backward(model(torch::ones({4, 3})).pow(2).mean());
+      optimizer.step();
+    }
+    [[nodiscard]] torch::Tensor unscaled() const {
+      return net->weight.grad().to(torch::kDouble) / accelerator.loss_scale();
+    }
+    Accelerator accelerator;
+    torch::nn::Linear net{[] {
+      torch::nn::Linear made(torch::nn::LinearOptions(3, 2).bias(false));
+      torch::NoGradGuard no_grad;
+      made->weight.fill_(0.25);
+      return made;
+    }()};
+    torch::optim::SGD sgd{net->parameters(), torch::optim::SGDOptions(0.5)};
+    decltype(accelerator.prepare(net)) model = accelerator.prepare(net);
+    decltype(accelerator.prepare(sgd)) optimizer = accelerator.prepare(sgd);
+  };
+  const SharedFolder folder(testing::world());
+  Half whole(Precision::no, 1);
+  whole.micro_batch();
+  const auto expected = whole.unscaled();
+  whole.micro_batch();
+  const std::vector<std::pair<Precision, Precision>> pairs{{Precision::fp16, Precision::no},
+                                                           {Precision::fp16, Precision::bf16},
+                                                           {Precision::no, Precision::fp16},
+                                                           {Precision::fp16, Precision::fp16}};
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    CAPTURE(i);
+    const auto at = folder.path / std::to_string(i);
+    Half before(pairs[i].first, 1024);
+    before.micro_batch();
+    before.accelerator.save_state(at);
+    Half after(pairs[i].second, 64);
+    after.accelerator.load_state(at);
+    CHECK(torch::allclose(after.unscaled(), expected, 1e-2));
+    after.micro_batch();
+    CHECK_FALSE(after.accelerator.optimizer_step_was_skipped());
+    CHECK(torch::allclose(after.net->weight, whole.net->weight, 1e-2));
+  }
+}
+
+TEST_CASE("a window with gradients of no model's parameters is not saved, since they would be lost") {
+  Accelerator accelerator(testing::world().split(testing::world().rank()),
+                          {.cpu = true, .gradient_accumulation_steps = 2});
+  const SharedFolder folder(testing::world());
+  torch::nn::Linear net(3, 2);
+  auto temperature = torch::ones({}).requires_grad_();
+  std::vector<torch::Tensor> all = net->parameters();
+  all.push_back(temperature);
+  torch::optim::SGD sgd(all, torch::optim::SGDOptions(0.5));
+  auto model = accelerator.prepare(net);
+  auto optimizer = accelerator.prepare(sgd);
+  {
+    auto window = accelerator.accumulate(model);
+    accelerator.backward((model(torch::ones({4, 3})) * temperature).sum());
+    optimizer.step();
+  }
+  CHECK_THROWS_WITH_AS(
+      accelerator.save_state(folder.path / std::to_string(testing::world().rank())),
+      doctest::Contains("save_state: the accumulation window is open and a parameter that optimizer steps on and no "
+                        "prepared model has holds a gradient, which is not saved; save where sync_gradients() is true"),
+      accelerate::Error);
+}
+
 TEST_CASE("so it is in bfloat16 with float32 master weights") {
   check_every_stop({.precision_policy = accelerate::precision::pure_bf16()});
 }

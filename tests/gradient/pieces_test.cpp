@@ -105,6 +105,43 @@ TEST_CASE("zeroing a part in place leaves the others' gradients alone") {
   });
 }
 
+TEST_CASE("a gradient under another view of its bucket is not zeroed with the bucket") {
+  accelerate::comm::run_threads(
+      2,
+      [&](const Group& group) {
+        const auto seen_turned = torch::arange(1, 5, torch::kDouble).view({2, 2}).requires_grad_();
+        const auto other = torch::ones({3}, torch::kDouble).requires_grad_();
+        Engine engine(group, {{"turned", seen_turned}, {"other", other}});
+        (seen_turned.pow(2).sum() + other.sum()).backward();
+        REQUIRE(engine.plan().buckets.size() == 1);
+        const auto turned = seen_turned.grad().t();
+        seen_turned.mutable_grad() = turned;
+        const auto before = turned.clone();
+        engine.zero({other}, /*set_to_none=*/false);
+        CHECK(torch::equal(seen_turned.grad(), before));
+        CHECK(other.grad().abs().max().item<double>() == 0);
+      },
+      kTimeout);
+}
+
+TEST_CASE("an engine of frozen parameters takes part in what others reduce, and has nothing to give") {
+  accelerate::comm::run_threads(
+      2,
+      [&](const Group& group) {
+        for (const bool given : {false, true}) {
+          EngineOptions options;
+          if (given) options.plan.emplace();
+          Engine engine(group, {{"frozen", torch::ones({3}, torch::kDouble)}}, options);
+          engine.join_backward();
+          accelerate::gradient::run_backward(std::vector<Engine*>{&engine}, group, [] {});
+          CHECK(engine.gradients().empty());
+          CHECK(engine.pieces().empty());
+          engine.zero_all();
+        }
+      },
+      kTimeout);
+}
+
 TEST_CASE("a gradient that user code replaced or dropped is zeroed in place like the others") {
   with_engine([](const NetPtr& net, Engine& engine, const Group& group) {
     const Grads before = gradients_of(net->parameters());
