@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "accelerate/archive/mapped_file.hpp"
+#include "accelerate/archive/no_locks.hpp"
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/remove_tree.hpp"
 
@@ -264,7 +265,9 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   } while (made != 0 && errno == EEXIST);
   if (made != 0) fail(operation_, parent, "takes no new folder");
   lock_ = hold(path_, O_CREAT);
-  if (!lock_) fail(operation_, path_, "cannot be held");
+  if (lock_) return;
+  if (!knows_no_locks(errno)) fail(operation_, path_, "cannot be held");
+  ::unlink((path_ / lock_name).c_str());  // else what is killed here would look held for ever
 }
 
 NewFolder::~NewFolder() {

@@ -16,7 +16,8 @@ namespace accelerate::archive {
 /// A folder in the making, beside the place where it will be. Until commit() nobody who looks for checkpoints sees it,
 /// and whatever ends the program before leaves the place as it was.
 ///
-/// Throws Error (io) where the system refuses; Error (usage) where another process is saving to the same place.
+/// Throws Error (io) where the system refuses; Error (usage) where another process is saving to the same place. A file
+/// system without locks does not show that: there whatever is in the making counts as left by a killed one.
 class NewFolder {
  public:
   /// place       of the whole folder, without a slash at its end; its parent is made

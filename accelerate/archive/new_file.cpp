@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/no_locks.hpp"
 
 namespace accelerate::archive {
 namespace {
@@ -42,7 +43,7 @@ NewFile::NewFile(std::filesystem::path place, std::string_view operation)
     : place_(std::move(place)), path_(place_.string() + ".saving"), operation_(operation) {
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(path_, error))) {
-    if (!held(path_)) {
+    if (!held(path_) && !knows_no_locks(errno)) {
       base::fail(ErrorKind::usage, {}, operation_, "{} is being written by another process ({} is in the making)",
                  place_.string(), path_.string());
     }

@@ -21,7 +21,8 @@ enum class Existing {
 /// A file in the making, beside the place where it will be. Until commit() the place is as it was, whatever ends the
 /// program before; what a killed program left beside it is removed by the next that writes there.
 ///
-/// Throws Error (io) where the system refuses; Error (usage) where another process is writing to the same place.
+/// Throws Error (io) where the system refuses; Error (usage) where another process is writing to the same place. A file
+/// system without locks does not show that: there what is beside the place counts as left by a killed one.
 class NewFile {
  public:
   /// place       of the whole file; its parent is there

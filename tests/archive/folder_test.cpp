@@ -5,12 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <fstream>
 #include <set>
 
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/error.hpp"
+#include "tests/no_locks.hpp"
 
 using namespace accelerate::archive;
 namespace fs = std::filesystem;
@@ -30,6 +32,17 @@ void save(const fs::path& place, const std::string& content) {
   sink.write(content);
   sink.finish();
   folder.commit({.library = "test", .files = {{"model.safetensors", sink.written(), sink.checksum()}}});
+}
+
+// In a process of its own, in the middle of it; an exception there ends that process alone.
+void save_and_be_killed(const fs::path& place) noexcept {
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    const NewFolder folder(place, "save_state");
+    std::ofstream(folder.path() / "model.safetensors") << "half";
+    ::raise(SIGKILL);
+  }
+  ::waitpid(killed, nullptr, 0);
 }
 
 std::string content_of(const fs::path& place) {
@@ -69,13 +82,7 @@ TEST_CASE("what was in its place is there until it is exchanged, and gone then")
 
 TEST_CASE("two that save to one place: the second is told; what a killed one left is cleared away") {
   const Folder at;
-  const pid_t killed = ::fork();
-  if (killed == 0) {
-    const NewFolder folder(at.path / "last", "save_state");
-    std::ofstream(folder.path() / "model.safetensors") << "half";
-    ::raise(SIGKILL);
-  }
-  ::waitpid(killed, nullptr, 0);
+  save_and_be_killed(at.path / "last");
   CHECK(names_in(at.path).size() == 1);
   {
     const NewFolder first(at.path / "last", "save_state");
@@ -88,6 +95,20 @@ TEST_CASE("two that save to one place: the second is told; what a killed one lef
     CHECK(fs::exists(first.path()));
   }
   CHECK(names_in(at.path).empty());
+}
+
+TEST_CASE("where the file system knows no locks a checkpoint is saved, and a killed save bars no other") {
+  for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
+    CAPTURE(error);
+    const Folder at;
+    const testing::NoLocks no_locks(error);
+    save_and_be_killed(at.path / "last");
+    CHECK(names_in(at.path).size() == 1);
+    save(at.path / "last", "whole");
+    CHECK(content_of(at.path / "last") == "whole");
+    CHECK(names_in(at.path) == std::set<std::string>{"last"});
+    CHECK(names_in(at.path / "last") == std::set<std::string>{"manifest.json", "model.safetensors"});
+  }
 }
 
 TEST_CASE("a folder that cannot be made is said with the reason") {

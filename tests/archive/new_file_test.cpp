@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 
 #include "tests/launch/commands/files.hpp"
+#include "tests/no_locks.hpp"
 #include "tests/refusal.hpp"
 
 using namespace accelerate::archive;
@@ -81,6 +83,20 @@ TEST_CASE("two writers of one file exclude one another; what a killed one left i
   file.commit(Existing::keep);
   CHECK(read_file(at.path / "f") == "mine");
   CHECK(files_in(at.path) == 1);
+}
+
+TEST_CASE("where the file system knows no locks a file is written, and what a killed writer left is removed") {
+  for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
+    CAPTURE(error);
+    const TemporaryFolder at;
+    const testing::NoLocks no_locks(error);
+    write_file(at.path / "f.saving", "half");
+    NewFile file(at.path / "f", "save");
+    file.sink().write("whole");
+    file.commit(Existing::keep);
+    CHECK(read_file(at.path / "f") == "whole");
+    CHECK(files_in(at.path) == 1);
+  }
 }
 
 TEST_CASE("a folder that is not there is said with the path") {

@@ -3,9 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,19 +12,12 @@
 
 #include "launch/plan/error.hpp"
 #include "tests/launch/no_descriptors.hpp"
+#include "tests/no_locks.hpp"
 
 using accelerate::launch::PrivateFolder;
 namespace fs = std::filesystem;
 
 namespace {
-
-bool locks_are_known = true;
-
-/// As on some network file systems.
-struct NoLocks {
-  NoLocks() { locks_are_known = false; }
-  ~NoLocks() { locks_are_known = true; }
-};
 
 struct Parent {
   Parent() {
@@ -42,13 +33,6 @@ std::ptrdiff_t folders_in(const Parent& parent) {
 }
 
 }  // namespace
-
-/// In this program in place of the system's.
-extern "C" int flock(int fd, int operation) noexcept {
-  if (locks_are_known) return static_cast<int>(syscall(SYS_flock, fd, operation));
-  errno = ENOSYS;
-  return -1;
-}
 
 TEST_CASE("a private folder is ours alone and goes away with all it holds") {
   const Parent parent;
@@ -79,7 +63,7 @@ TEST_CASE("what a killed launcher left is swept, what a living one holds and wha
 
 TEST_CASE("where the file system knows no locks a folder is made, once, and goes away at the end") {
   const Parent parent;
-  const NoLocks no_locks;
+  const testing::NoLocks no_locks;
   {
     const PrivateFolder folder({.parent = parent.path});
     CHECK(folders_in(parent) == 1);

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// File systems without locks, as some networks' are.
+#pragma once
+
+#include <cerrno>
+
+namespace accelerate::archive {
+
+/// error   errno after flock() failed; where somebody else holds the file it is another
+inline bool knows_no_locks(int error) { return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP; }
+
+}  // namespace accelerate::archive
