@@ -178,11 +178,11 @@ class Generation {
                               {.fd = watch_.judge_fd(), .events = POLLIN, .revents = 0}};
     output_.watch(waits);
     poll(waits.data(), waits.size(), patience_ms());
-    output_.serve(waits);
     if (waits[2].revents != 0) go_on_alone();
     watch_.look_for_abort();
     if (waits[3].revents != 0) watch_.look_for_verdict();
     while (const auto signal = signals_.next()) hear(*signal);
+    output_.serve(waits);  // after the signal that may have ended our reader, too
     watch_.look(told_ != 0);
     stop_for_told_failure();
     lifetimes_.kill_when_due();

@@ -115,8 +115,8 @@ void Output::pass_on(Worker& worker, size_t which, std::string_view bytes) {
     if (const auto failure = worker.log->take_failure()) say(*failure);
   }
   if (worker.way.to_console.at(which)) show(worker, which, bytes);
-  // The worker then gets SIGPIPE, as it would without us.
-  if (worker.way.to_console.at(which) && sinks_[which].abandoned()) worker.streams[which].from.reset();
+  // The worker then gets SIGPIPE, as it would without us; not while it saves, though the same Ctrl-C ended `| tee log`.
+  if (!hurries_ && worker.way.to_console.at(which) && sinks_[which].abandoned()) worker.streams[which].from.reset();
 }
 
 void Output::show(const Worker& worker, size_t which, std::string_view bytes) {

@@ -46,7 +46,8 @@ class Output {
   /// Milliseconds until the beginning of a line has waited long enough; -1: none waits.
   [[nodiscard]] int patience_ms() const;
 
-  /// We are told to end: nobody waits for our reader any more, what he does not take in time is lost.
+  /// We are told to end: nobody waits for our reader any more, what he does not take in time is lost; one who goes away
+  /// ends no worker.
   void hurry();
   /// All workers ended: takes what they wrote last. Programs that they left behind may go on writing; that is not read.
   void take_the_rest();

@@ -70,6 +70,17 @@ TEST_CASE("a rank that saves and prints on a signal does not wait for a reader t
   CHECK(count(ran.err, "saved\n") == 2);
 }
 
+TEST_CASE("a rank saves to its end although the Ctrl-C that it saves for ended the reader of its output") {
+  // A group of its own, as a terminal's foreground; the shell itself lives on, as one that its user types to.
+  Child child({"setsid", "sh", "-c",
+               "trap : INT; " + program +
+                   "--num_processes 2 sh -c 'save() { for part in 1 2 3 4 5; do echo $part; sleep 0.1; done; "
+                   "echo saved >&2; exit 0; }; trap save INT; echo up; while :; do sleep 0.1; done' | cat"});
+  REQUIRE(child.wait_for("up\nup\n"));
+  kill(-child.pid(), SIGINT);
+  CHECK(count(child.wait().err, "saved\n") == 2);
+}
+
 TEST_CASE("a reader that is only slow gets everything, after the end of the ranks too") {
   Child child(ranks("head -c 3000000 /dev/zero"));
   let_it_fill();

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/run/output.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+using accelerate::base::FileDescriptor;
+using accelerate::launch::Output;
+
+namespace {
+
+struct Ends {
+  FileDescriptor read;
+  FileDescriptor write;
+};
+
+Ends open_pipe() {
+  std::array<int, 2> ends{};
+  REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+/// What a worker writes to.
+struct Streams {
+  FileDescriptor out;
+  FileDescriptor err;
+};
+
+Streams add_worker(Output& output) {
+  auto out = open_pipe();
+  auto err = open_pipe();
+  output.add(std::move(out.read), std::move(err.read));
+  return {std::move(out.write), std::move(err.write)};
+}
+
+/// As the guardian does it, once something was printed.
+void pass_on(Output& output, const FileDescriptor& stream, std::string_view text) {
+  REQUIRE(write(stream.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  std::vector<pollfd> waits;
+  output.watch(waits);
+  REQUIRE(poll(waits.data(), waits.size(), 60'000) > 0);
+  output.serve(waits);
+}
+
+/// Writing to it is no SIGPIPE.
+bool is_read(const FileDescriptor& stream) {
+  pollfd end{.fd = stream.get(), .events = 0, .revents = 0};
+  poll(&end, 1, 0);
+  return (end.revents & POLLERR) == 0;
+}
+
+/// As in the launcher: writes say that nobody reads.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, &before_);
+  }
+  ~NoSigpipe() { sigaction(SIGPIPE, &before_, nullptr); }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+}  // namespace
+
+TEST_CASE("a reader that is gone ends a worker by SIGPIPE, but not one that was told to end and may be saving") {
+  const NoSigpipe no_sigpipe;
+  for (const bool told_to_end : {false, true}) {
+    CAPTURE(told_to_end);
+    auto console = open_pipe();
+    const auto err = open_pipe();
+    Output output(console.write.get(), err.write.get());
+    const auto worker = add_worker(output);
+    if (told_to_end) output.hurry();
+    console.read.reset();
+    pass_on(output, worker.out, "saving\n");
+    CHECK(is_read(worker.out) == told_to_end);
+    if (told_to_end) pass_on(output, worker.out, "saved\n");
+    CHECK(output.last_lines(0) == (told_to_end ? "saving\nsaved\n" : "saving\n"));
+  }
+}
