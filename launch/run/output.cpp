@@ -35,10 +35,9 @@ bool are_one_file(int one, int other) {
 
 }  // namespace
 
-Output::Output(int out, int err, bool labels) : sinks_{Sink(out, "stdout"), Sink(err, "stderr")} {
-  if (!labels) return;
-  labels_.emplace_back(is_colourful(out));
-  if (!are_one_file(out, err)) labels_.emplace_back(is_colourful(err));
+Output::Output(int out, int err, bool labels)
+    : one_(are_one_file(out, err)), sinks_{Sink(out, one_ ? "stdout and stderr" : "stdout"), Sink(err, "stderr")} {
+  if (labels) labels_ = {Labels(is_colourful(out)), Labels(is_colourful(err))};
 }
 
 template <typename Function>
@@ -114,16 +113,17 @@ void Output::pass_on(Worker& worker, size_t which, std::string_view bytes) {
     worker.log->add(bytes);
     if (const auto failure = worker.log->take_failure()) say(*failure);
   }
-  if (worker.way.to_console.at(which)) show(worker, which, bytes);
+  if (!worker.way.to_console.at(which)) return;
+  show(worker, which, bytes);
   // The worker then gets SIGPIPE, as it would without us; not while it saves, though the same Ctrl-C ended `| tee log`.
-  if (!hurries_ && worker.way.to_console.at(which) && sinks_[which].abandoned()) worker.streams[which].from.reset();
+  if (!hurries_ && sinks_[sink_of(which)].abandoned()) worker.streams[which].from.reset();
 }
 
 void Output::show(const Worker& worker, size_t which, std::string_view bytes) {
-  if (labels_.empty()) return sinks_[which].add(bytes);
-  auto& labels = labels_.size() == 1 ? labels_.front() : labels_.at(which);
+  const size_t sink = sink_of(which);
+  if (labels_.empty()) return sinks_[sink].add(bytes);
   const auto stream = 2 * static_cast<size_t>(worker.way.rank) + which;
-  sinks_[which].add(labels.label(worker.way.rank, stream, bytes));
+  sinks_[sink].add(labels_.at(sink).label(worker.way.rank, stream, bytes));
 }
 
 void Output::hurry() {

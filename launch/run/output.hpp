@@ -62,7 +62,7 @@ class Output {
     return workers_.at(worker).told.found();
   }
   /// A message of our own, to stderr.
-  void say(std::string_view text) { sinks_[1].add(text); }
+  void say(std::string_view text) { sinks_[sink_of(1)].add(text); }
 
  private:
   struct Stream {
@@ -78,7 +78,10 @@ class Output {
     FirstToldFailure told{};
   };
 
-  [[nodiscard]] bool may_read(size_t which) const { return hurries_ || !sinks_[which].full(); }
+  /// Of stdout (0) or stderr (1): the first for both where they are one pipe or terminal. Two would write into the line
+  /// that the other could not end yet.
+  [[nodiscard]] size_t sink_of(size_t which) const { return one_ ? 0 : which; }
+  [[nodiscard]] bool may_read(size_t which) const { return hurries_ || !sinks_[sink_of(which)].full(); }
   /// Reads at most one buffer; returns how many bytes, 0 where there is nothing (more).
   size_t relay(Worker& worker, size_t which);
   void pass_on(Worker& worker, size_t which, std::string_view bytes);
@@ -86,9 +89,10 @@ class Output {
   template <typename Function>
   void for_each_stream(Function&& function);
 
+  bool one_;  ///< whether our stdout and stderr are one file, pipe or terminal
   std::array<Sink, 2> sinks_;
   std::deque<Worker> workers_;
-  /// One for each place that is written to; empty where lines have no labels.
+  /// One for each sink; empty where lines have no labels.
   std::vector<Labels> labels_;
   bool hurries_ = false;
 };

@@ -52,6 +52,14 @@ void pass_on(Output& output, const FileDescriptor& stream, std::string_view text
   output.serve(waits);
 }
 
+std::string read_all(const FileDescriptor& from) {
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (ssize_t n = 0; (n = read(from.get(), buffer.data(), buffer.size())) > 0;)
+    text.append(buffer.data(), static_cast<size_t>(n));
+  return text;
+}
+
 /// Writing to it is no SIGPIPE.
 bool is_read(const FileDescriptor& stream) {
   pollfd end{.fd = stream.get(), .events = 0, .revents = 0};
@@ -92,4 +100,20 @@ TEST_CASE("a reader that is gone ends a worker by SIGPIPE, but not one that was 
     if (told_to_end) pass_on(output, worker.out, "saved\n");
     CHECK(output.last_lines(0) == (told_to_end ? "saving\nsaved\n" : "saving\n"));
   }
+}
+
+TEST_CASE("where our stdout and stderr are one pipe, no word of ours comes into a line that its reader took in part") {
+  const auto console = open_pipe();
+  const int room = fcntl(console.write.get(), F_SETPIPE_SZ, 4096);
+  REQUIRE(room > 0);
+  const std::string line = std::string(static_cast<size_t>(room) + 1000, 'a') + "\n";
+  Output output(console.write.get(), console.write.get());
+  const auto worker = add_worker(output);
+  pass_on(output, worker.out, line);
+  std::string text = read_all(console.read);
+  CHECK(text.size() == static_cast<size_t>(room));
+  output.say("of ours\n");
+  text += read_all(console.read);
+  CHECK(output.flushed());
+  CHECK(text == line + "of ours\n");
 }
