@@ -201,6 +201,8 @@ class Generation {
       lifetimes_.reap(signal.sender, [this](const Worker& worker) { watch_.take_leave_of(worker); });
     } else if (is_notice(signal.number)) {
       lifetimes_.tell(signal.number);
+    } else if (signal.number == SIGHUP && told_ != 0) {
+      return;  // no second request: of a terminal that closes the shell tells us, then the system
     } else if (abandoned_ || !askers_.insert(signal.sender).second) {
       lifetimes_.tell(SIGKILL);
     } else if (told_ == 0) {

@@ -19,7 +19,8 @@ using PlanOf = std::function<LaunchPlan(int64_t restart)>;
 /// not have before are the job's.
 ///
 /// returns   0, or the exit code of the worker that failed first (128 + signal). SIGINT, SIGTERM, SIGHUP and SIGQUIT
-///           are passed on to the workers, a second one kills them; SIGUSR1 and SIGUSR2 are passed on and end nothing
+///           are passed on to the workers, a second one (but for SIGHUP) kills them; SIGUSR1 and SIGUSR2 are passed on
+///           and end nothing
 /// Throws LaunchError when a worker cannot be started; those that were are stopped.
 int supervise(const PlanOf& plan_of, const SuperviseOptions& options = {});
 /// The same plan for every start.

@@ -204,6 +204,17 @@ TEST_CASE("a signal that comes twice at once, as from timeout(1), is one request
   CHECK(ran.out.find("saved\n") != std::string::npos);
 }
 
+TEST_CASE("SIGHUP of a terminal that closes comes from the shell and from the system, and is one request") {
+  Child child(sleepers("trap 'echo heard; sleep 0.5; echo saved; exit 0' HUP; "));
+  REQUIRE(child.wait_for("ready"));
+  kill(child.pid(), SIGHUP);
+  REQUIRE(child.wait_for("heard"));
+  CHECK(Child({"sh", "-c", "kill -HUP " + std::to_string(child.pid())}).wait().code == 0);  // another sender
+  const auto ran = child.wait();
+  CHECK(ran.code == 0);
+  CHECK(ran.out.find("saved\n") != ran.out.rfind("saved\n"));  // both ranks
+}
+
 TEST_CASE("the grace time is the user's") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--grace_time", "0.1", "sh", "-c",
                            "trap '' TERM; [ $RANK = 0 ] && sleep 0.5 && exit 5; sleep 3; echo the default is longer"});
