@@ -203,7 +203,7 @@ class Generation {
       lifetimes_.tell(signal.number);
     } else if (signal.number == SIGHUP && told_ != 0) {
       return;  // no second request: of a terminal that closes the shell tells us, then the system
-    } else if (abandoned_ || !askers_.insert(signal.sender).second) {
+    } else if (!askers_.insert(signal.sender).second) {
       lifetimes_.tell(SIGKILL);
     } else if (told_ == 0) {
       told_ = signal.number;

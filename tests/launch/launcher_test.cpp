@@ -193,6 +193,20 @@ TEST_CASE("whoever tells all processes of a job, as Slurm does, asks once") {
   CHECK(ran.out.ends_with("saved\n"));
 }
 
+TEST_CASE("ranks whose launcher was killed have their grace, although another asks for the end too, as under mpirun") {
+  Child child(
+      launcher({"--backend", "gloo", "--main_process_port", "0", "sh", "-c",
+                "trap 'echo heard; sleep 0.5; echo saved; exit 0' TERM; echo guardian $PPID; while :; do sleep 0.1; "
+                "done"}));
+  REQUIRE(child.wait_for("guardian "));
+  REQUIRE(child.wait_for("\n"));
+  const auto guardian = numbers(child.out(), "guardian").at(0);
+  kill(child.pid(), SIGKILL);
+  REQUIRE(child.wait_for("heard"));
+  kill(guardian, SIGTERM);
+  CHECK(child.wait().out.ends_with("saved\n"));
+}
+
 TEST_CASE("a signal that comes twice at once, as from timeout(1), is one request") {
   Child child(sleepers("trap 'sleep 0.5; echo saved; exit 0' TERM; "));
   REQUIRE(child.wait_for("ready"));
