@@ -58,8 +58,7 @@ class Job {
       err_.add(decision.line);
       if (!decision.after) return outcome.exit_code;
       const int number = wait(*decision.after, outcome.asks_for_another);
-      if (is_notice(number)) return leave_it_with(number, outcome.exit_code);
-      if (number != 0) return 128 + number;
+      if (number != 0) return outcome.asks_for_another ? leave_it_with(number, outcome.exit_code) : 128 + number;
     }
   }
 

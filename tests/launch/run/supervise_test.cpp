@@ -260,18 +260,21 @@ TEST_CASE("a signal during the wait for a restart ends the job") {
   waitpid(user, nullptr, 0);
 }
 
-TEST_CASE("a notice during the wait for another start that was asked for leaves that start to the caller, at once") {
-  const Sink out;
-  const Sink err;
-  const pid_t user = signal_when(err, "another start", SIGUSR1);
-  CHECK(supervise(ranks(1, "exit 75"), {.resume_code = 75,
-                                        .restarts = {.when_asked = true, .backoff = std::chrono::seconds(60)},
-                                        .out = out.fd,
-                                        .err = err.fd}) == 75);
-  CHECK(
-      err.text().ends_with("accelerate_launch: signal 10 came after the ranks had ended with exit code 75; they ask "
-                           "for another start\n"));
-  waitpid(user, nullptr, 0);
+TEST_CASE("a signal during the wait for another start that was asked for leaves that start to the caller, at once") {
+  for (const int number : {SIGUSR1, SIGTERM}) {
+    CAPTURE(number);
+    const Sink out;
+    const Sink err;
+    const pid_t user = signal_when(err, "another start", number);
+    CHECK(supervise(ranks(1, "exit 75"), {.resume_code = 75,
+                                          .restarts = {.when_asked = true, .backoff = std::chrono::seconds(60)},
+                                          .out = out.fd,
+                                          .err = err.fd}) == 75);
+    CHECK(err.text().ends_with(fmt::format(
+        "accelerate_launch: signal {} came after the ranks had ended with exit code 75; they ask for another start\n",
+        number)));
+    waitpid(user, nullptr, 0);
+  }
 }
 
 TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {
