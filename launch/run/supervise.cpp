@@ -43,6 +43,17 @@ class Job {
  public:
   Job(const PlanOf& plan_of, const SuperviseOptions& options)
       : plan_of_(plan_of), options_(options), err_(options.err, "stderr") {}
+  /// What we said last is written, too, where its reader is slow.
+  ~Job() {
+    const auto until = Clock::now() + options_.reader_grace;
+    while (!err_.empty() && Clock::now() < until) {
+      pollfd room{.fd = err_.fd(), .events = POLLOUT, .revents = 0};
+      poll(&room, 1, 10);
+      err_.flush();
+    }
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   int run() {
     while (true) {

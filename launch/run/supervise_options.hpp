@@ -11,7 +11,7 @@ namespace accelerate::launch {
 struct SuperviseOptions {
   /// Between SIGTERM and SIGKILL for the workers left when one failed or the launcher was told to stop.
   std::chrono::milliseconds grace = default_grace;
-  /// Once told to stop: for whoever reads our output, after the end of the workers.
+  /// Once told to stop: for whoever reads our output, after the end of the workers. For our own last words always.
   std::chrono::milliseconds reader_grace = std::chrono::seconds(1);
   /// How long ranks that wait in MPI's start wait for one that stays away before the job is ended.
   std::chrono::milliseconds mpi_start = std::chrono::seconds(602);

@@ -6,12 +6,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/file_descriptor.hpp"
 #include "launch/plan/plan.hpp"
 #include "tests/launch/run.hpp"
 #include "tests/launch/scratch.hpp"
@@ -45,6 +47,15 @@ pid_t signal_when(const Sink& err, const std::string& said, int number) {
   for (int i = 0; i < 6000 && err.text().find(said) == std::string::npos; ++i) usleep(10'000);
   kill(launcher, number);
   _exit(0);
+}
+
+/// Of a pipe whose reader stands still: it takes no byte more.
+void fill(int pipe) {
+  const int flags = fcntl(pipe, F_GETFL);
+  fcntl(pipe, F_SETFL, flags | O_NONBLOCK);
+  while (write(pipe, "x", 1) == 1) {
+  }
+  fcntl(pipe, F_SETFL, flags);
 }
 
 accelerate::launch::LaunchPlan ranks(int64_t count, const std::string& script,
@@ -275,6 +286,42 @@ TEST_CASE("a signal during the wait for another start that was asked for leaves 
         number)));
     waitpid(user, nullptr, 0);
   }
+}
+
+TEST_CASE("the launcher's last words wait for a reader who is slow, and no longer than his grace") {
+  const Sink out;
+  std::array<int, 2> err{};
+  REQUIRE(pipe2(err.data(), O_CLOEXEC) == 0);
+  const accelerate::base::FileDescriptor reader(err[0]);
+  const accelerate::base::FileDescriptor writer(err[1]);
+  fcntl(reader.get(), F_SETFL, O_NONBLOCK);
+  const auto read_all = [&] {
+    std::string text;
+    std::array<char, 65536> buffer;
+    for (ssize_t n = 0; (n = read(reader.get(), buffer.data(), buffer.size())) > 0;) {
+      text.append(buffer.data(), static_cast<size_t>(n));
+    }
+    return text;
+  };
+  const accelerate::launch::SuperviseOptions options{
+      .reader_grace = std::chrono::milliseconds(100),
+      .resume_code = 75,
+      .restarts = {.when_asked = true, .backoff = std::chrono::milliseconds(1), .hopeless = 2},
+      .out = out.fd,
+      .err = writer.get()};
+  const std::string said = "accelerate_launch: the ranks ask for another start (exit code 75) in 0.001 s\n";
+
+  fill(writer.get());
+  const auto read_before_the_last_start = [&](int64_t restart) {
+    if (restart == 1) static_cast<void>(read_all());
+    return ranks(1, restart == 1 ? "exit 0" : "exit 75");
+  };
+  CHECK(supervise(read_before_the_last_start, options) == 0);
+  CHECK(read_all() == said);
+
+  fill(writer.get());
+  CHECK(supervise(ranks(1, "exit 75"), options) == 75);  // although nobody reads
+  CHECK(read_all().find("accelerate_launch") == std::string::npos);
 }
 
 TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {
