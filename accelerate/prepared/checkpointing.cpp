@@ -196,7 +196,14 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   auto alike = options;
-  if (shared_->local_steps > 0) alike.share_work = false;  // each rank's weights are its own
+  if (shared_->local_steps > 0) {
+    alike.share_work = false;  // each rank's weights are its own
+    if (shared_->group.size() > 1 && shared_->group.rank() == 0) {
+      base::log_once(base::LogLevel::warning, shared_->place,
+                     "save_state: within local_sgd() rank 0's weights are saved; save after its finish(), or right "
+                     "after a step() that averaged");
+    }
+  }
   saver_.save(content, {.place = place,
                         .options = alike,
                         .on_each_node = project_.save_on_each_node,

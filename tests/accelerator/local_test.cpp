@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <algorithm>
+
+#include "accelerate/base/log.hpp"
 #include "tests/accelerator/ranks.hpp"
+#include "tests/temporary_folder.hpp"
 
 using accelerate::Accelerator;
 
@@ -55,6 +59,32 @@ TEST_CASE("local SGD counts windows: within one its step() averages nothing and 
              CHECK(weights == std::vector<double>{0.0, -mine, -mine, -3.0});
            },
            {.gradient_accumulation_steps = 2});
+}
+
+TEST_CASE("a checkpoint within local SGD has rank 0's weights, and that is said once") {
+  const testing::TemporaryFolder folder;
+  std::vector<std::string> lines;
+  accelerate::base::forget_lines();
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  on_ranks(2, [&](Accelerator& accelerator) {
+    OneWeight net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+    {
+      auto local = accelerator.local_sgd(model, 4);
+      accelerator.backward(model(full(static_cast<double>(accelerator.process_index()) + 1.0)).sum());
+      optimizer.step();
+      local.step();
+      for (int time = 0; time < 2; ++time) accelerator.save_state(folder.path / "last");
+    }
+    CHECK(net->w.item<double>() == doctest::Approx(-1.5));
+    accelerator.load_state(folder.path / "last");
+    CHECK(net->w.item<double>() == -1.0);
+  });
+  accelerate::base::set_log_handler(before);
+  const std::string said =
+      "save_state: within local_sgd() rank 0's weights are saved; save after its finish(), or right after a step() "
+      "that averaged";
+  CHECK(std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.ends_with(said); }) == 1);
 }
 
 TEST_CASE("local SGD that an exception ends: the parameters stay apart, gradients are reduced again") {
