@@ -170,17 +170,51 @@ TEST_CASE("an optimizer that stepped on the CPU goes on from there on the device
   for (size_t i = 0; i < stayed.size(); ++i) CHECK(at::equal(moved[i], stayed[i]));
 }
 
+TEST_CASE("a module that moved to the device, or away from it, is reduced there when it is prepared again") {
+  const auto [images, labels] = stand_in::small_data(4);
+  for (const bool from_cpu : {true, false}) {
+    CAPTURE(from_cpu);
+    auto options = stand_in::with_small_buckets();
+    options.device_placement = !from_cpu;
+    stand_in::same_as_on_cpu(
+        [&, from_cpu, &x = images, &y = labels](Accelerator& accelerator) -> stand_in::Tensors {
+          auto net = made_alike([] { return SmallNet(); });
+          torch::optim::SGD sgd(net->parameters(), 0.1);
+          const auto step = [&] {
+            auto [model, optimizer] = accelerator.prepare(net, sgd);
+            const auto there = net->parameters()[0].device();
+            const auto row = 2 * accelerator.process_index();
+            stand_in::backward_on(accelerator, model, optimizer, x.narrow(0, row, 2).to(there),
+                                  y.narrow(0, row, 2).to(there));
+            optimizer.step();
+            optimizer.zero_grad();
+            return model;
+          };
+          const auto first = step();
+          net->to(from_cpu ? accelerator.device() : at::Device(at::kCPU));
+          const auto again = step();
+          const bool same_place = !from_cpu || accelerator.device().is_cpu();
+          CHECK((again == first) == same_place);
+          for (const auto& tensor : stand_in::state_of(net)) CHECK(tensor.device() == accelerator.device());
+          return stand_in::state_of(net);
+        },
+        options);
+  }
+}
+
 TEST_CASE("a CPU tensor handed in by mistake is an error that names both devices") {
-  on_devices(1, [](Accelerator& accelerator) {
-    auto net = made_alike([] { return SmallNet(); });
-    auto model = accelerator.prepare(net);
-    const auto [images, labels] = stand_in::small_data(2);
-    const auto of_the_model = refusal([&, &x = images] { model(x); });
-    CHECK(of_the_model.find("at least two devices, ") != std::string::npos);
-    CHECK(of_the_model.find("standin:0") != std::string::npos);
-    CHECK(of_the_model.find("cpu") != std::string::npos);
-    const auto outputs = model(images.to(accelerator.device()));
-    CHECK(refusal([&, &y = labels] { torch::nll_loss(outputs, y); }).find("standin:0 and cpu") != std::string::npos);
+  stand_in::at_every_pace([] {
+    on_devices(1, [](Accelerator& accelerator) {
+      auto net = made_alike([] { return SmallNet(); });
+      auto model = accelerator.prepare(net);
+      const auto [images, labels] = stand_in::small_data(2);
+      const auto of_the_model = refusal([&, &x = images] { model(x); });
+      CHECK(of_the_model.find("at least two devices, ") != std::string::npos);
+      CHECK(of_the_model.find("standin:0") != std::string::npos);
+      CHECK(of_the_model.find("cpu") != std::string::npos);
+      const auto outputs = model(images.to(accelerator.device()));
+      CHECK(refusal([&, &y = labels] { torch::nll_loss(outputs, y); }).find("standin:0 and cpu") != std::string::npos);
+    });
   });
 }
 
