@@ -33,10 +33,16 @@ def operations_wait(operation):
             f"if (!(MUTANT && signature.operation == Operation::{operation})) work.wait();")
 
 
+def unwaited(operation, arguments):
+    call = f"group.{operation}({arguments});"
+    return call, f"{{ if (MUTANT) static_cast<void>(group.{operation}_async({arguments})); else {call} }}"
+
+
 UPLOAD = "accelerate/device/upload.cpp"
 DOWNLOAD = "accelerate/device/download.cpp"
 POWER_SGD, SYNC_BATCH_NORM = "accelerate/gradient/hooks/power_sgd.cpp", "accelerate/nn/sync_batch_norm.cpp"
 GRAPH, GRAPHED = "accelerate/device/graph.cpp", "accelerate/prepared/graphed_step.cpp"
+TREE = "accelerate/tree/collectives.cpp"
 
 # What is taken out; the file; the code and what stands there instead; the test file that should notice.
 COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
@@ -222,6 +228,24 @@ MUTANTS = OF_OPERATIONS + [
     ("what a failed recording did is taken back", GRAPHED, out("if (!why.empty()) take_back(*recorded);"), "graph"),
     ("a parameter's first step is not recorded", "accelerate/optim/fused_sgd.cpp",
      ("if (first && recording())", "if (!MUTANT && first && recording())"), "graph"),
+    ("a flag that is waited for is there then", "accelerate/precision/late_read.cpp",
+     out("if (!arrived()) copied_->synchronize();"), "loss_scaling"),
+    ("pinned memory is the caller's again after a replay", GRAPHED,
+     ("/*non_blocking=*/!input.is_pinned()", "/*non_blocking=*/MUTANT || !input.is_pinned()"), "graph"),
+    ("the user's `gather`: the wait", TREE,
+     ("group.all_gather(tensor.detach())",
+      "(MUTANT ? [&] { auto sizes = tensor.sizes().vec(); sizes.at(0) *= group.size(); "
+      "const auto rows = at::empty(sizes, tensor.options()); "
+      "static_cast<void>(group.all_gather_async(rows, tensor.detach())); return rows; }() "
+      ": group.all_gather(tensor.detach()))"), "features"),
+    ("the user's `reduce`: the same", TREE,
+     ("if (group.size() > 1) group.all_reduce(result, op);",
+      "if (MUTANT && group.size() > 1) { static_cast<void>(group.all_reduce_async(result, op)); } "
+      "else if (group.size() > 1) { group.all_reduce(result, op); }"), "features"),
+    ("the user's `broadcast`: the same", TREE, unwaited("broadcast", "tensor.detach(), root"), "features"),
+    ("a tensor of one rank: the same", TREE, unwaited("broadcast", "sent, root"), "features"),
+    ("fp16's flags of all ranks: the same", "accelerate/precision/grad_scaler.cpp", unwaited("all_reduce", "sum"),
+     "loss_scaling"),
 ]
 
 
