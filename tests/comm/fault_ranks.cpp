@@ -98,9 +98,11 @@ void rank_0_freezes(const Group& group) {
 
 void ragged(const Group& group) { static_cast<void>(group.all_gather(at::ones({64, group.rank() == 1 ? 12 : 10}))); }
 
-void shapes(const Group& group) { group.all_reduce(at::ones({group.rank() + 4})); }
+void shapes(const Group& group, int64_t elements = 4) { group.all_reduce(at::ones({group.rank() + elements})); }
 
-void dtypes(const Group& group) { group.all_reduce(at::ones({4}, group.rank() == 0 ? at::kFloat : at::kInt)); }
+void dtypes(const Group& group, int64_t elements = 4) {
+  group.all_reduce(at::ones({elements}, group.rank() == 0 ? at::kFloat : at::kInt));
+}
 
 void reductions(const Group& group) {
   group.all_reduce(at::ones({4}),
@@ -272,13 +274,18 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},
     {"rank_0_freezes", rank_0_freezes},
     {"ragged", ragged},
-    {"shapes", shapes},
-    {"debug_shapes", shapes},
+    {"shapes", [](const Group& group) { shapes(group); }},
+    {"shapes_large", [](const Group& group) { shapes(group, 3'000'000); }},
+    {"debug_shapes", [](const Group& group) { shapes(group); }},
     {"debug_extra", [](const Group& group) { extra(group, true); }},
     {"debug_extra_last", [](const Group& group) { extra(group, false); }},
-    {"dtypes", dtypes},
+    {"dtypes", [](const Group& group) { dtypes(group); }},
+    {"dtypes_large", [](const Group& group) { dtypes(group, 3'000'000); }},
+    {"debug_dtypes", [](const Group& group) { dtypes(group); }},
     {"reductions", reductions},
+    {"debug_reductions", reductions},
     {"roots", roots},
+    {"debug_roots", roots},
     {"operations", operations},
     {"messages", messages},
     {"message_of_who_ended", message_of_who_ended},

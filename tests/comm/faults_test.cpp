@@ -143,6 +143,21 @@ std::string at_rank(int rank, const std::string& text) {
   CHECK(rank.out.find("gloo/") == std::string::npos);
 }
 
+/// What the ranks are told in debug mode of an operation that rank 1 alone calls: between two steps with a barrier, and
+/// before the last.
+[[maybe_unused]] const std::string kBarrierBesideExtra =
+    "barrier: this rank calls barrier (no tensor), rank 1 calls all_reduce ([2] float32); all ranks must call the same "
+    "operations in the same order.";
+[[maybe_unused]] const std::string kExtraBesideBarrier =
+    "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls barrier (no tensor); all ranks must call the "
+    "same operations in the same order.";
+[[maybe_unused]] const std::string kStepBesideExtra =
+    "all_reduce: this rank calls all_reduce ([6] float32) on a duplicate of the group, rank 1 calls all_reduce ([2] "
+    "float32); all ranks must call the same operations in the same order.";
+[[maybe_unused]] const std::string kExtraBesideStep =
+    "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls all_reduce ([6] float32) on a duplicate of the "
+    "group; all ranks must call the same operations in the same order.";
+
 }  // namespace
 
 #if ACCELERATE_HAS_GLOO
@@ -158,6 +173,12 @@ TEST_CASE("gloo: a rank that does not come to an operation is named after the ti
 
 TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
   check_all_name_rank_1(run_gloo("late_to_all")[0].out, "nothing was heard from rank 1.\n");
+  const int port = free_port(), other_port = free_port();
+  const auto ranks =
+      run({rank_command(0, 2, port, "late_barrier"), rank_command(1, 2, port, "late_barrier"),
+           rank_command(0, 2, other_port, "late_message"), rank_command(1, 2, other_port, "late_message")});
+  CHECK(ranks[0].out == at_rank(0, "barrier: waited 2 s in operation 1 (no tensor); nothing was heard from rank 1."));
+  CHECK(ranks[2].out == at_rank(0, "recv: waited 2 s in a message ([2] float32); nothing was heard from rank 1."));
 }
 
 TEST_CASE("gloo: rows of a reduction know a deadline of their own, and what follows a failure says which it was") {
@@ -365,28 +386,28 @@ TEST_CASE("gloo: sizes that differ end the process in our words, with the rank a
   CHECK(told);
 }
 
-TEST_CASE("gloo, debug: shapes, operations and messages that differ are told") {
+TEST_CASE("gloo, debug: shapes, dtypes, reductions, roots, operations and messages that differ are told") {
   auto ranks = run_gloo("debug_shapes");
   CHECK(ranks[0].out ==
         at_rank(0, "all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal."));
   CHECK(ranks[1].out ==
         at_rank(1, "all_reduce: this rank sends [5] float32, rank 0 sends [4] float32; they must be equal."));
+  ranks = run_gloo("debug_dtypes");
+  CHECK(ranks[0].out ==
+        at_rank(0, "all_reduce: this rank sends [4] float32, rank 1 sends [4] int32; they must be equal."));
+  ranks = run_gloo("debug_reductions");
+  CHECK(ranks[0].out == at_rank(0, "all_reduce: this rank's reduction is sum, rank 1's is max; they must be equal."));
+  ranks = run_gloo("debug_roots");
+  CHECK(ranks[0].out == at_rank(0, "broadcast: this rank's root is 0, rank 1's is 1; they must be equal."));
   ranks = run_gloo("debug_operations");
   CHECK(ranks[0].out == at_rank(0,
                                 "barrier: operation 2 of this rank is barrier, rank 1's operation 2 is broadcast; all "
                                 "ranks must call the same operations in the same order."));
   ranks = run_gloo("debug_extra");
-  CHECK(ranks[0].out == at_rank(0,
-                                "barrier: this rank calls barrier (no tensor), rank 1 calls all_reduce ([2] float32); "
-                                "all ranks must call the same operations in the same order."));
-  CHECK(ranks[1].out == at_rank(1,
-                                "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls barrier (no "
-                                "tensor); all ranks must call the same operations in the same order."));
+  CHECK(ranks[0].out == at_rank(0, kBarrierBesideExtra));
+  CHECK(ranks[1].out == at_rank(1, kExtraBesideBarrier));
   ranks = run_gloo("debug_extra_last");
-  CHECK(ranks[0].out ==
-        at_rank(0,
-                "all_reduce: this rank calls all_reduce ([6] float32) on a duplicate of the group, rank 1 calls "
-                "all_reduce ([2] float32); all ranks must call the same operations in the same order."));
+  CHECK(ranks[0].out == at_rank(0, kStepBesideExtra));
   ranks = run_gloo("debug_messages");
   CHECK(ranks[1].out ==
         at_rank(1, "recv: this rank expects [3] float32, rank 0 sends [4] float32; they must be equal."));
@@ -401,6 +422,13 @@ namespace {
 std::vector<Ended> run_mpi(const std::string& scenario, int ranks = 2) {
   return run({fmt::format("{} --cpu --num_processes {} --backend mpi {} {}", ACCELERATE_LAUNCH, ranks, FAULT_RANKS,
                           scenario)});
+}
+
+/// Each of two ranks is told its text; the launcher may stop one before it has said so.
+void check_one_is_told(const std::string& scenario, const std::string& of_0, const std::string& of_1) {
+  const auto out = run_mpi(scenario)[0].out;
+  CAPTURE(out);
+  CHECK((out.find(at_rank(0, of_0)) != std::string::npos || out.find(at_rank(1, of_1)) != std::string::npos));
 }
 
 }  // namespace
@@ -462,11 +490,7 @@ TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
 }
 
 TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
-  const auto check = [](const std::string& scenario, const std::string& of_0, const std::string& of_1) {
-    const auto out = run_mpi(scenario)[0].out;
-    CAPTURE(out);
-    CHECK((out.find(at_rank(0, of_0)) != std::string::npos || out.find(at_rank(1, of_1)) != std::string::npos));
-  };
+  const auto check = check_one_is_told;
   const auto both = [&](const std::string& scenario, const std::string& head, const std::string& zero,
                         const std::string& one, const std::string& middle, const std::string& end) {
     check(scenario, fmt::format("{}{}{} {}{}", head, zero, fmt::format(fmt::runtime(middle), 1), one, end),
@@ -475,6 +499,11 @@ TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
   both("shapes", "all_reduce: this rank sends ", "[4] float32", "[5] float32", ", rank {} sends",
        "; they must be equal.");
   both("dtypes", "all_reduce: this rank sends ", "[4] float32", "[4] int32", ", rank {} sends",
+       "; they must be equal.");
+  // Too large to ride along with the comparison.
+  both("shapes_large", "all_reduce: this rank sends ", "[3000000] float32", "[3000001] float32", ", rank {} sends",
+       "; they must be equal.");
+  both("dtypes_large", "all_reduce: this rank sends ", "[3000000] float32", "[3000000] int32", ", rank {} sends",
        "; they must be equal.");
   both("reductions", "all_reduce: this rank's reduction is ", "sum", "max", ", rank {}'s is", "; they must be equal.");
   both("gathers", "all_gather: this rank calls ", "all_gather", "all_gather_async", ", rank {} calls",
@@ -490,6 +519,11 @@ TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
   CHECK(out.find(at_rank(1,
                          "recv: a message ([3] float32) cannot end: rank 0 sends more than the 12 bytes that this rank "
                          "expects")) != std::string::npos);
+}
+
+TEST_CASE("mpi, debug: an operation that one rank alone calls between two steps is told at once") {
+  check_one_is_told("debug_extra", kBarrierBesideExtra, kExtraBesideBarrier);
+  check_one_is_told("debug_extra_last", kStepBesideExtra, kExtraBesideStep);
 }
 
 TEST_CASE("mpi: a rank that stays away from MPI's start is waited for until the timeout, and the launcher names it") {
