@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The include table of DESIGN section 2 and the check that holds the tree to it.
+// The table behind the picture in the README (Architecture), and the check that holds the tree to it.
 #pragma once
 
 #include <filesystem>

@@ -155,18 +155,12 @@ TEST_CASE("the table has no circle: whoever includes another place is not includ
 
 TEST_CASE("the lines below the README's picture are the table: every arrow is allowed, and what is allowed is drawn") {
   const auto arrows = drawn_arrows();
-  CHECK(arrows.size() > 15);
+  CHECK(arrows.size() > 30);
   for (const auto& [from, below] : arrows) {
     REQUIRE_MESSAGE(layers::table().contains(from), from);
     for (const auto& to : below) CHECK_MESSAGE(layers::table().at(from).contains(to), from, " > ", to);
   }
-  // In the picture itself, where every room is allowed what is below it.
-  const layers::Names pictured{"archive",   "base",    "env",  "comm",    "device",     "state",
-                               "precision", "tree",    "data", "optim",   "checkpoint", "gradient",
-                               "nn",        "profile", "job",  "tracking"};
   for (const auto& [from, allowed] : layers::table()) {
-    for (const auto& to : allowed) {
-      if (!pictured.contains(to)) CHECK_MESSAGE(leads(arrows, from, to), from, " > ", to, " is not drawn");
-    }
+    for (const auto& to : allowed) CHECK_MESSAGE(leads(arrows, from, to), from, " > ", to, " is not drawn");
   }
 }
