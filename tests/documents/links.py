@@ -95,7 +95,8 @@ def check_rooms(page, text):
 
 
 def check_chain(page, text, most=8):
-    """Each file of the table "| passes | comes in as | goes on by |" has both; there are no more than so many."""
+    """Each file of the table "| passes | comes in as | goes on by |" has both, and goes on by the name under which the
+    next one comes in; there are no more than so many."""
     rows = re.search(r"^\| passes \|.*\n\|[-|]*\|\n((?:\|.*\n)*)", text, flags=re.MULTILINE)
     chain = [re.findall(r"`([^`]+)`", row) for row in rows.group(1).splitlines()] if rows else []
     expect(0 < len(chain) <= most, page, f"an all-reduce passes {len(chain)} files, at most {most} may be")
@@ -103,6 +104,9 @@ def check_chain(page, text, most=8):
         there = (page.parent / file).read_text(encoding="utf-8") if (page.parent / file).exists() else ""
         for each in code:
             expect(each in there, page, f"{file} of the chain has no {each}")
+    for (file, *_, on), (following, came, *_) in zip(chain, chain[1:]):
+        name = re.search(r"(\w+)(?:\(| = \[)", came).group(1)
+        expect(re.search(rf"\b{name}\(", on), page, f"{file} of the chain goes on by {on}, and {following} comes in as {came}")
 
 
 def check_names(page, text):
