@@ -194,7 +194,7 @@ class Bond {
     eventfd_write(wake_.get(), 1);  // it has a deadline now
     if (options_.resume_code != 0 && own_code == options_.resume_code) asks_ = true;
     if (own_.machine != 0 && !end_) tell_all(said_at_end(), nullptr);
-    settle();
+    tell_if_all_are_done();
     changed_.wait(lock, [this] { return end_ || all_done_; });
     if (end_ && !is_ours_) {
       fmt::print(stderr, "accelerate_launch: {}{}\n", end_->text,
@@ -220,7 +220,7 @@ class Bond {
   [[nodiscard]] std::string said_at_end() const { return std::string(asks_ ? asks_message : done_message); }
 
   /// Machine 0 knows when all are done.
-  void settle() {
+  void tell_if_all_are_done() {
     if (own_.machine != 0 || end_ || !is_done_ || std::count(done_.begin(), done_.end(), false) != 0) return;
     tell_all(said_at_end(), nullptr);
     all_done_ = true;
@@ -287,7 +287,7 @@ class Bond {
     if (own_.machine != 0) all_done_ = true;
     hang_judge_.take_leave_of(gathered_.members[which].machine, HangJudge::Clock::now());
     changed_.notify_all();
-    settle();
+    tell_if_all_are_done();
   }
 
   /// Its connection has ended. One that was done may go.

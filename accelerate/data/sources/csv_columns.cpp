@@ -62,26 +62,26 @@ void check_column_options(const CsvColumnOptions& csv) {
 class ColumnReader {
  public:
   ColumnReader(const CsvColumn& column, const CsvLines& lines)
-      : column_(column), lines_(lines), place_(lines.find_column(column.name)), values_(values_for(column)) {}
+      : column_(column), lines_(lines), index_(lines.find_column(column.name)), values_(values_for(column)) {}
 
   /// Takes a number; whether a name will be taken. returns   what is wrong with it
   std::string look(const CsvLines::Fields& fields) {
-    const CsvField& field = fields[place_];
+    const CsvField& field = fields[index_];
     if (auto* numbers = std::get_if<CsvNumbers>(&values_)) return take_number(*numbers, field);
     const auto* names = std::get_if<CsvClasses>(&values_);
     if (names == nullptr) return {};
     if (field.empty())
       return fmt::format("{} expected the name of a category, found nothing; CsvType::text takes that too",
-                         lines_.place(place_));
+                         lines_.place(index_));
     if (names->accepts(unescaped(field))) return {};
-    return fmt::format("{} expected one of {}, found {}; CsvColumn::categories lists them", lines_.place(place_),
+    return fmt::format("{} expected one of {}, found {}; CsvColumn::categories lists them", lines_.place(index_),
                        listed_names(names->names()), in_quotes(unescaped(field)));
   }
 
   /// Takes what is no number, once all of the line is whole.
   void take(const CsvLines::Fields& fields) {
-    if (auto* names = std::get_if<CsvClasses>(&values_)) (void)names->take(unescaped(fields[place_]));
-    if (auto* texts = std::get_if<Texts>(&values_)) texts->push_back(unescaped(fields[place_]));
+    if (auto* names = std::get_if<CsvClasses>(&values_)) (void)names->take(unescaped(fields[index_]));
+    if (auto* texts = std::get_if<Texts>(&values_)) texts->push_back(unescaped(fields[index_]));
   }
 
   void forget(size_t kept) {
@@ -112,13 +112,13 @@ class ColumnReader {
     const auto outcome = numbers.take(field);
     if (outcome == CsvNumbers::Outcome::taken) return {};
     const bool missing = outcome == CsvNumbers::Outcome::missing;
-    return lines_.no_number(place_, dtype_of_column(column_.type),
+    return lines_.no_number(index_, dtype_of_column(column_.type),
                             missing ? "; CsvColumn::fill is for these" : "; CsvColumn::type says what is due");
   }
 
   const CsvColumn& column_;
   const CsvLines& lines_;
-  size_t place_;
+  size_t index_;  // of the column in a line
   Values values_;
 };
 
