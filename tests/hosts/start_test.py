@@ -45,7 +45,7 @@ class Gloo(Starts):
         self.check_all((2, ways.mpirun_gloo), (3, ways.mpirun_gloo))
 
     def test_srun(self):
-        self.check_all((2, ways.srun), (3, ways.srun), (2, ways.srun_pmix_gloo))
+        self.check_all((2, ways.srun), (3, ways.srun), (2, ways.srun_pmix_gloo), (3, ways.srun_pmix_gloo))
 
     def test_launcher_by_hand(self):
         self.check_all((2, ways.launcher_by_hand, "10.77.0.1"), (3, ways.launcher_by_hand))
@@ -61,11 +61,12 @@ class Gloo(Starts):
         self.check_all((2, ways.launcher_ntasks_per_node), (2, ways.launcher_sbatch_nodes), (2, ways.launcher_sbatch_ntasks_per_node))
 
     def test_ipv6_alone(self):
-        self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), family=6)
+        self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), (2, ways.launcher_ssh),
+                       (2, ways.mpirun_gloo), (2, ways.srun_pmix_gloo), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
         self.check_all((3, ways.by_hand), (2, ways.srun), (2, ways.torchrun), (2, ways.launcher_by_hand), (2, ways.launcher_ssh),
-                       dead_network=True)
+                       (2, ways.mpirun_gloo), dead_network=True)
 
 
 class Mpi(Starts):
@@ -83,7 +84,7 @@ class Mpi(Starts):
         self.check_all((2, ways.srun_pmix), (3, ways.srun_pmix))
 
     def test_ipv6_alone(self):
-        self.check_all((2, ways.mpirun), (2, ways.srun_pmix), family=6)
+        self.check_all((2, ways.mpirun), (2, ways.srun_pmix), (2, ways.launcher_mpirun), family=6)
 
     def test_a_second_network_that_leads_nowhere(self):
         self.check_all((2, ways.mpirun), (3, ways.srun_pmix), (2, ways.launcher_mpirun), dead_network=True)
