@@ -2,6 +2,7 @@
 // What peers do comes out under the name of the call that the user wrote, not under that of our collective.
 #include "tests/testing.hpp"
 //
+#include "accelerate/comm/threads/run_ranks.hpp"
 #include "tests/accelerator/ranks.hpp"
 #include "tests/refusal.hpp"
 #include "tests/temporary_folder.hpp"
@@ -11,6 +12,10 @@ using accelerate::AcceleratorOptions;
 using accelerate::Precision;
 
 namespace {
+
+std::string prefix_of(int64_t rank) {
+  return accelerate::base::prefix({.rank = rank, .world_size = 2, .host = accelerate::base::host_name()});
+}
 
 /// Rank 1's, which leaves the job between two calls.
 struct LeavesTheJob : std::exception {
@@ -46,8 +51,7 @@ std::string told_to_who_stays(const Program& program, const AcceleratorOptions& 
 void check_told(const std::string& words, const Program& program, const AcceleratorOptions& options = {}) {
   const std::string text = told_to_who_stays(program, options);
   CAPTURE(text);
-  CHECK(text.starts_with(accelerate::base::prefix({.rank = 0, .world_size = 2, .host = accelerate::base::host_name()}) +
-                         words + ": "));
+  CHECK(text.starts_with(prefix_of(0) + words + ": "));
   CHECK(text.find("rank 1 ") != std::string::npos);
 }
 
@@ -205,15 +209,37 @@ TEST_CASE("a reduce() that one rank alone calls is told as reduce(), with what t
       accelerator.wait_for_everyone();
     });
   });
-  const auto at = [](int64_t rank) {
-    return accelerate::base::prefix({.rank = rank, .world_size = 2, .host = accelerate::base::host_name()});
-  };
-  CHECK(said[0] == at(0) +
+  CHECK(said[0] == prefix_of(0) +
                        "reduce: the ranks' values are not reduced: operation 1 of this rank is all_reduce, rank 1's "
                        "operation 1 is barrier; all ranks must call the same operations in the same order.");
-  CHECK(said[1] == at(1) +
+  CHECK(said[1] == prefix_of(1) +
                        "wait_for_everyone: the ranks do not meet: operation 1 of this rank is barrier, rank 0's "
                        "operation 1 is all_reduce; all ranks must call the same operations in the same order.");
+}
+
+TEST_CASE("debug: a reduce() on one rank beside a backward on the other: each is told, with what the other calls") {
+  std::vector<std::string> said(2);
+  const auto rank_main = [&](const accelerate::comm::GroupPtr& core) {
+    core->debug = true;
+    Accelerator accelerator(accelerate::comm::Group(core), {.debug = true});
+    OneWeight net;
+    auto model = accelerator.prepare(net);
+    const auto loss = model(full(1)).sum();
+    said[static_cast<size_t>(core->rank)] = testing::refusal([&] {
+      if (accelerator.is_main_process()) (void)accelerator.reduce(loss);
+      accelerator.backward(loss);
+    });
+  };
+  accelerate::comm::run_ranks(2, rank_main, std::chrono::seconds(60));
+  const std::string order = "; all ranks must call the same operations in the same order.";
+  CHECK(said[0] == prefix_of(0) +
+                       "reduce: the ranks' values are not reduced: this rank calls all_reduce ([] float64), rank 1 "
+                       "calls all_reduce ([4, 1] int64) on a duplicate of the group" +
+                       order);
+  CHECK(said[1] == prefix_of(1) +
+                       "backward: the gradients of the model (w) are not averaged: this rank calls all_reduce ([4, 1] "
+                       "int64) on a duplicate of the group, rank 0 calls all_reduce ([] float64)" +
+                       order);
 }
 
 TEST_CASE("a rank that is gone is told by the user's call: files") {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/comm/threads/run_ranks.hpp"
 #include "tests/comm/collectives_support.hpp"
 
 namespace {
@@ -367,6 +368,32 @@ TEST_CASE("a wait of nothing or less looks once") {
       over = true;
     });
   }
+}
+
+TEST_CASE("debug: an operation that one rank alone calls between two steps is told, with what the other calls") {
+  std::vector<std::string> told(2);
+  const auto rank_main = [&](const accelerate::comm::GroupPtr& core) {
+    core->debug = true;
+    const Group group(core);
+    const Group model = group.duplicate();
+    try {
+      for (int step = 0; step < 2; ++step) {
+        model.all_reduce(at::ones({6}));
+        if (step == 0 && group.rank() == 1) group.all_reduce(at::ones({2}));
+      }
+    } catch (const accelerate::Error& error) {
+      told[static_cast<size_t>(group.rank())] = error.what();
+    }
+  };
+  accelerate::comm::run_ranks(2, rank_main, 60s);
+  CHECK(told[0] ==
+        at_rank(0, 2,
+                "all_reduce: this rank calls all_reduce ([6] float32) on a duplicate of the group, rank 1 "
+                "calls all_reduce ([2] float32); all ranks must call the same operations in the same order."));
+  CHECK(told[1] == at_rank(1, 2,
+                           "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls all_reduce ([6] "
+                           "float32) on a duplicate of the group; all ranks must call the same operations in the same "
+                           "order."));
 }
 
 TEST_CASE("a tag, a layout and a mix of devices that cannot be are refused") {
