@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that hold a part of the gradients each: one norm for all of them.
+// Ranks that hold a part of the gradients each: one norm for all of them, and one word on whether they overflowed.
 #include <cmath>
 #include <limits>
 
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/non_finite.hpp"
+#include "accelerate/precision/grad_scaler.hpp"
 #include "tests/gradient/support.hpp"
 
 using namespace accelerate::gradient;
@@ -68,6 +69,33 @@ TEST_CASE("the norm is one all-reduce of one number: a rank that makes just that
     }
     group.barrier();
   });
+}
+
+TEST_CASE("ranges of a gradient are unscaled where they are; inf or NaN in one of them is found on every rank") {
+  for (const double bad : {0.0, kInfinity, -kInfinity, std::nan("")}) {
+    on_three_ranks([&](const Group& group) {
+      CAPTURE(bad);
+      const bool overflows = bad != 0;
+      at::Tensor whole = torch::arange(10, at::kFloat);
+      if (overflows) whole[6] = bad;  // of rank 1
+      const std::vector<int64_t> bounds{0, 4, 10, 10};
+      const int64_t begin = bounds.at(static_cast<size_t>(group.rank()));
+      const int64_t end = bounds.at(static_cast<size_t>(group.rank()) + 1);
+      const accelerate::state::Piece mine{.name = "w",
+                                          .sizes = {10},
+                                          .begin = begin,
+                                          .end = end,
+                                          .value = torch::zeros({end - begin}),
+                                          .gradient = whole.slice(0, begin, end).clone()};
+      std::vector<accelerate::state::Piece> pieces{mine};
+      const accelerate::precision::GradScaler scaler({}, at::kCPU, {});
+      const auto four = torch::full({}, 4.0);
+      const bool seen_here = scaler.unscale(dense_gradients(pieces), four).item<float>() > 0;
+      CHECK(seen_here == (overflows && group.rank() == 1));
+      if (!seen_here) CHECK(torch::equal(mine.gradient, torch::arange(begin, end, at::kFloat) / 4));
+      CHECK((scaler.unscale(dense_gradients(pieces), four, &group).item<float>() > 0) == overflows);
+    });
+  }
 }
 
 TEST_CASE("pieces give their gradients, sparse ones coalesced") {

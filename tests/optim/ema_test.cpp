@@ -209,6 +209,35 @@ TEST_CASE("where a piece has a master, that too is what it was when the averages
   CHECK(piece.value.item<float>() == 1.0F);
 }
 
+TEST_CASE("a range of a weight is averaged and swapped in as the whole one is there, and the rest stays") {
+  const at::Tensor whole = torch::linspace(-1, 1, 10, torch::kDouble), shared_out = whole.clone();
+  const accelerate::state::Piece range{.name = "w",
+                                       .sizes = {10},
+                                       .begin = 3,
+                                       .end = 7,
+                                       .key = shared_out.unsafeGetTensorImpl(),
+                                       .value = shared_out.narrow(0, 3, 4)};
+  ExponentialMovingAverage of_whole({accelerate::state::whole_piece("w", whole)}, {.decay = 0.9});
+  ExponentialMovingAverage of_range({range}, {.decay = 0.9});
+  for (int64_t k = 1; k <= 4; ++k) {
+    whole.mul_(1.25).sub_(0.125 * static_cast<double>(k));
+    shared_out.copy_(whole);
+    of_whole.update();
+    of_range.update();
+  }
+  const at::Tensor own = shared_out.clone(), average = of_whole.averages()[0].narrow(0, 3, 4);
+  CHECK(of_range.averages()[0].sizes() == at::IntArrayRef({4}));
+  CHECK(torch::allclose(of_range.averages()[0], average, 0, 1e-14));
+  CHECK_FALSE(torch::allclose(average, own.narrow(0, 3, 4), 0, 0.1));
+  {
+    auto averaged = of_range.average_parameters();
+    CHECK(torch::allclose(shared_out.narrow(0, 3, 4), average, 0, 1e-14));
+    CHECK(torch::equal(shared_out.narrow(0, 0, 3), own.narrow(0, 0, 3)));
+    CHECK(torch::equal(shared_out.narrow(0, 7, 3), own.narrow(0, 7, 3)));
+  }
+  CHECK(torch::equal(shared_out, own));
+}
+
 TEST_CASE("an update is one call, however many weights there are of a dtype") {
   torch::nn::Sequential net;
   for (int i = 0; i < 20; ++i) net->push_back(torch::nn::Linear(3, 3));
