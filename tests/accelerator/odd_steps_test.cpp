@@ -50,17 +50,19 @@ TEST_CASE("a step before any backward, and one of another model's optimizer, are
                  text));
 }
 
-TEST_CASE("an optimizer that was made from another module than the prepared one is refused") {
-  on_ranks(2, [](Accelerator& accelerator) {
-    OneWeight net, copy;
-    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(copy->parameters(), 1.0));
-    accelerator.backward(model(full(1.0)).sum());
-    CHECK_THROWS_WITH(
-        optimizer.step(),
-        doctest::Contains("optimizer.step: none of the optimizer's 1 parameters is among the 1 of the "
-                          "prepared models (1), and none has a gradient: it was made from another module; "
-                          "make it from parameters() of the module that is prepared"));
-  });
+TEST_CASE("an optimizer that was made from another module than the prepared one is refused, on one rank and on two") {
+  for (const int64_t ranks : {1, 2}) {
+    on_ranks(ranks, [](Accelerator& accelerator) {
+      OneWeight net, copy;
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(copy->parameters(), 1.0));
+      accelerator.backward(model(full(1.0)).sum());
+      CHECK_THROWS_WITH(
+          optimizer.step(),
+          doctest::Contains("optimizer.step: none of the optimizer's 1 parameters is among the 1 of the "
+                            "prepared models (1), and none has a gradient: it was made from another module; "
+                            "make it from parameters() of the module that is prepared"));
+    });
+  }
 }
 
 TEST_CASE("an optimizer that has some parameters of another module than the prepared one is told of") {
