@@ -13,8 +13,8 @@ void check_warmup(std::string_view schedule, int64_t num_warmup_steps, int64_t n
   check_at_least(schedule, "num_training_steps", num_training_steps, 1);
   if (num_training_steps >= num_warmup_steps) return;
   base::fail(ErrorKind::usage, {}, schedule,
-             "num_training_steps is {}, num_warmup_steps {}: the schedule is shorter than its warm-up; both count "
-             "optimizer steps of the whole job",
+             "num_training_steps is {}, num_warmup_steps {}: the schedule is shorter than its warm-up; lower "
+             "num_warmup_steps or raise num_training_steps, both counted in optimizer steps of the whole job",
              num_training_steps, num_warmup_steps);
 }
 

@@ -32,18 +32,20 @@ TEST_CASE("a schedule shorter than its warm-up is refused") {
   auto optimizer = sgd(1.0);
   CHECK_THROWS_WITH(
       get_linear_schedule_with_warmup(optimizer, 10, 5),
-      "linear_schedule_with_warmup: num_training_steps is 5, num_warmup_steps 10: the schedule is shorter "
-      "than its warm-up; both count optimizer steps of the whole job");
+      "linear_schedule_with_warmup: num_training_steps is 5, num_warmup_steps 10: the schedule is shorter than its "
+      "warm-up; lower num_warmup_steps or raise num_training_steps, both counted in optimizer steps of the whole job");
   CHECK_THROWS_WITH(
       get_cosine_schedule_with_warmup(optimizer, 10, 5),
-      "cosine_schedule_with_warmup: num_training_steps is 5, num_warmup_steps 10: the schedule is shorter "
-      "than its warm-up; both count optimizer steps of the whole job");
+      "cosine_schedule_with_warmup: num_training_steps is 5, num_warmup_steps 10: the schedule is shorter than its "
+      "warm-up; lower num_warmup_steps or raise num_training_steps, both counted in optimizer steps of the whole job");
   CHECK_THROWS_WITH(get_cosine_with_hard_restarts_schedule_with_warmup(optimizer, 10, 5),
                     "cosine_with_hard_restarts_schedule_with_warmup: num_training_steps is 5, num_warmup_steps 10: the "
-                    "schedule is shorter than its warm-up; both count optimizer steps of the whole job");
+                    "schedule is shorter than its warm-up; lower num_warmup_steps or raise num_training_steps, both "
+                    "counted in optimizer steps of the whole job");
   CHECK_THROWS_WITH(get_polynomial_decay_schedule_with_warmup(optimizer, 10, 5),
                     "polynomial_decay_schedule_with_warmup: num_training_steps is 5, num_warmup_steps 10: the schedule "
-                    "is shorter than its warm-up; both count optimizer steps of the whole job");
+                    "is shorter than its warm-up; lower num_warmup_steps or raise num_training_steps, both counted in "
+                    "optimizer steps of the whole job");
   CHECK_THROWS_WITH(get_polynomial_decay_schedule_with_warmup(optimizer, 10, 10),
                     "polynomial_decay_schedule_with_warmup: num_training_steps is 10, must be at least 11");
   CHECK_THROWS_WITH(get_linear_schedule_with_warmup(optimizer, -1, 5),
