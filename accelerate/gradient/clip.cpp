@@ -105,7 +105,8 @@ std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces) {
 
 void check_norm_limit(double max_norm, double norm_type) {
   if (!(max_norm >= 0)) {
-    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "max_norm is {}, must be at least 0", max_norm);
+    base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "max_norm is {}, must be at least 0; infinity only measures",
+               max_norm);
   }
   if (!(norm_type > 0)) {
     base::fail(ErrorKind::usage, {}, "clip_grad_norm_", "norm_type is {}, must be above 0 (infinity is allowed)",
@@ -131,7 +132,7 @@ at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_nor
   const at::NoGradGuard no_grad;
   const auto groups = by_kind(gradients);
   at::Tensor total = total_norm(groups, norm_type, over);
-  if (groups.empty()) return total;
+  if (groups.empty() || std::isinf(max_norm)) return total;
   const at::Tensor factor = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& group : groups) {
     at::_foreach_mul_(group, factor.to(group.front().device(), group.front().scalar_type(), true));

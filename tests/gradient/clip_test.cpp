@@ -59,6 +59,16 @@ TEST_CASE("gradients below the limit keep every bit") {
   CHECK(torch::equal(before, flat_gradient(ours)));
 }
 
+TEST_CASE("an infinite limit only measures, a norm that is infinite too") {
+  const auto ours = parameters(2.0);
+  for (const double element : {1.0, kInf}) {
+    ours[1].mutable_grad()[2] = element;
+    const at::Tensor before = flat_gradient(ours).clone();
+    CHECK(torch::allclose(clip_norm_of(dense_gradients(ours), kInf), before.norm()));
+    CHECK(torch::equal(before, flat_gradient(ours)));
+  }
+}
+
 TEST_CASE("bfloat16 and float32 gradients have one norm, taken in float32") {
   auto mixed = parameters(2.0, at::kFloat);
   const auto half = parameters(3.0, at::kBFloat16);
@@ -129,8 +139,12 @@ TEST_CASE("scale_gradients multiplies what is there") {
 }
 
 TEST_CASE("limits that mean nothing are refused, with the value in the message") {
-  CHECK_THROWS_WITH(clip_norm_of({}, -1.0), "clip_grad_norm_: max_norm is -1, must be at least 0");
+  CHECK_THROWS_WITH(clip_norm_of({}, -1.0),
+                    "clip_grad_norm_: max_norm is -1, must be at least 0; infinity only measures");
   CHECK_THROWS_WITH(clip_norm_of({}, 1.0, 0.0),
                     "clip_grad_norm_: norm_type is 0, must be above 0 (infinity is allowed)");
+  CHECK_THROWS_WITH(clip_norm_of({}, 1.0, -1.0),
+                    "clip_grad_norm_: norm_type is -1, must be above 0 (infinity is allowed)");
+  CHECK_THROWS_WITH(norm_of({}, -1.0), "clip_grad_norm_: norm_type is -1, must be above 0 (infinity is allowed)");
   CHECK_THROWS_WITH(clip_value_of({}, -0.5), "clip_grad_value_: value is -0.5, must be at least 0");
 }
