@@ -24,6 +24,11 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
+/// Waits of the host for this rank's device.
+int64_t waits_of(const Accelerator& accelerator) {
+  return accelerator.device().is_cpu() ? 0 : stand_in::host_waits(accelerator.device().index());
+}
+
 /// An epoch of 8 steps, two of them with inf in the data.
 /// returns   parameters; scale, rate of the schedule, whether the last step was skipped
 template <typename Optimizer, typename Options>
@@ -44,9 +49,13 @@ auto trains_over_inf(const Options& of_optimizer, bool last_too) {
       scheduler.step();
     }
     CHECK(step == 8);
+    const auto before = waits_of(accelerator);
     const bool skipped = optimizer.step_was_skipped();
+    const auto after = waits_of(accelerator);
     CHECK(skipped == last_too);
+    CHECK(after - before <= 1);  // for the last flag, where it is not there
     CHECK(accelerator.optimizer_step_was_skipped() == skipped);
+    CHECK(waits_of(accelerator) == after);
     Tensors all = model->parameters();
     all.push_back(torch::tensor({accelerator.loss_scale(), scheduler.get_last_lr().at(0), skipped ? 1.0 : 0.0}));
     return all;
@@ -138,6 +147,82 @@ TEST_CASE("fp16 skips what overflows on the device, to the CPU's bits: parameter
                            stand_in::with_precision(Precision::fp16));
   stand_in::same_as_on_cpu(trains_over_inf<SGD>(SGDOptions(0.1).momentum(0.9), true),
                            stand_in::with_precision(Precision::fp16));
+}
+
+TEST_CASE("whether a step was skipped costs one wait where the host is ahead of the device, none when asked again") {
+  stand_in::on_devices(
+      1,
+      [](Accelerator& accelerator) {
+        auto net = stand_in::made_alike([] { return Mlp(); });
+        auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+        const auto batch = stand_in::small_data(3);
+        const auto images = batch.first.to(accelerator.device()), labels = batch.second.to(accelerator.device());
+        for (const double factor : {kInf, 1.0}) {
+          stand_in::set_delay(5000, stand_in::Slow::main);  // for a step of many jobs: a tenth of a second and more
+          optimizer.zero_grad();
+          accelerator.backward(stand_in::loss_of(model(images * factor), labels));
+          optimizer.step();
+          const auto before = waits_of(accelerator);
+          CHECK(optimizer.step_was_skipped() == std::isinf(factor));
+          CHECK(waits_of(accelerator) - before == 1);
+          CHECK(accelerator.optimizer_step_was_skipped() == std::isinf(factor));
+          CHECK(waits_of(accelerator) - before == 1);
+          stand_in::set_delay(0);
+        }
+      },
+      stand_in::with_precision(Precision::fp16));
+}
+
+TEST_CASE("a scale at its floor is told when the flag has come, on all ranks by the same call; training may go on") {
+  auto options = stand_in::with_precision(Precision::fp16);
+  options.grad_scaler.init_scale = 4;
+  options.grad_scaler.min_scale = 2;
+  const char* const at_the_floor =
+      "optimizer.step: the loss scale is 2, inf or NaN in the gradients would bring it to 1, below its floor min_scale "
+      "(2), after 2 skipped steps in a row: smaller scales do not help; look for NaN in loss, data and parameters "
+      "(stop_at_nan_loss), lower the learning rate, or use bf16";
+  for (const int64_t ranks : {1, 2}) {
+    for (const bool asked : {true, false}) {
+      stand_in::at_every_pace(
+          [&] {
+            stand_in::on_devices(
+                ranks,
+                [&](Accelerator& accelerator) {
+                  CAPTURE(ranks);
+                  CAPTURE(asked);
+                  auto net = stand_in::made_alike([] { return Mlp(); });
+                  torch::optim::SGD sgd(net->parameters(), 0.1);
+                  accelerate::optim::ConstantLR constant(sgd);
+                  auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, constant);
+                  const auto batch = stand_in::small_data(3);
+                  const auto images = batch.first.to(accelerator.device());
+                  const auto labels = batch.second.to(accelerator.device());
+                  const auto step = [&, &model = model, &optimizer = optimizer](double factor) {
+                    optimizer.zero_grad();
+                    const double mine = accelerator.is_last_process() ? factor : 1;
+                    accelerator.backward(stand_in::loss_of(model(images * mine), labels));
+                    optimizer.step();
+                  };
+                  step(kInf);
+                  step(kInf);  // at the floor, which nobody knows yet
+                  if (asked) {
+                    CHECK_THROWS_WITH((void)optimizer.step_was_skipped(), doctest::Contains(at_the_floor));
+                  } else {
+                    scheduler.step();  // owes the next step whether this one was made
+                    CHECK_THROWS_WITH(step(1), doctest::Contains(at_the_floor));
+                  }
+                  const auto bias = [&] { return stand_in::to_cpu(net->parameters()).back(); };
+                  const auto before = bias();
+                  step(1);
+                  CHECK_FALSE(optimizer.step_was_skipped());
+                  CHECK(accelerator.loss_scale() == 1);
+                  CHECK_FALSE(at::equal(bias(), before));
+                },
+                options);
+          },
+          500);
+    }
+  }
 }
 
 TEST_CASE("an optimizer without a fused step waits for its flag and is right") {
