@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tests/accelerator/ranks.hpp"
+#include "tests/gradient/operators.hpp"
 
 using accelerate::Accelerator;
 
@@ -325,6 +326,33 @@ TEST_CASE("zero_grad(false) leaves zeros to step on, on one rank and on several"
       optimizer.step();  // weight decay acts on zeros
       CHECK(net->w.item<double>() == 0.5);
     });
+  }
+}
+
+TEST_CASE("zero_grad(false) is one fill for each bucket, however many parameters lie in it") {
+  struct Layout {
+    accelerate::gradient::BucketOptions buckets;
+    int64_t count;  // of buckets for six parameters
+  };
+  for (const Layout& layout : std::vector<Layout>{{.buckets = {}, .count = 1},
+                                                  {.buckets = {.first_cap_bytes = 1}, .count = 2},
+                                                  {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}, .count = 6}}) {
+    on_ranks(2,
+             [&](Accelerator& accelerator) {
+               CAPTURE(layout.count);
+               torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+               auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
+               for (int step = 0; step < 2; ++step) {
+                 accelerator.backward(model(torch::ones({2, 4})).sum());
+                 auto called = gradient_testing::operators_of(
+                     [&, &optimizer = optimizer] { optimizer.zero_grad(/*set_to_none=*/false); });
+                 CHECK(called["aten::zero_"] == layout.count);
+                 for (const auto& parameter : net->parameters()) {
+                   CHECK(parameter.grad().abs().max().item<double>() == 0);
+                 }
+               }
+             },
+             {.buckets = layout.buckets});
   }
 }
 
