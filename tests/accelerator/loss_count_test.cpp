@@ -53,8 +53,11 @@ double apart(const std::vector<torch::Tensor>& ours, const std::vector<torch::Te
   return worst;
 }
 
+LossCount as_tokens(int64_t count) { return {.tokens = count}; }
+LossCount as_samples(int64_t count) { return {.samples = count}; }
+
 /// Each window's gradients at its end beside those of one batch; six micro-batches, the last of a loader.
-void check_windows(int64_t ranks, const AcceleratorOptions& options) {
+void check_windows(int64_t ranks, LossCount (*counted)(int64_t), const AcceleratorOptions& options) {
   on_ranks(
       ranks,
       [&](Accelerator& accelerator) {
@@ -65,7 +68,7 @@ void check_windows(int64_t ranks, const AcceleratorOptions& options) {
         for ([[maybe_unused]] auto& batch : loader) {
           auto window = accelerator.accumulate(model);
           const auto x = inputs(accelerator.process_index(), micro++);
-          accelerator.backward(sum_loss(model(x)), {.tokens = x.size(0)});
+          accelerator.backward(sum_loss(model(x)), counted(x.size(0)));
           if (accelerator.sync_gradients()) {
             CHECK(apart({net->first.grad(), net->second.grad()}, one_batch(ranks, begin, micro)) < 1e-12);
             begin = micro;
@@ -80,15 +83,18 @@ void check_windows(int64_t ranks, const AcceleratorOptions& options) {
 
 }  // namespace
 
-TEST_CASE("a window of losses that are sums gives the gradients of one batch of all its tokens") {
-  for (const int64_t ranks : {1, 2}) {
-    for (const int64_t k : {1, 2, 4, 6}) {
-      CAPTURE(ranks);
-      CAPTURE(k);
-      check_windows(ranks, {.gradient_accumulation_steps = k});
-      check_windows(ranks, {.gradient_accumulation_steps = k, .accumulation = {.sync_each_batch = true}});
-      check_windows(ranks, {.gradient_accumulation_steps = k,
-                            .accumulation = {.short_window = accelerate::ShortWindow::full_length}});
+TEST_CASE("a window of losses that are sums gives the gradients of one batch of all its tokens, or samples") {
+  for (const auto counted : {as_tokens, as_samples}) {
+    for (const int64_t ranks : {1, 2}) {
+      for (const int64_t k : {1, 2, 4, 6}) {
+        CAPTURE(ranks);
+        CAPTURE(k);
+        check_windows(ranks, counted, {.gradient_accumulation_steps = k});
+        check_windows(ranks, counted, {.gradient_accumulation_steps = k, .accumulation = {.sync_each_batch = true}});
+        check_windows(
+            ranks, counted,
+            {.gradient_accumulation_steps = k, .accumulation = {.short_window = accelerate::ShortWindow::full_length}});
+      }
     }
   }
 }
