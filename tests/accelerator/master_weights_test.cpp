@@ -79,6 +79,26 @@ TEST_CASE("steps that bfloat16 would round away add up in float32, fused or in t
   CHECK(number(without) == 1.0);
 }
 
+TEST_CASE("a TorchScript module's parameters are bfloat16 too, and their steps add up in float32") {
+  torch::jit::Module script("net");
+  script.register_parameter("w", torch::ones({1}).requires_grad_(), false);
+  script.define("def forward(self, x):\n  return self.w * x\n");
+  const at::Tensor w = script.attr("w").toTensor();
+  Accelerator accelerator(kPure);
+  auto [model, optimizer] = accelerator.prepare(script, torch::optim::SGD(std::vector<at::Tensor>{w}, 1e-4));
+  for (int step = 0; step < 400; ++step) {
+    optimizer.zero_grad();
+    const auto y = model({torch::ones({1}, at::kBFloat16)}).toTensor();
+    CHECK((y.scalar_type() == at::kFloat));
+    accelerator.backward(y.sum());
+    optimizer.step();
+  }
+  CHECK((w.scalar_type() == at::kBFloat16));
+  CHECK((w.grad().scalar_type() == at::kBFloat16));
+  CHECK(number(w) == kBf16Of096);
+  CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
+}
+
 TEST_CASE("parameters, gradients and buffers are bfloat16, outputs float32; AdamW's averages are float32") {
   Accelerator accelerator(kPure);
   torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
