@@ -151,7 +151,7 @@ MUTANTS = OF_OPERATIONS + [
     ("uploads do not make the host wait", UPLOAD,
      ("staged[i], /*non_blocking=*/true", "staged[i], /*non_blocking=*/!MUTANT"), "loader"),
     ("nor does what does not ride along", UPLOAD,
-     ("tensor.scalar_type(), /*non_blocking=*/true", "tensor.scalar_type(), /*non_blocking=*/!MUTANT"), "loader"),
+     ("/*non_blocking=*/!tensor", "/*non_blocking=*/!MUTANT && !tensor"), "loader"),
     ("uploads read pinned memory", UPLOAD, ("pinned_memory(true)", "pinned_memory(!MUTANT)"), "loader"),
     ("the next batch is under way before this one's step", "accelerate/prepared/loader.hpp",
      ("if (lane) begin_next();", "if (lane && !MUTANT) begin_next();"), "loader"),
