@@ -80,7 +80,7 @@ void resume_window(Shared& shared, const Content& content) {
                        WindowCount(static_cast<LossUnit>(window.loss_unit), window.count, window.undivided));
   // Those of a job with fp16 carry its scale, and get the one of this job: the loaded one where both have one.
   const double carried = content.scaler ? content.scaler->scale : 1.0;
-  const double due = shared.scaling ? shared.scaling->scaler().state().scale : 1.0;
+  const double due = shared.scaling && !window.gradients.empty() ? shared.scaling->scaler().state().scale : 1.0;
   std::unordered_map<std::string_view, const at::Tensor*> gradients;
   for (const auto& [name, tensor] : window.gradients) gradients.emplace(name, &tensor);
   for (ModelCore& model : shared.registry.of<ModelCore>()) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -17,6 +18,8 @@ using Clock = LineBuffer::Clock;
 
 /// More than a pipe holds: what comes beyond it was written after the end of the workers.
 constexpr size_t rest_bytes = 1 << 20;
+/// From a terminal to whoever else it tells, on a machine that is busy.
+constexpr std::chrono::milliseconds signal_comes{200};
 
 /// A terminal whose owner did not ask for black and white (no-color.org).
 bool is_colourful(int fd) {
@@ -116,7 +119,9 @@ void Output::pass_on(Worker& worker, size_t which, std::string_view bytes) {
   if (!worker.way.to_console.at(which)) return;
   show(worker, which, bytes);
   // The worker then gets SIGPIPE, as it would without us; not while it saves, though the same Ctrl-C ended `| tee log`.
-  if (!hurries_ && sinks_[sink_of(which)].abandoned()) worker.streams[which].from.reset();
+  if (hurries_ || !sinks_[sink_of(which)].abandoned()) return;
+  if (!reader_gone_at_) reader_gone_at_ = Clock::now();
+  if (Clock::now() > *reader_gone_at_ + signal_comes) worker.streams[which].from.reset();
 }
 
 void Output::show(const Worker& worker, size_t which, std::string_view bytes) {

@@ -94,6 +94,7 @@ class Output {
   std::deque<Worker> workers_;
   /// One for each sink; empty where lines have no labels.
   std::vector<Labels> labels_;
+  std::optional<LineBuffer::Clock::time_point> reader_gone_at_{};
   bool hurries_ = false;
 };
 

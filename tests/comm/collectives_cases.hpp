@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every backend promises. Included by a file that defines `on_every_rank`, which runs a function on each rank of
-// some group; every rank knows all inputs, and works out the answer alone.
-#pragma once
+// What every backend promises; every rank knows all inputs, and works out the answer alone. Included at the end of a
+// file of tests that defines ON_EVERY_RANK, a function that runs another on each rank of some group, and
+// COLLECTIVES_CASE(name), a test case whose name says over what: once for each of a program's backends.
 
 #include <limits>
 #include <numeric>
@@ -10,8 +10,8 @@
 
 namespace {
 
-TEST_CASE("all_reduce gives sum, mean, max, min and product of all ranks on every rank") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("all_reduce gives sum, mean, max, min and product of all ranks on every rank") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
       const auto tensor = input_of(group.rank(), {3, 5}, at::kDouble);
       group.all_reduce(tensor, op);
@@ -20,8 +20,8 @@ TEST_CASE("all_reduce gives sum, mean, max, min and product of all ranks on ever
   });
 }
 
-TEST_CASE("all_reduce keeps every dtype, and is exact where the dtype is") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("all_reduce keeps every dtype, and is exact where the dtype is") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
                              at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
       const auto tensor = input_of(group.rank(), {7}, dtype);
@@ -32,8 +32,8 @@ TEST_CASE("all_reduce keeps every dtype, and is exact where the dtype is") {
   });
 }
 
-TEST_CASE("the sum and the max of bool are or, the product and the min are and") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("the sum and the max of bool are or, the product and the min are and") {
+  ON_EVERY_RANK([](const Group& group) {
     const bool last = group.rank() == group.size() - 1;
     for (const auto op : {ReduceOp::sum, ReduceOp::max, ReduceOp::product, ReduceOp::min}) {
       const auto tensor = torch::tensor({true, false, last, !last});
@@ -45,16 +45,16 @@ TEST_CASE("the sum and the max of bool are or, the product and the min are and")
   });
 }
 
-TEST_CASE("the mean of bfloat16 is the rounded mean") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("the mean of bfloat16 is the rounded mean") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto tensor = at::full({4}, static_cast<double>(group.rank()), at::kBFloat16);
     group.all_reduce(tensor, ReduceOp::mean);
     CHECK(tensor[0].item<double>() == doctest::Approx(static_cast<double>(group.size() - 1) / 2));
   });
 }
 
-TEST_CASE("a NaN of one rank reaches all") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a NaN of one rank reaches all") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto tensor = at::zeros({2});
     if (group.rank() == group.size() - 1) tensor[1] = std::numeric_limits<float>::quiet_NaN();
     group.all_reduce(tensor, ReduceOp::sum);
@@ -62,8 +62,8 @@ TEST_CASE("a NaN of one rank reaches all") {
   });
 }
 
-TEST_CASE("a large all_reduce is the same bits on every rank") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a large all_reduce is the same bits on every rank") {
+  ON_EVERY_RANK([](const Group& group) {
     auto tensor = noise(group.rank(), {100'003});
     group.all_reduce(tensor);
     const auto all = group.all_gather(tensor.view({1, -1}));
@@ -74,8 +74,8 @@ TEST_CASE("a large all_reduce is the same bits on every rank") {
   });
 }
 
-TEST_CASE("an all_reduce of any length and dtype is the same bits on every rank, and right") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("an all_reduce of any length and dtype is the same bits on every rank, and right") {
+  ON_EVERY_RANK([](const Group& group) {
     // Around the lengths at which backends change their way: 8 KiB, 4 MiB; and some that no number of ranks divides.
     for (const int64_t length : {1, 2, 2047, 2048, 2049, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 5}) {
       for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
@@ -88,8 +88,8 @@ TEST_CASE("an all_reduce of any length and dtype is the same bits on every rank,
   });
 }
 
-TEST_CASE("a non-contiguous tensor is changed in place") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a non-contiguous tensor is changed in place") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto whole = at::zeros({4, 6});
     const auto columns = whole.slice(1, 0, 6, 2);
     columns.copy_(input_of(group.rank(), {4, 3}, at::kFloat));
@@ -106,8 +106,8 @@ TEST_CASE("a non-contiguous tensor is changed in place") {
   });
 }
 
-TEST_CASE("empty tensors pass through every operation") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("empty tensors pass through every operation") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto empty = at::empty({0, 3});
     group.all_reduce(empty);
     group.broadcast(empty);
@@ -119,8 +119,8 @@ TEST_CASE("empty tensors pass through every operation") {
   });
 }
 
-TEST_CASE("a parameter that requires grad can be reduced and broadcast") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a parameter that requires grad can be reduced and broadcast") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto parameter = at::full({2}, static_cast<double>(group.rank() + 1)).requires_grad_();
     group.broadcast(parameter);
     group.all_reduce(parameter);
@@ -130,8 +130,8 @@ TEST_CASE("a parameter that requires grad can be reduced and broadcast") {
   });
 }
 
-TEST_CASE("broadcast gives root's tensor to all, from any root") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("broadcast gives root's tensor to all, from any root") {
+  ON_EVERY_RANK([](const Group& group) {
     for (int64_t root = 0; root < group.size(); ++root) {
       for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kShort, at::kComplexFloat}) {
         const auto tensor = input_of(group.rank(), {2, 3}, dtype);
@@ -142,8 +142,8 @@ TEST_CASE("broadcast gives root's tensor to all, from any root") {
   });
 }
 
-TEST_CASE("all_gather joins the ranks' rows in rank order") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("all_gather joins the ranks' rows in rank order") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kLong}) {
       const auto all = group.all_gather(input_of(group.rank(), {2, 3}, dtype));
       CHECK((all.scalar_type() == dtype));
@@ -152,8 +152,8 @@ TEST_CASE("all_gather joins the ranks' rows in rank order") {
   });
 }
 
-TEST_CASE("all_gather takes first dimensions that differ, zero included") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("all_gather takes first dimensions that differ, zero included") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto mine = input_of(group.rank(), {group.rank(), 3}, at::kFloat);
     CHECK(at::equal(group.all_gather(mine), rows_of_all(group, [](int64_t r) {
                       return input_of(r, {r, 3}, at::kFloat);
@@ -166,14 +166,14 @@ TEST_CASE("all_gather takes first dimensions that differ, zero included") {
   });
 }
 
-TEST_CASE("all_gather of a scalar counts it as one row") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("all_gather of a scalar counts it as one row") {
+  ON_EVERY_RANK([](const Group& group) {
     CHECK(at::equal(group.all_gather(at::scalar_tensor(group.rank(), at::kLong)), at::arange(group.size())));
   });
 }
 
-TEST_CASE("all_gather takes a non-contiguous input") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("all_gather takes a non-contiguous input") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto mine = input_of(group.rank(), {3, 2}, at::kFloat).t();
     CHECK(at::equal(group.all_gather(mine), rows_of_all(group, [](int64_t r) {
                       return input_of(r, {3, 2}, at::kFloat).t();
@@ -181,8 +181,8 @@ TEST_CASE("all_gather takes a non-contiguous input") {
   });
 }
 
-TEST_CASE("gather brings ragged rows to root only") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("gather brings ragged rows to root only") {
+  ON_EVERY_RANK([](const Group& group) {
     const int64_t root = group.size() - 1;
     const auto list = group.gather(input_of(group.rank(), {group.rank() + 1, 2}, at::kBFloat16), root);
     if (group.rank() != root) {
@@ -196,8 +196,8 @@ TEST_CASE("gather brings ragged rows to root only") {
   });
 }
 
-TEST_CASE("scatter deals root's tensors out; shapes and dtypes may differ") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("scatter deals root's tensors out; shapes and dtypes may differ") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto piece = [](int64_t r) { return input_of(r, {r + 1, 2}, r % 2 == 0 ? at::kFloat : at::kBool); };
     for (int64_t root = 0; root < group.size(); ++root) {
       std::vector<at::Tensor> pieces;
@@ -207,8 +207,8 @@ TEST_CASE("scatter deals root's tensors out; shapes and dtypes may differ") {
   });
 }
 
-TEST_CASE("reduce gives root the reduction") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("reduce gives root the reduction") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
       const int64_t root = group.size() - 1;
       const auto tensor = input_of(group.rank(), {5}, at::kDouble);
@@ -218,8 +218,8 @@ TEST_CASE("reduce gives root the reduction") {
   });
 }
 
-TEST_CASE("reduce_scatter gives each rank its rows of the reduction") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("reduce_scatter gives each rank its rows of the reduction") {
+  ON_EVERY_RANK([](const Group& group) {
     const std::vector<int64_t> sizes{group.size() * 2, 3};
     for (const auto dtype : {at::kDouble, at::kFloat, at::kShort, at::kComplexDouble}) {
       const auto rows = group.reduce_scatter(input_of(group.rank(), sizes, dtype));
@@ -230,8 +230,9 @@ TEST_CASE("reduce_scatter gives each rank its rows of the reduction") {
   });
 }
 
-TEST_CASE("reduce_scatter and all_gather are the halves of an all-reduce, also where they go in several slices") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE(
+    "reduce_scatter and all_gather are the halves of an all-reduce, also where they go in several slices") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {1, 100, 1'500'000}) {  // a float's worth, the handshake's, more than a slice of 4 MiB
       const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat);
       const auto whole = input.clone();
@@ -246,8 +247,8 @@ TEST_CASE("reduce_scatter and all_gather are the halves of an all-reduce, also w
   });
 }
 
-TEST_CASE("reduce_scatter into this rank's own rows of the input") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("reduce_scatter into this rank's own rows of the input") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {1, 100, 1'500'000}) {
       const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat);
       const auto own = input.narrow(0, group.rank() * share, share);
@@ -259,8 +260,8 @@ TEST_CASE("reduce_scatter into this rank's own rows of the input") {
   });
 }
 
-TEST_CASE("a column of one row, or of none, has a stride that counts for nothing") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a column of one row, or of none, has a stride that counts for nothing") {
+  ON_EVERY_RANK([](const Group& group) {
     const int64_t size = group.size();
     for (const int64_t rows : {0, 1, 3}) {
       CAPTURE(rows);
@@ -289,9 +290,9 @@ TEST_CASE("a column of one row, or of none, has a stride that counts for nothing
   });
 }
 
-TEST_CASE("a NaN of one rank is the max and the min of all, where backends keep it") {
-  on_every_rank([](const Group& group) {
-    if (group.backend().find("gloo") != std::string::npos) return;  // said at all_reduce
+COLLECTIVES_CASE("a NaN of one rank is the max and the min of all, where backends keep it") {
+  ON_EVERY_RANK([](const Group& group) {
+    if (group.backend().find("gloo") != std::string::npos) return;  // it may lose one
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
       for (const auto op : {ReduceOp::max, ReduceOp::min}) {
         for (int64_t who = 0; who < group.size(); ++who) {
@@ -309,8 +310,8 @@ TEST_CASE("a NaN of one rank is the max and the min of all, where backends keep 
   });
 }
 
-TEST_CASE("rows of a tensor that requires grad are reduced without a graph, and into a parameter") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("rows of a tensor that requires grad are reduced without a graph, and into a parameter") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {2, 5'000}) {  // with the handshake, and after it
       const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat).requires_grad_();
       const auto rows =
@@ -330,8 +331,8 @@ TEST_CASE("rows of a tensor that requires grad are reduced without a graph, and 
   });
 }
 
-TEST_CASE("in inference mode every operation goes on as before") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("in inference mode every operation goes on as before") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {2, 5'000}) {
       const auto plain = input_of(group.rank(), {group.size() * share}, at::kFloat);
       const c10::InferenceMode inference;
@@ -350,8 +351,8 @@ TEST_CASE("in inference mode every operation goes on as before") {
   });
 }
 
-TEST_CASE("a wait without end is one of years, and means of 8 and 16 bits are right where sums do not fit") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a wait without end is one of years, and means of 8 and 16 bits are right where sums do not fit") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto sum = input_of(group.rank(), {6}, at::kFloat);
     auto pending = group.all_reduce_async(sum);
     pending.wait(std::chrono::milliseconds::max());
@@ -368,8 +369,8 @@ TEST_CASE("a wait without end is one of years, and means of 8 and 16 bits are ri
   });
 }
 
-TEST_CASE("all_to_all sends tensor r to rank r; shapes and dtypes may differ") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("all_to_all sends tensor r to rank r; shapes and dtypes may differ") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto letter = [](int64_t from, int64_t to) {
       return input_of(from * 10 + to, {from + to, 2}, to % 2 == 0 ? at::kBool : at::kDouble);
     };
@@ -383,8 +384,8 @@ TEST_CASE("all_to_all sends tensor r to rank r; shapes and dtypes may differ") {
   });
 }
 
-TEST_CASE("send and recv match by sender and tag") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("send and recv match by sender and tag") {
+  ON_EVERY_RANK([](const Group& group) {
     if (group.size() == 1) return;
     if (group.rank() == 0) {
       group.send(at::full({3}, 7.0), 1, 5);
@@ -401,8 +402,8 @@ TEST_CASE("send and recv match by sender and tag") {
   });
 }
 
-TEST_CASE("asynchronous operations may be under way together and are waited for in any order") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("asynchronous operations may be under way together and are waited for in any order") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto sum = input_of(group.rank(), {6}, at::kFloat);
     const auto mean = at::full({5000}, static_cast<double>(group.rank()), at::kDouble);
     const auto copy = input_of(group.rank(), {4}, at::kLong);
@@ -424,8 +425,8 @@ TEST_CASE("asynchronous operations may be under way together and are waited for 
   });
 }
 
-TEST_CASE("an operation that may start with its wait keeps its turn behind the others") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("an operation that may start with its wait keeps its turn behind the others") {
+  ON_EVERY_RANK([](const Group& group) {
     for (int round = 0; round < 20; ++round) {
       const auto first = input_of(group.rank(), {3'000}, at::kFloat);
       const auto second = input_of(group.rank(), {5}, at::kFloat);
@@ -439,8 +440,9 @@ TEST_CASE("an operation that may start with its wait keeps its turn behind the o
   });
 }
 
-TEST_CASE("what was left to its wait is carried out by whoever comes next: another operation, or a wait for it") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE(
+    "what was left to its wait is carried out by whoever comes next: another operation, or a wait for it") {
+  ON_EVERY_RANK([](const Group& group) {
     for (const bool eager : {true, false}) {
       const auto tensor_of = [&](int64_t i) { return input_of(group.rank(), {4 + i}, at::kFloat); };
       const std::vector<at::Tensor> tensors{tensor_of(0), tensor_of(1), tensor_of(2)};
@@ -458,8 +460,8 @@ TEST_CASE("what was left to its wait is carried out by whoever comes next: anoth
   });
 }
 
-TEST_CASE("what was left to a wait that never comes is carried out, so that the others need not wait") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("what was left to a wait that never comes is carried out, so that the others need not wait") {
+  ON_EVERY_RANK([](const Group& group) {
     using accelerate::comm::Execution;
     if (group.rank() == 0) {
       static_cast<void>(group.all_reduce_async(at::ones({3}), ReduceOp::sum, Execution::deferred));
@@ -475,8 +477,8 @@ TEST_CASE("what was left to a wait that never comes is carried out, so that the 
   });
 }
 
-TEST_CASE("views that conjugate are sent as what they say, and written to as they say") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("views that conjugate are sent as what they say, and written to as they say") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto of = [](double real, double imaginary) {
       return at::complex(at::full({2}, real, at::kDouble), at::full({2}, imaginary, at::kDouble));
     };
@@ -494,8 +496,8 @@ TEST_CASE("views that conjugate are sent as what they say, and written to as the
   });
 }
 
-TEST_CASE("messages do not wait behind an operation") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("messages do not wait behind an operation") {
+  ON_EVERY_RANK([](const Group& group) {
     if (group.size() == 1) return;
     const auto tensor = at::ones({5});
     if (group.rank() == 0) {
@@ -512,8 +514,8 @@ TEST_CASE("messages do not wait behind an operation") {
   });
 }
 
-TEST_CASE("done becomes true without a wait, of what was left to one too") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("done becomes true without a wait, of what was left to one too") {
+  ON_EVERY_RANK([](const Group& group) {
     using accelerate::comm::Execution;
     for (const auto execution : {Execution::eager, Execution::deferred}) {
       auto pending = group.all_reduce_async(at::ones({10}), ReduceOp::sum, execution);
@@ -531,8 +533,8 @@ TEST_CASE("done becomes true without a wait, of what was left to one too") {
   });
 }
 
-TEST_CASE("a handle that is dropped lets its operation go on") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a handle that is dropped lets its operation go on") {
+  ON_EVERY_RANK([](const Group& group) {
     static_cast<void>(group.all_reduce_async(at::ones({100})));
     const auto tensor = at::ones({3});
     group.all_reduce(tensor);
@@ -540,8 +542,8 @@ TEST_CASE("a handle that is dropped lets its operation go on") {
   });
 }
 
-TEST_CASE("bytes of any length are gathered and broadcast") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("bytes of any length are gathered and broadcast") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto text_of = [](int64_t r) { return std::string(static_cast<size_t>(r), static_cast<char>('a' + r)); };
     const auto all = group.all_gather_bytes(text_of(group.rank()));
     const auto at_root = group.gather_bytes(text_of(group.rank()), 0);
@@ -556,8 +558,8 @@ TEST_CASE("bytes of any length are gathered and broadcast") {
   });
 }
 
-TEST_CASE("split groups the ranks by color, in their order") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("split groups the ranks by color, in their order") {
+  ON_EVERY_RANK([](const Group& group) {
     const int64_t color = group.rank() % 2;
     const auto half = group.split(color);
     CHECK(half.size() == (group.size() + 1 - color) / 2);
@@ -571,8 +573,8 @@ TEST_CASE("split groups the ranks by color, in their order") {
   });
 }
 
-TEST_CASE("a duplicate needs no order with its group") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("a duplicate needs no order with its group") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto other = group.duplicate();
     CHECK(other.rank() == group.rank());
     CHECK(other.size() == group.size());
@@ -588,8 +590,8 @@ TEST_CASE("a duplicate needs no order with its group") {
   });
 }
 
-TEST_CASE("wrong calls are refused with the value, before anything is sent") {
-  on_every_rank([](const Group& group) {
+COLLECTIVES_CASE("wrong calls are refused with the value, before anything is sent") {
+  ON_EVERY_RANK([](const Group& group) {
     const auto here = accelerate::base::prefix(group.place());
     const auto last = group.size() - 1;
     CHECK_THROWS_WITH(
@@ -611,17 +613,18 @@ TEST_CASE("wrong calls are refused with the value, before anything is sent") {
                           .c_str());
     if (group.size() > 1) {
       const auto refusal = [&](const std::string& operation) {
-        return fmt::format("{}{}: the tensor is Sparse, only dense tensors travel; call to_dense() before, or send its "
-                           "indices and values",
-                           here, operation);
+        return fmt::format(
+            "{}{}: the tensor is Sparse, only dense tensors travel; call to_dense() before, or send its "
+            "indices and values",
+            here, operation);
       };
       const auto sparse = at::eye(3).to_sparse();
       CHECK_THROWS_WITH(group.broadcast(sparse), refusal("broadcast").c_str());
       CHECK_THROWS_WITH(static_cast<void>(group.all_gather(sparse)), refusal("all_gather").c_str());
       CHECK_THROWS_WITH(static_cast<void>(group.gather(sparse)), refusal("gather").c_str());
-      CHECK_THROWS_WITH(static_cast<void>(group.all_to_all(
-                            std::vector<at::Tensor>(static_cast<size_t>(group.size()), sparse))),
-                        refusal("all_to_all").c_str());
+      CHECK_THROWS_WITH(
+          static_cast<void>(group.all_to_all(std::vector<at::Tensor>(static_cast<size_t>(group.size()), sparse))),
+          refusal("all_to_all").c_str());
     }
     try {
       group.broadcast(at::ones({2}), -1);
@@ -633,3 +636,6 @@ TEST_CASE("wrong calls are refused with the value, before anything is sent") {
 }
 
 }  // namespace
+
+#undef ON_EVERY_RANK
+#undef COLLECTIVES_CASE

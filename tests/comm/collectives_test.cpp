@@ -20,6 +20,8 @@ void on_every_rank(const std::function<void(const Group&)>& check) {
 
 }  // namespace
 
+#define COLLECTIVES_CASE(name) TEST_CASE("processes: " name)
+#define ON_EVERY_RANK on_every_rank
 #include "tests/comm/collectives_cases.hpp"
 
 TEST_CASE("the group is the job's, on the backend that was asked for") {

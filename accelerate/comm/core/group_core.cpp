@@ -162,7 +162,8 @@ void GroupCore::compare(const std::vector<CallSignature>& signatures, Agreement 
 void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit,
                      bool on_stream) {
   const bool was_broken = broken_;
-  if (was_broken && !work.isCompleted()) refuse_broken(signature);  // it may never end: what breaks a group drops the rest
+  // It may never end: what breaks a group drops the rest.
+  if (was_broken && !work.isCompleted()) refuse_broken(signature);
   const auto begun = Clock::now();
   const base::BeatWait beat(signature.sequence);
   try {

@@ -57,6 +57,8 @@ void on_every_stored_rank(const std::function<void(const Group&)>& check) {
 
 }  // namespace
 
+#define COLLECTIVES_CASE(name) TEST_CASE("store: " name)
+#define ON_EVERY_RANK on_every_stored_rank
 #include "tests/comm/collectives_cases.hpp"
 
 TEST_CASE("a backend from outside is known by its row alone") {

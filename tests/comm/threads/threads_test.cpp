@@ -39,6 +39,8 @@ std::string at_rank(int64_t rank, int64_t ranks, const std::string& text) {
 
 }  // namespace
 
+#define COLLECTIVES_CASE(name) TEST_CASE("threads: " name)
+#define ON_EVERY_RANK on_every_rank
 #include "tests/comm/collectives_cases.hpp"
 
 TEST_CASE("ranks as threads give the same bits in every run") {

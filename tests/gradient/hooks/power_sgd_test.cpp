@@ -191,7 +191,8 @@ TEST_CASE("PowerSGD is not recorded, within another hook neither; a cast is") {
   });
 }
 
-TEST_CASE("every hook is within 1e-2 of the plain mean of 40 x 20, as Accelerate's test asks; factors of bf16 in 0.06") {
+TEST_CASE(
+    "every hook is within 1e-2 of the plain mean of 40 x 20, as Accelerate's test asks; factors of bf16 in 0.06") {
   for (const int64_t start : {1000, 0}) {
     // Of full rank, where nothing but digits is lost; the factors are larger than the parameter.
     const PowerSgdOptions full{.matrix_approximation_rank = 29, .start_step = start, .min_compression_rate = 0.5};

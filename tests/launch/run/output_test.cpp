@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -96,9 +98,11 @@ TEST_CASE("a reader that is gone ends a worker by SIGPIPE, but not one that was 
     if (told_to_end) output.hurry();
     console.read.reset();
     pass_on(output, worker.out, "saving\n");
+    CHECK(is_read(worker.out));  // the signal that ended the reader may be on its way to us
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    pass_on(output, worker.out, "saved\n");
     CHECK(is_read(worker.out) == told_to_end);
-    if (told_to_end) pass_on(output, worker.out, "saved\n");
-    CHECK(output.last_lines(0) == (told_to_end ? "saving\nsaved\n" : "saving\n"));
+    CHECK(output.last_lines(0) == "saving\nsaved\n");
   }
 }
 
