@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/comm/store_backend/store_backend.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -33,13 +34,33 @@ void fill(const at::Tensor& tensor, const Bytes& bytes, size_t from = 0) {
   if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), bytes.data() + from, tensor.nbytes());
 }
 
+/// A TCPStore takes 8 MiB at once.
+constexpr size_t kMostAtOnce = size_t{4} << 20;
+
+std::string piece_of(const std::string& key, size_t number) { return fmt::format("{}/{}", key, number); }
+
+/// In pieces, of which the last one is not full.
+void put(c10d::Store& store, const std::string& key, const Bytes& bytes) {
+  for (size_t number = 0, begin = 0; begin <= bytes.size(); ++number, begin += kMostAtOnce) {
+    const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto length = static_cast<std::ptrdiff_t>(std::min(kMostAtOnce, bytes.size() - begin));
+    store.set(piece_of(key, number), Bytes(from, from + length));
+  }
+}
+
 /// Looks again and again: a store's own wait would keep its other users out.
 Bytes get(c10d::Store& store, const std::string& key, size_t from, const Turn& turn) {
-  while (!store.check({key})) {
-    if (turn.expired()) throw DeadlinePassed({static_cast<int64_t>(from)});
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Bytes all;
+  for (size_t number = 0, last = kMostAtOnce; last == kMostAtOnce; ++number) {
+    while (!store.check({piece_of(key, number)})) {
+      if (turn.expired()) throw DeadlinePassed({static_cast<int64_t>(from)});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const Bytes piece = store.get(piece_of(key, number));
+    all.insert(all.end(), piece.begin(), piece.end());
+    last = piece.size();
   }
-  return store.get(key);
+  return all;
 }
 
 class StoreBackend : public c10d::Backend {
@@ -117,7 +138,7 @@ class StoreBackend : public c10d::Backend {
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     auto work = c10::make_intrusive<CompletableWork>(OpType::SEND, tensors);
-    store_->set(letter(me(), static_cast<size_t>(to), tag), bytes_of(tensors.at(0)));
+    put(*store_, letter(me(), static_cast<size_t>(to), tag), bytes_of(tensors.at(0)));
     work->end();
     return work;
   }
@@ -160,7 +181,7 @@ class StoreBackend : public c10d::Backend {
   WorkPtr after_exchange(OpType type, Tensors tensors, Bytes mine, F use) {
     auto work = c10::make_intrusive<CompletableWork>(type, std::move(tensors));
     const auto key = [number = operations_begun_++](size_t rank) { return fmt::format("{}/{}", number, rank); };
-    store_->set(key(me()), mine);
+    put(*store_, key(me()), mine);
     operations_.push([work, key, use, store = store_, size = static_cast<size_t>(getSize())](const Turn& turn) {
       work->end(error_of([&] {
         std::vector<Bytes> all;
