@@ -66,7 +66,8 @@ class Group {
   /// LibTorch's own handle, for code that wants c10d; null in a group of one without connection.
   [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
-  /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused
+  /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused. Where one rank has
+  ///          a NaN the max and min are NaN over mpi and threads; gloo and NCCL may lose it.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                                          Execution execution = Execution::eager) const;

@@ -26,7 +26,7 @@ std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces);
 /// returns     0-dim on the device of the first gradient; 0 when there is none
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type = 2.0, const comm::Group* over = nullptr);
 /// Scales them so that their common norm is at most max_norm: by max_norm / (norm + 1e-6) where that is below one, as
-/// in PyTorch. Returns the norm before.
+/// in PyTorch. Returns the norm before; an infinite max_norm only measures.
 at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type = 2.0,
                         const comm::Group* over = nullptr);
 /// Clamps every element into [-value, value].

@@ -39,7 +39,7 @@ class Cache final : public DerivedSource<AnyBatch> {
     while (true) {
       {
         std::shared_lock lock(mutex_);
-        settled_.wait(lock, [&] { return !any(indices, Sample::under_way) || any(indices, Sample::missing); });
+        reading_ended_.wait(lock, [&] { return !any(indices, Sample::under_way) || any(indices, Sample::missing); });
         if (!any(indices, Sample::missing))
           return table_ ? table_->read(indices, context) : read_from(*source_, indices, {});
       }
@@ -72,9 +72,9 @@ class Cache final : public DerivedSource<AnyBatch> {
 
   /// Where it fails they are missing again, and whoever waited for them reads them.
   void fetch(const std::vector<int64_t>& mine) const {
-    const auto settle = [&](Sample state) {
+    const auto end_reading = [&](Sample state) {
       become(mine, state);
-      settled_.notify_all();
+      reading_ended_.notify_all();
     };
     try {
       std::optional<c10::InferenceMode> plain;  // others may read the table outside of it
@@ -84,10 +84,10 @@ class Cache final : public DerivedSource<AnyBatch> {
       const AnyBatch batch = read_from(*source_, numbers, {});
       const std::scoped_lock lock(mutex_);
       put(batch, numbers);
-      settle(Sample::there);
+      end_reading(Sample::there);
     } catch (...) {
       const std::scoped_lock lock(mutex_);
-      settle(Sample::missing);
+      end_reading(Sample::missing);
       throw;
     }
   }
@@ -106,7 +106,7 @@ class Cache final : public DerivedSource<AnyBatch> {
 
   SourcePtr<AnyBatch> source_;
   mutable std::shared_mutex mutex_;  // not held while the source reads
-  mutable std::condition_variable_any settled_;
+  mutable std::condition_variable_any reading_ended_;
   mutable std::vector<Sample> samples_;
   mutable std::optional<RowTable<AnyBatch>> table_;  // none: nothing was read yet
 };
