@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -15,22 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "tests/launch/run/pipe.hpp"
+
 using accelerate::base::FileDescriptor;
 using accelerate::launch::Output;
+using testing::open_pipe;
+using testing::read_all;
 
 namespace {
-
-struct Ends {
-  FileDescriptor read;
-  FileDescriptor write;
-};
-
-Ends open_pipe() {
-  std::array<int, 2> ends{};
-  REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
 
 /// What a worker writes to.
 struct Streams {
@@ -52,14 +43,6 @@ void pass_on(Output& output, const FileDescriptor& stream, std::string_view text
   output.watch(waits);
   REQUIRE(poll(waits.data(), waits.size(), 60'000) > 0);
   output.serve(waits);
-}
-
-std::string read_all(const FileDescriptor& from) {
-  std::string text;
-  std::array<char, 4096> buffer;
-  for (ssize_t n = 0; (n = read(from.get(), buffer.data(), buffer.size())) > 0;)
-    text.append(buffer.data(), static_cast<size_t>(n));
-  return text;
 }
 
 /// Writing to it is no SIGPIPE.
@@ -114,10 +97,10 @@ TEST_CASE("where our stdout and stderr are one pipe, no word of ours comes into 
   Output output(console.write.get(), console.write.get());
   const auto worker = add_worker(output);
   pass_on(output, worker.out, line);
-  std::string text = read_all(console.read);
+  std::string text = read_all(console.read.get());
   CHECK(text.size() == static_cast<size_t>(room));
   output.say("of ours\n");
-  text += read_all(console.read);
+  text += read_all(console.read.get());
   CHECK(output.flushed());
   CHECK(text == line + "of ours\n");
 }

@@ -10,30 +10,14 @@
 #include <csignal>
 #include <string>
 
+#include "tests/launch/run/pipe.hpp"
+
 using accelerate::base::FileDescriptor;
 using accelerate::launch::Sink;
+using testing::open_pipe;
+using testing::read_all;
 
 namespace {
-
-struct Ends {
-  FileDescriptor read;
-  FileDescriptor write;
-};
-
-Ends open_pipe() {
-  std::array<int, 2> ends{};
-  REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-std::string read_all(int fd) {
-  std::string text;
-  std::array<char, 65536> buffer;
-  for (ssize_t n = 0; (n = read(fd, buffer.data(), buffer.size())) > 0;)
-    text.append(buffer.data(), static_cast<size_t>(n));
-  return text;
-}
 
 /// Reads as a slow reader does, until all has come.
 std::string drain(Sink& sink, int fd) {
