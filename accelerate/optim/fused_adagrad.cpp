@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/full_like.h>
 #include <torch/optim/adagrad.h>
@@ -26,18 +28,24 @@ class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
       made->sum(at::full_like(stepped.parameter, options.initial_accumulator_value()));
       return made;
     });
-    state.sum(lay_like(stepped.parameter, state.sum()));
+    state.sum(laid(stepped, state.sum()));
     add_counted(stepped, state).first.push_back(state.sum());
   }
 
   void update(Call& call, const StepScale& scale) override {
     tell_steps(call);
     const auto& options = options_of<Options>(call.group);
+    // LibTorch 2.11's kernel for CUDA does not write all unscaled gradients back (fused_adagrad_utils.cuh: not those
+    // whose number of elements four divides); the other kernels do.
+    const bool by_kernel = !scale.scale || call.device.is_cpu();
+    const auto gradients = by_kernel ? call.gradients : at::_foreach_div(call.gradients, *scale.scale);
     const auto run = [&](const auto& rate) {
-      at::_fused_adagrad_(call.parameters, call.gradients, call.first, call.steps, rate, options.lr_decay(),
-                          options.weight_decay(), options.eps(), /*maximize=*/false, scale.scale, scale.skip);
+      at::_fused_adagrad_(call.parameters, gradients, call.first, call.steps, rate, options.lr_decay(),
+                          options.weight_decay(), options.eps(), /*maximize=*/false,
+                          by_kernel ? scale.scale : std::nullopt, scale.skip);
     };
     call.rate.defined() ? run(call.rate) : run(options.lr());
+    if (!by_kernel) at::_foreach_copy_(call.gradients, gradients);
   }
 
   void add_options(Fingerprint& fingerprint, size_t group) override {

@@ -23,9 +23,9 @@ class AdamStep final : public CountedStep<State> {
   void collect(const StepOnPieces::Stepped& stepped) override {
     const bool amsgrad = this->template options_of<Options>(stepped.group).amsgrad();
     auto& state = this->template state_of<State>(stepped);
-    state.exp_avg(lay_like(stepped.parameter, state.exp_avg()));
-    state.exp_avg_sq(lay_like(stepped.parameter, state.exp_avg_sq()));
-    if (amsgrad) state.max_exp_avg_sq(lay_like(stepped.parameter, state.max_exp_avg_sq()));
+    state.exp_avg(this->laid(stepped, state.exp_avg()));
+    state.exp_avg_sq(this->laid(stepped, state.exp_avg_sq()));
+    if (amsgrad) state.max_exp_avg_sq(this->laid(stepped, state.max_exp_avg_sq()));
     Call& call = this->add_counted(stepped, state);
     call.first.push_back(state.exp_avg());
     call.second.push_back(state.exp_avg_sq());

@@ -20,9 +20,9 @@ class RMSpropStep final : public CountedStep<torch::optim::RMSpropParamState> {
   void collect(const Stepped& stepped) override {
     const auto& options = options_of<Options>(stepped.group);
     auto& state = state_of<State>(stepped);
-    state.square_avg(lay_like(stepped.parameter, state.square_avg()));
-    if (options.momentum() > 0) state.momentum_buffer(lay_like(stepped.parameter, state.momentum_buffer()));
-    if (options.centered()) state.grad_avg(lay_like(stepped.parameter, state.grad_avg()));
+    state.square_avg(laid(stepped, state.square_avg()));
+    if (options.momentum() > 0) state.momentum_buffer(laid(stepped, state.momentum_buffer()));
+    if (options.centered()) state.grad_avg(laid(stepped, state.grad_avg()));
     Call& call = add_counted(stepped, state);
     call.first.push_back(state.square_avg());
     if (options.momentum() > 0) call.second.push_back(state.momentum_buffer());

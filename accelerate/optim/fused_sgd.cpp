@@ -28,7 +28,7 @@ class SgdStep final : public StepOnPieces {
     const bool first = !buffer.defined();
     if (first && recording()) refuse_to_record_first(stepped);
     Call& call = add(stepped, first ? first_step : later_step);
-    call.first.push_back(lay_like(stepped.parameter, buffer));
+    call.first.push_back(laid(stepped, buffer));
     call.keys.push_back(stepped.piece.key);
   }
 

@@ -19,7 +19,8 @@ namespace accelerate::optim {
 
 /// What mixed precision adds to a step: float32 scalars on the parameters' device, which the host need not read.
 struct StepScale {
-  /// Gradients are divided by it, in place. Unset: they are taken as they are.
+  /// Gradients are divided by it, in place; on a device also where a step is skipped. Unset: they are taken as they
+  /// are.
   std::optional<at::Tensor> scale{};
   /// Not 0: nothing is updated. Unset: every step counts.
   std::optional<at::Tensor> skip{};
@@ -58,10 +59,12 @@ class FusedStep {
   /// step to step of the host's numbers, rates and counts, the kernels read from its memory. The counts go on for the
   /// recorded step as for any other.
   ///
-  /// False: this optimizer's kernels cannot read them there. A step on what it makes anew (averages of a parameter
-  /// without any) is an Error (usage) meanwhile: replayed, it would begin anew each time.
-  virtual bool begin_recording() { return false; }
+  /// A step on what it makes anew (averages of a parameter without any) is an Error (usage) meanwhile, with nothing
+  /// changed: replayed, it would begin anew each time.
+  virtual void begin_recording() {}
   virtual RecordedNumbers end_recording() { return {}; }
+  /// False: this optimizer's kernels cannot read their numbers on a device.
+  [[nodiscard]] virtual bool can_record() const { return false; }
   /// Adds what a recorded step rests on: options but the rates, parameters and state.
   virtual void add_to(Fingerprint& fingerprint) = 0;
 };

@@ -100,6 +100,14 @@ class Cancelled {
     }
     call.steps = at::_foreach_sub(call.steps, counts);
   }
+  // Whether there are counts to go on with.
+  bool knows(const Call& call) const {
+    for (size_t i = 0; i < call.states.size(); ++i) {
+      const auto found = counts_.find(call.keys[i]);
+      if (found == counts_.end() || found->second.of != call.states[i]) return false;
+    }
+    return true;
+  }
   void note(const Call& call, const at::Tensor& skip) {
     std::vector<at::Tensor> counts;
     for (size_t i = 0; i < call.states.size(); ++i) {

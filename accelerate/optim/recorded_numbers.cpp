@@ -7,6 +7,10 @@
 
 namespace accelerate::optim {
 
+void RecordedNumbers::ended() {
+  for (Entry& entry : entries_) entry.behind = entry.count(0) - entry.step;
+}
+
 void RecordedNumbers::count(int64_t steps) const {
   for (const Entry& entry : entries_) entry.count(steps);
 }
@@ -15,7 +19,7 @@ void RecordedNumbers::tell_device() const {
   const at::NoGradGuard no_grad;
   for (const Entry& entry : entries_) {
     entry.rate_on_device.fill_(entry.rate());
-    entry.count_on_device.fill_(static_cast<double>(entry.count(0)));
+    entry.count_on_device.fill_(static_cast<double>(entry.count(0) - entry.behind));
   }
 }
 

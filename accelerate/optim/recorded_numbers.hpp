@@ -20,13 +20,19 @@ class RecordedNumbers {
     std::function<double()> rate;
     /// Adds to the counts of all parameters of the call; returns what they are then.
     std::function<int64_t(int64_t)> count;
+    /// The count that the recorded call was made with.
+    int64_t step = 0;
     /// 0-dim float32, as the kernels read them.
     at::Tensor rate_on_device, count_on_device;
     /// Memory that the recording uses.
     std::vector<at::Tensor> held;
+    /// Steps on the same parameters that were recorded after it.
+    int64_t behind = 0;
   };
 
   void add(Entry entry) { entries_.push_back(std::move(entry)); }
+  /// All calls are there, and the counts are those after them.
+  void ended();
   /// The optimizer's own counts go on by so many steps; -1 where the recorded one was none.
   void count(int64_t steps) const;
   /// To be called before each replay, on the stream that replays.

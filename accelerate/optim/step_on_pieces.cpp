@@ -4,10 +4,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/TensorOptions.h>
 #include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "accelerate/base/error.hpp"
 
@@ -17,6 +21,11 @@ namespace {
 // The kernels walk the memory of a parameter and its companions side by side: all must lie alike and without gaps.
 bool lies_like(const at::Tensor& companion, const at::Tensor& parameter) {
   return companion.strides() == parameter.strides() || (companion.is_contiguous() && parameter.is_contiguous());
+}
+
+bool fits(const at::Tensor& state, const at::Tensor& parameter) {
+  return state.defined() && state.device() == parameter.device() && state.scalar_type() == parameter.scalar_type() &&
+         lies_like(state, parameter);
 }
 
 const at::Tensor& stepped_on(const state::Piece& piece) { return piece.master.defined() ? piece.master : piece.value; }
@@ -43,13 +52,6 @@ void mark_changed(const std::vector<at::Tensor>& tensors) {
 bool is_set(const std::optional<at::Tensor>& flag) { return flag && *flag->const_data_ptr<float>() != 0; }
 
 }  // namespace
-
-at::Tensor lay_like(const at::Tensor& parameter, const at::Tensor& state) {
-  if (!state.defined()) return at::zeros_like(parameter);
-  const bool fits = state.device() == parameter.device() && state.scalar_type() == parameter.scalar_type() &&
-                    lies_like(state, parameter);
-  return fits ? state : at::empty_like(parameter).copy_(state);
-}
 
 bool GroupOf::holds(const GroupPlace& place, const void* key) const {
   const auto& groups = optimizer_.param_groups();
@@ -173,29 +175,70 @@ void StepOnPieces::run(Call& call, const StepScale& scale) {
 // The scalars are the recording's own, and written before each replay, not now: what is given to the device now is
 // recorded.
 void StepOnPieces::read_from_device(Call& call) {
-  const auto number = at::TensorOptions(call.device).dtype(at::kFloat);
-  call.rate = at::empty({}, number);
-  call.step_tensor = at::empty({}, number);
+  const auto found = std::find_if(scalars_.begin(), scalars_.end(),
+                                  [&](const Scalars& each) { return each.memory.device() == call.device; });
+  if (found == scalars_.end() || found->taken + 2 > found->memory.numel()) {
+    base::fail(
+        ErrorKind::usage, {}, "optimizer.step",
+        "{} kernel calls of the optimizer are recorded on {}, at most {} can be; step on it fewer times in what is "
+        "recorded",
+        found == scalars_.end() ? 1 : found->taken / 2 + 1, call.device.str(),
+        found == scalars_.end() ? 0 : found->memory.numel() / 2);
+  }
+  call.rate = found->memory.select(0, found->taken++);
+  call.step_tensor = found->memory.select(0, found->taken++);
 }
 
 void StepOnPieces::note_recorded(const Call& call) {
   recording_->add({.rate = [this, group = call.group] { return optimizer_.param_groups()[group].options().get_lr(); },
                    .count = [this, states = call.states](int64_t steps) { return add_to_counts(states, steps); },
+                   .step = call.step,
                    .rate_on_device = call.rate,
                    .count_on_device = call.step_tensor,
                    .held = held_by(call)});
 }
 
-bool StepOnPieces::begin_recording() {
+// Made before anything is recorded: memory that a recording allocates has held others of its tensors before, and in
+// each replay it does so again, after the scalars were written.
+void StepOnPieces::begin_recording() {
   recording_.emplace();
-  return true;
+  scalars_.clear();
+  int64_t parameters = 0;
+  for (const auto& group : optimizer_.param_groups()) parameters += static_cast<int64_t>(group.params().size());
+  const int64_t calls = 2 * parameters + 32;  // a call has one parameter or more
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const bool known = std::any_of(scalars_.begin(), scalars_.end(),
+                                     [&](const Scalars& each) { return each.memory.device() == parameter.device(); });
+      if (!known) scalars_.push_back({at::empty({2 * calls}, at::TensorOptions(parameter.device()).dtype(at::kFloat))});
+    }
+  }
 }
 
-void StepOnPieces::refuse_to_record_first(const Stepped& stepped) const {
-  base::fail(ErrorKind::usage, {}, "optimizer.step",
-             "parameter {} of shape [{}] has its first gradient in a step that is recorded, must have had one before: "
-             "its averages would begin anew in each replay",
-             stepped.piece.name, c10::Join(", ", stepped.parameter.sizes()));
+RecordedNumbers StepOnPieces::end_recording() {
+  scalars_.clear();
+  auto numbers = std::exchange(recording_, std::nullopt).value_or(RecordedNumbers());
+  numbers.ended();
+  return numbers;
+}
+
+at::Tensor StepOnPieces::laid(const Stepped& stepped, const at::Tensor& state) const {
+  if (fits(state, stepped.parameter)) return state;
+  if (recording()) refuse_to_record_first(stepped);
+  if (!state.defined()) return at::zeros_like(stepped.parameter);
+  return at::empty_like(stepped.parameter).copy_(state);
+}
+
+void StepOnPieces::refuse_to_record_first(const Stepped& stepped) {
+  refuse_to_record_first(stepped.piece.name, stepped.parameter.sizes());
+}
+
+void StepOnPieces::refuse_to_record_first(const std::string& name, at::IntArrayRef sizes) {
+  base::fail(
+      ErrorKind::usage, {}, "optimizer.step",
+      "{} of shape [{}] has its first gradient in a step that is recorded, must have had one before: its averages "
+      "would begin anew in each replay",
+      name.empty() ? "a parameter" : "parameter " + name, c10::Join(", ", sizes));
 }
 
 void StepOnPieces::add_to(Fingerprint& fingerprint) {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "accelerate/optim/fused_step.hpp"
@@ -43,8 +43,9 @@ class StepOnPieces : public FusedStep {
 
   bool step(const StepScale& scale) final;
   bool step(std::span<const state::Piece> pieces, const StepScale& scale) final;
-  bool begin_recording() override;
-  RecordedNumbers end_recording() final { return *std::exchange(recording_, std::nullopt); }
+  void begin_recording() final;
+  RecordedNumbers end_recording() final;
+  bool can_record() const final { return true; }
   void add_to(Fingerprint& fingerprint) final;
 
  protected:
@@ -69,12 +70,19 @@ class StepOnPieces : public FusedStep {
   virtual std::vector<at::Tensor> held_by(const Call&) const { return {}; }
   [[nodiscard]] bool recording() const { return recording_.has_value(); }
   // A first step makes what later ones go on from.
-  void refuse_to_record_first(const Stepped& stepped) const;
+  [[noreturn]] static void refuse_to_record_first(const Stepped& stepped);
+  [[noreturn]] static void refuse_to_record_first(const std::string& name, at::IntArrayRef sizes);
+  // A part of the state for the kernels: made on the first step, and laid out anew where it was made or loaded with
+  // other strides, in another dtype or on another device. Refused where that would be recorded.
+  at::Tensor laid(const Stepped& stepped, const at::Tensor& state) const;
 
   Call& add(const Stepped& stepped, int64_t step);
   // Made where there is none.
   template <typename State, typename Make>
   State& state_of(const Stepped& stepped, const Make& make) {
+    if (recording() && optimizer_.state().find(stepped.piece.key) == optimizer_.state().end()) {
+      refuse_to_record_first(stepped);
+    }
     auto& state = optimizer_.state()[stepped.piece.key];
     if (!state) state = make();
     return static_cast<State&>(*state);
@@ -95,7 +103,7 @@ class StepOnPieces : public FusedStep {
   bool knows(const state::Piece& piece) const;
   bool has_kernel(const at::Tensor& parameter) const;
   void run(Call& call, const StepScale& scale);
-  static void read_from_device(Call& call);
+  void read_from_device(Call& call);
   void note_recorded(const Call& call);
 
   const char* kernel_;  // its schema; null: it is made of operators that every device has
@@ -103,6 +111,12 @@ class StepOnPieces : public FusedStep {
   std::vector<state::Piece> all_;
   Calls calls_;
   std::optional<RecordedNumbers> recording_;
+  // For the calls of a recording, on each device.
+  struct Scalars {
+    at::Tensor memory;
+    int64_t taken = 0;
+  };
+  std::vector<Scalars> scalars_;
 };
 
 // For optimizers that count each parameter's steps.
@@ -126,8 +140,12 @@ class CountedStep : public StepOnPieces {
     cancelled_.correct(call);
   }
   void keep(const Call& call, const StepScale& scale) override {
+    const bool counts_cancelled = scale.skip && !call.device.is_cpu();
+    if (counts_cancelled && recording() && !cancelled_.knows(call)) {
+      refuse_to_record_first({}, call.parameters.front().sizes());
+    }
     for (auto* state : call.states) static_cast<State&>(*state).step(call.step);
-    if (scale.skip && !call.device.is_cpu()) cancelled_.note(call, *scale.skip);
+    if (counts_cancelled) cancelled_.note(call, *scale.skip);
   }
   int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const> states, int64_t steps) override {
     for (auto* state : states) static_cast<State&>(*state).step(static_cast<State&>(*state).step() + steps);
@@ -138,9 +156,5 @@ class CountedStep : public StepOnPieces {
  private:
   Cancelled cancelled_;
 };
-
-// A part of the state for the kernels: made on the first step, and laid out anew where it was made or loaded with other
-// strides, in another dtype or on another device.
-at::Tensor lay_like(const at::Tensor& parameter, const at::Tensor& state);
 
 }  // namespace accelerate::optim

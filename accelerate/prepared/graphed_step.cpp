@@ -58,9 +58,14 @@ class Recording {
  public:
   explicit Recording(Shared& shared) : shared_(shared), optimizers_(shared.registry.list<OptimizerCore>()) {
     shared_.recording = true;
-    for (const auto& optimizer : optimizers_) {
-      optimizer->fused()->begin_recording();
-      optimizer->scaled().begin_recording();
+    try {
+      for (const auto& optimizer : optimizers_) {
+        optimizer->fused()->begin_recording();
+        optimizer->scaled().begin_recording();
+      }
+    } catch (...) {  // no memory for it
+      end();
+      throw;
     }
   }
   ~Recording() { end(); }
@@ -82,6 +87,12 @@ class Recording {
   Shared& shared_;
   std::vector<std::shared_ptr<OptimizerCore>> optimizers_;
 };
+
+// Masters follow what was loaded into their parameters: not within what is recorded.
+void follow_loaded_values(Shared& shared, OptimizerCore& optimizer) {
+  if (shared.masters.empty()) return;
+  for (const auto& group : optimizer.optimizer().param_groups()) std::ignore = shared.masters.of(group.params());
+}
 
 // Pinned memory is the caller's again when the step returns, as after a plain step, which reads it itself.
 void copy_input(const at::Tensor& to, const at::Tensor& input) { to.copy_(input, /*non_blocking=*/!input.is_pinned()); }
@@ -136,9 +147,7 @@ std::string GraphedStepCore::why_not() const {
   if (reads_losses_) return "stop_at_nan_loss is set; the host reads each loss";
   if (shared_->local_steps > 0) return "local SGD counts steps on the host";
   for (const OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) {
-    const bool fits = optimizer.fused() != nullptr && optimizer.fused()->begin_recording();
-    if (fits) std::ignore = optimizer.fused()->end_recording();
-    if (!fits)
+    if (optimizer.fused() == nullptr || !optimizer.fused()->can_record())
       return fmt::format("{} steps with numbers of the host; SGD, Adam, AdamW, Adagrad and RMSprop do not",
                          optimizer.name());
   }
@@ -224,7 +233,10 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
     std::ignore = shared_->scaling->any_was_skipped();
   }
   // Gradients that are there lie in memory that is not the graph's.
-  for (OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) optimizer.drop_gradients();
+  for (OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) {
+    optimizer.drop_gradients();
+    follow_loaded_values(*shared_, optimizer);
+  }
   const int64_t steps_before = shared_->steps;
   Recording recording(*shared_);
   std::string why;
@@ -238,6 +250,7 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
   } catch (const std::exception& error) {
     why = "it could not be recorded: " + first_line(error);
   }
+  if (why.empty() && shared_->scaling) why = shared_->scaling->why_not_updated();
   recorded.optimizers = recording.end();
   recorded.steps = shared_->steps - steps_before;
   return why;
@@ -248,11 +261,11 @@ void GraphedStepCore::take_back(const Recorded& recorded) {
   shared_->steps -= recorded.steps;
   for (const RecordedOptimizer& each : recorded.optimizers) each.numbers.count(-1);
   for (gradient::Engine* engine : engines_of(*shared_)) engine->abandon();
+  if (shared_->scaling) shared_->scaling->forget();  // first: what is dropped below would update the scale by it
   for (OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) {
     optimizer.drop_gradients();
     optimizer.scaled().iteration_ended();
   }
-  if (shared_->scaling) shared_->scaling->forget();
 }
 
 Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs) {
@@ -262,10 +275,7 @@ Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs)
   if (shared_->scaling) shared_->scaling->move_what_is_owed();  // a schedule may set the rate of this step
   for (const RecordedOptimizer& each : recorded.optimizers) {
     each.numbers.count(1);
-    // Masters follow what was loaded into their parameters.
-    if (shared_->masters.empty()) continue;
-    for (const auto& group : each.optimizer->optimizer().param_groups())
-      std::ignore = shared_->masters.of(group.params());
+    follow_loaded_values(*shared_, *each.optimizer);
   }
   shared_->steps += recorded.steps;
   return give_to_device(recorded);

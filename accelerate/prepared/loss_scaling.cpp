@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full_like.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -154,6 +155,19 @@ void LossScaling::update_when_done() {
     if (!due_ && optimizer.scaled().waiting() && has_some) return;
   }
   update();
+}
+
+std::string LossScaling::why_not_updated() const {
+  if (!found_inf_.defined()) return {};
+  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+    if (!optimizer.scaled().waiting()) continue;
+    return fmt::format(
+        "{} has gradients of the step and neither steps nor zeroes them in it, so the loss scale would not be updated "
+        "in "
+        "replays; zero them there",
+        optimizer.name());
+  }
+  return "the loss scale was not updated in it";
 }
 
 void LossScaling::update() {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "accelerate/gradient/coalesced.hpp"
@@ -67,6 +68,10 @@ class LossScaling {
   at::Tensor skip_flag(OptimizerCore& optimizer);
   void step_done(OptimizerCore& optimizer, const at::Tensor& skip);
   void zeroed(OptimizerCore& optimizer);
+
+  /// Why the scale was not updated after the steps of this iteration, with the optimizer that it waits for; empty: it
+  /// was, or there was no step.
+  [[nodiscard]] std::string why_not_updated() const;
 
   /// Calls move unless the last step of an optimizer was skipped: now where that is known, else before the next step.
   /// optimizer   null: any of the prepared ones

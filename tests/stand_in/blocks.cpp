@@ -182,8 +182,12 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
   block->address = static_cast<char*>(address);
   poison(*block);
   const std::lock_guard lock(world().mutex);
-  block->of_graph = capture_of(block->stream) != nullptr;
-  if (block->of_graph) return {address, new BlockPtr(std::move(block)), &release, device};  // NOLINT: as below
+  if (const auto capture = capture_of(block->stream)) {
+    block->of_graph = true;
+    // With CUDA it may have held others of the recording's tensors before, in each replay again.
+    capture->add(block->stream, {{{block, block->address, block->address + bytes, true}}, [block] { poison(*block); }});
+    return {address, new BlockPtr(std::move(block)), &release, device};  // NOLINT: as below
+  }
   const auto issued = world().queues.at(static_cast<size_t>(block->stream))->issued();
   block->accesses.push_back({block->address, block->address + bytes, block->stream, issued, true});
   return {address, new BlockPtr(std::move(block)), &release, device};  // NOLINT: release() deletes it

@@ -200,7 +200,7 @@ MUTANTS = OF_OPERATIONS + [
      ("shared_->scaling->move_what_is_owed();  // a", "if (!MUTANT) shared_->scaling->move_what_is_owed();  // a"), "graph"),
     ("a replay counts for each parameter", GRAPHED, out("each.numbers.count(1);"), "graph"),
     ("masters follow what was loaded between replays", GRAPHED,
-     out("std::ignore = shared_->masters.of(group.params());"), "graph"),
+     out("std::ignore = shared.masters.of(group.params());"), "graph"),
     ("rates and counts are written before a replay", GRAPHED, out("each.numbers.tell_device();"), "graph"),
     ("the flags of a replay are read", GRAPHED, out("each.optimizer->scaled().replayed(each.flags);"), "graph"),
     ("kernels of a recorded step read rates on the device", "accelerate/optim/step_on_pieces.cpp",
@@ -246,6 +246,9 @@ MUTANTS = OF_OPERATIONS + [
     ("a tensor of one rank: the same", TREE, unwaited("broadcast", "sent, root"), "features"),
     ("fp16's flags of all ranks: the same", "accelerate/precision/grad_scaler.cpp", unwaited("all_reduce", "sum"),
      "loss_scaling"),
+    ("the numbers of a recorded step lie in memory that is not the recording's", "accelerate/optim/step_on_pieces.cpp",
+     instead("call.rate = found->memory.select(0, found->taken++)", "call.rate = at::empty({}, found->memory.options())"),
+     "graph"),
 ]
 
 
