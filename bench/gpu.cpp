@@ -78,14 +78,19 @@ int main() {
   const auto device = accelerator.device();
   const auto finish = bench::finish(accelerator);
 
-  const bench::TransformerOptions gpt2{.vocabulary = 50257, .length = 1024, .layers = 12, .heads = 12, .width = 768};
-  const Step language = training_step(
-      bench::Transformer(gpt2), torch::randint(gpt2.vocabulary, {8, gpt2.length + 1}),
-      [](auto& model, const at::Tensor& tokens) {
-        const auto logits = model(tokens.narrow(1, 0, tokens.size(1) - 1));
-        return torch::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, tokens.size(1) - 1).flatten());
-      },
-      accelerate::Precision::bf16);
+  bench::TransformerOptions gpt2{.vocabulary = 50257, .length = 1024, .layers = 12, .heads = 12, .width = 768};
+  const auto language_step = [&] {
+    return training_step(
+        bench::Transformer(gpt2), torch::randint(gpt2.vocabulary, {8, gpt2.length + 1}),
+        [](auto& model, const at::Tensor& tokens) {
+          const auto logits = model(tokens.narrow(1, 0, tokens.size(1) - 1));
+          return torch::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, tokens.size(1) - 1).flatten());
+        },
+        accelerate::Precision::bf16);
+  };
+  const Step stock_language = language_step();
+  gpt2.fused_bias = true;
+  const Step language = language_step();
   const auto classes = torch::randint(1000, {64}).to(device);
   const Step images = training_step(
       resnet18(), torch::randn({64, 3, 224, 224}),
@@ -94,7 +99,9 @@ int main() {
   const Step small =
       training_step(bench::BasicNet(), torch::randn({64, 1, 28, 28}),
                     [digits](auto& model, const at::Tensor& x) { return torch::nll_loss(model(x), digits); });
-  return bench::serve(accelerator.process_index(), bench::about(accelerator),
-                      {bench::timed("gpt2", language.plain, finish), bench::timed("resnet18", images.plain, finish),
-                       bench::timed("cnn", small.plain, finish), bench::timed("cnn-graph", small.graphed, finish)});
+  return bench::serve(
+      accelerator.process_index(), bench::about(accelerator),
+      {bench::timed("gpt2", language.plain, finish), bench::timed("gpt2-stock", stock_language.plain, finish),
+       bench::timed("gpt2-graph", language.graphed, finish), bench::timed("resnet18", images.plain, finish),
+       bench::timed("cnn", small.plain, finish), bench::timed("cnn-graph", small.graphed, finish)});
 }

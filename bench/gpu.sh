@@ -1,39 +1,115 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# For a machine with NVIDIA GPUs, in one call: build, every test with those of label gpu, the rank tests on nccl, and the
-# benches beside Accelerate 1.15 and Lightning Fabric. Figures go to bench/results/, with the machine's name on them.
+# For a machine with NVIDIA GPUs, in one call: build, what tests can run on a GPU, and the benches beside Accelerate 1.15
+# and Lightning Fabric. Figures go to bench/results/, with the machine's name on them.
+#   bench/gpu.sh [--bin FOLDER] [--results FOLDER] [tests | benches]
+#   --bin: programs that were built elsewhere, for a machine where nothing can be installed; python3 has torch and the peers
 # With one GPU the group of one rank is forced; with more, one rank per GPU.
-# Never run so far: we had no GPU, so there are no results.
 # A test that fails does not keep the benches from running; the end says so, and the exit code is 1.
 set -euo pipefail
+called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source cmake/setup/say.sh
+
+bin="" results=$PWD/bench/results part=all
+while [ $# -gt 0 ]; do
+  case $1 in
+    --bin) bin=$(cd "$called_from" && realpath "$2") && shift 2 ;;
+    --results) results=$(cd "$called_from" && realpath -m "${2:?a folder}") && shift 2 ;;
+    tests | benches) part=$1 && shift ;;
+    *) say "bench/gpu.sh: what is '$1'? --bin FOLDER, --results FOLDER, tests or benches" && exit 2 ;;
+  esac
+done
 
 gpus=$(nvidia-smi --list-gpus | wc -l)
 [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
-source cmake/setup/say.sh
-source cmake/setup/packages.sh
-source cmake/setup/libtorch.sh
-need_test_python   # also where CMake finds another LibTorch than the one beside this Python
-python=$venv/bin/python
-./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON -DACCELERATE_TEST_GPU=ON \
-  "-DACCELERATE_TEST_PYTHON=$python"
-# torch is what the benches are linked to: nothing may bring another one.
-"$python" -c "import lightning" 2> /dev/null ||
-  "$python" -m pip install "${pip_options[@]}" -r cmake/setup/requirements-test.txt "torch==$torch_version" lightning
+python=$(command -v python3)
+if [ -z "$bin" ]; then
+  bin=$PWD/build/bin
+  source cmake/setup/packages.sh
+  source cmake/setup/libtorch.sh
+  need_test_python   # also where CMake finds another LibTorch than the one beside this Python
+  python=$venv/bin/python
+  ./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON "-DACCELERATE_TEST_PYTHON=$python"
+  # torch is what the benches are linked to: nothing may bring another one.
+  "$python" -c "import lightning" 2> /dev/null ||
+    "$python" -m pip install "${pip_options[@]}" -r cmake/setup/requirements-test.txt "torch==$torch_version" lightning
+fi
+export ACCELERATE_BENCH_BIN=$bin ACCELERATE_BENCH_PYTHON=$python
 
-echo "bench/gpu.sh: every test, and the rank tests on nccl with $gpus rank(s)" >&2
 failed=()
-ctest --test-dir build --output-on-failure -LE "full|hosts" || failed+=("tests")
-ACCELERATE_TEST_NCCL=1 build/bin/accelerate_launch --num_processes "$gpus" --backend nccl --main_process_port 0 \
-  build/bin/rank_tests || failed+=("rank tests on nccl")
+logs=$results/logs
+[ "$part" = benches ] || { rm -rf "$logs" && mkdir -p "$logs"; }
 
-mkdir -p bench/results
-name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' /' '--')
-results=bench/results/$(date +%Y-%m-%d)-$gpus-$name
-{ git rev-parse HEAD; nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv; "$python" -m pip freeze; } > "$results.txt"
-echo "bench/gpu.sh: benches on $gpus GPU(s), into $results.jsonl" >&2
-for bench in gpu step_overhead ddp; do
-  ACCELERATE_BENCH_GPUS=$gpus bench/run "$bench" || failed+=("bench $bench")
-done > "$results.jsonl"
-for what in ${failed[@]+"${failed[@]}"}; do echo "bench/gpu.sh: failed: $what" >&2; done
+# check <name> <command>: beside others; its output is shown where it fails.
+check() {
+  local name=${1//\//.} code=0
+  shift
+  timeout -k 5 300 "$@" > "$logs/$name.log" 2>&1 < /dev/null || code=$?
+  ! grep -q "test cases: *0 " "$logs/$name.log" || code="no test"
+  echo "$code" > "$logs/$name.code"
+}
+
+tests() {
+  local file feature precision name on_gpu=(env ACCELERATE_TEST_DEVICE=cuda) launch=("$bin/accelerate_launch" --num_processes "$gpus" --main_process_port 0)
+  local digits=$PWD/examples/data/mnist examples=tests/examples
+  for file in checkpoint graph precision trouble; do
+    check "gpu/$file" "$bin/unit_tests" "--source-file=*tests/gpu/${file}_test.cpp" &
+  done
+  check optim/recorded_gradients "${on_gpu[@]}" "$bin/unit_tests" "--source-file=*tests/optim/recorded_gradients_test.cpp" &
+  # The stand-in's tests of the library: what they hold against the CPU, and which waits of the host they count. Those of
+  # the stand-in itself and of two devices stay there.
+  for file in training features uneven loader fused_step steady loss_scaling placement nn checkpoint graph trainer; do
+    check "stand_in/$file" "${on_gpu[@]}" "$bin/stand_in_tests" "--source-file=*tests/stand_in/${file}_test.cpp" &
+  done
+  check nccl/rank_tests env ACCELERATE_TEST_NCCL=1 "${launch[@]}" --backend nccl "$bin/rank_tests" &
+  check parity/float64 "${on_gpu[@]}" "$python" $examples/parity.py "$digits" float64 20 8 1e-10 "$bin/probe" &
+  check parity/float32 "${on_gpu[@]}" "$python" $examples/parity.py "$digits" float32 20 64 1e-3 "$bin/probe" &
+  check parity/bf16 "${on_gpu[@]}" "$python" $examples/parity.py "$digits" bf16 20 64 1e-2 "$bin/probe" &
+  check parity/fp16 "${on_gpu[@]}" "$python" $examples/parity.py "$digits" fp16 20 64 1e-2 "$bin/probe" &
+  check parity/resnet "${on_gpu[@]}" "$python" $examples/fashion_parity.py "$PWD/examples/data/fashion-mnist" float64 6 8 1e-9 "$bin/probe" &
+  check parity/loss_scale "${on_gpu[@]}" "$python" $examples/scaler.py "$bin/probe" &
+  for feature in $(cd examples/by_feature && ls *.cpp | sed 's/\.cpp$//'); do
+    case $feature in programs | workers_from_main | existing_program) continue ;; esac   # no feature; two ranks; knows of no ranks
+    check "by_feature/$feature" "$python" $examples/by_feature.py run "$feature" "$PWD/examples/by_feature" "${launch[@]}" "$bin/by_feature" "$feature" &
+  done
+  # An error of a kernel ends the program in time, with CUDA's words.
+  check trouble/bad_index sh -c '"$@" 2> "$0"; test $? = 3 && cat "$0" && grep -q "device-side assert" "$0"' "$logs/bad_index" \
+    "${on_gpu[@]}" "$bin/probe" bad_index &
+  check launch/accelerate_test "$bin/accelerate_test" --num_processes "$gpus" &
+  check launch/accelerate_env "$bin/accelerate_env" &
+  # A rank too many is refused with both counts.
+  check launch/a_rank_too_many sh -c '! "$@" 2> "$0" && cat "$0" && grep -q "ranks on this machine, but .* visible; start fewer" "$0"' "$logs/too_many" \
+    "$bin/accelerate_launch" --num_processes $((gpus + 1)) "$bin/mnist" --data-dir "$digits" &
+  local learns=(sh -c '"$@" > "$0" && tail -n 1 "$0" && grep -q "test accuracy 0\.9[6-9]" "$0"')
+  for precision in no bf16 fp16; do
+    check "examples/mnist_$precision" "${learns[@]}" "$logs/mnist_$precision" "${launch[@]}" --mixed_precision $precision "$bin/mnist" \
+      --data-dir "$digits" --epochs 1 &
+  done
+  check examples/trainer "${learns[@]}" "$logs/trainer" "${launch[@]}" "$bin/trainer" --data-dir "$digits" &
+  wait
+  for file in "$logs"/*.code; do
+    name=$(basename "$file" .code)
+    [ "$(cat "$file")" != 0 ] || { say "passed: $name: $(grep -v '^\[doctest\] Status' "$logs/$name.log" | tail -n 1)"; continue; }
+    failed+=("$name")
+    say "failed ($(cat "$file")): $name"
+    tail -n 60 "$logs/$name.log" >&2
+  done
+}
+
+benches() {
+  mkdir -p "$results"
+  local name to bench
+  name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' /' '--')
+  to=$results/$(date +%Y-%m-%d)-$gpus-$name
+  { git rev-parse HEAD || true; nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv; "$python" -m pip freeze || true; } > "$to.txt"
+  say "benches on $gpus GPU(s), into $to.jsonl"
+  for bench in gpu step_overhead ddp; do
+    ACCELERATE_BENCH_GPUS=$gpus "$python" bench/run "$bench" || failed+=("bench $bench")
+  done > "$to.jsonl"
+}
+
+[ "$part" = benches ] || tests
+[ "$part" = tests ] || benches
+for what in ${failed[@]+"${failed[@]}"}; do say "bench/gpu.sh: failed: $what"; done
 [ ${#failed[@]} -eq 0 ]

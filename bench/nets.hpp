@@ -45,12 +45,16 @@ struct TransformerOptions {
   int64_t layers = 4;
   int64_t heads = 4;
   int64_t width = 128;
+  /// torch::linear, which adds the bias within the product, as PyTorch's nn.Linear does; LibTorch's adds it in a pass
+  /// of its own where its input is no matrix.
+  bool fused_bias = false;
 };
 
 /// x + attention(norm(x)), then x + mlp(norm(x)): [B, T, W] -> [B, T, W]; a token sees those before it.
 struct BlockImpl : torch::nn::Module {
-  BlockImpl(int64_t width, int64_t the_heads)
+  BlockImpl(int64_t width, int64_t the_heads, bool the_fused_bias)
       : heads(the_heads),
+        fused_bias(the_fused_bias),
         norm1(register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
         qkv(register_module("qkv", torch::nn::Linear(width, 3 * width))),
         projection(register_module("projection", torch::nn::Linear(width, width))),
@@ -58,8 +62,11 @@ struct BlockImpl : torch::nn::Module {
         wide(register_module("wide", torch::nn::Linear(width, 4 * width))),
         narrow(register_module("narrow", torch::nn::Linear(4 * width, width))) {}
   torch::Tensor forward(torch::Tensor x) {
-    x = x + projection(attention(qkv(norm1(x))));
-    return x + narrow(torch::gelu(wide(norm2(x)), "tanh"));
+    x = x + linear(projection, attention(linear(qkv, norm1(x))));
+    return x + linear(narrow, torch::gelu(linear(wide, norm2(x)), "tanh"));
+  }
+  [[nodiscard]] torch::Tensor linear(torch::nn::Linear& layer, const torch::Tensor& x) const {
+    return fused_bias ? torch::linear(x, layer->weight, layer->bias) : layer(x);
   }
   [[nodiscard]] torch::Tensor attention(const torch::Tensor& qkv_of_all) const {
     const auto batch = qkv_of_all.size(0), length = qkv_of_all.size(1), width = qkv_of_all.size(2) / 3;
@@ -68,6 +75,7 @@ struct BlockImpl : torch::nn::Module {
     return mixed.transpose(1, 2).reshape({batch, length, width});
   }
   int64_t heads;
+  bool fused_bias;
   torch::nn::LayerNorm norm1;
   torch::nn::Linear qkv, projection;
   torch::nn::LayerNorm norm2;
@@ -82,7 +90,9 @@ struct TransformerImpl : torch::nn::Module {
         position(register_module("position", torch::nn::Embedding(options.length, options.width))),
         blocks(register_module("blocks", torch::nn::ModuleList())),
         norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})))) {
-    for (int64_t i = 0; i < options.layers; ++i) blocks->push_back(Block(options.width, options.heads));
+    for (int64_t i = 0; i < options.layers; ++i) {
+      blocks->push_back(Block(options.width, options.heads, options.fused_bias));
+    }
     for (const auto& table : {token, position}) torch::nn::init::normal_(table->weight, 0.0, 0.02);
   }
   torch::Tensor forward(const torch::Tensor& tokens) {

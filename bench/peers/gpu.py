@@ -50,11 +50,13 @@ def training_step(net, x, loss, bf16=False):
     net, optimizer, backward, autocast = framework.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True), bf16)
     x = x.to(framework.device)
 
+    def forward(net, part):  # as both frameworks do it: the model within autocast, its outputs in float32
+        with autocast:
+            return net(part).float()
+
     def step():
         optimizer.zero_grad()
-        with autocast:
-            value = loss(net, x)
-        backward(value)
+        backward(loss(lambda part: forward(net, part), x))
         optimizer.step()
 
     return step

@@ -32,7 +32,7 @@ inline accelerate::data::Loader counting(int64_t samples, int64_t batch_size,
 }
 
 inline std::vector<int64_t> numbers(const torch::Tensor& tensor) {
-  const auto flat = tensor.to(torch::kLong).flatten().contiguous();
+  const auto flat = tensor.to(torch::kCPU, torch::kLong).flatten().contiguous();
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
 

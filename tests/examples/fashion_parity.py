@@ -4,6 +4,7 @@ and after the last step that in evaluation mode, which the running statistics of
 
 fashion_parity.py DATA_DIR DTYPE STEPS BATCH TOLERANCE PROBE
 """
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 
 from fashion_peer import LR, images, resnet18
+
+DEVICE = os.environ.get("ACCELERATE_TEST_DEVICE", "cpu")
 
 
 def main():
@@ -30,8 +33,9 @@ def main():
                                  stdout=subprocess.PIPE, text=True).stdout
     ours = [float(line) for line in printed.split()]
 
+    net.to(DEVICE)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR)
-    x, y = x.to(dtype).split(batch), y.split(batch)
+    x, y = x.to(DEVICE, dtype).split(batch), y.to(DEVICE).split(batch)
     theirs = []
     for part, labels in zip(x, y):
         optimizer.zero_grad()

@@ -5,8 +5,10 @@ parity.py DATA_DIR DTYPE STEPS BATCH TOLERANCE COMMAND...   (COMMAND runs probe;
 
 DTYPE is float64 or float32, or bf16 or fp16: float32 with mixed precision. bf16 is held against Hugging Face Accelerate's;
 its fp16 computes in float32 on the CPU, so fp16 is held against PyTorch's autocast and GradScaler.
+ACCELERATE_TEST_DEVICE=cuda: both on a GPU.
 """
 import gzip
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,8 @@ import tempfile
 import numpy
 import torch
 from torch import nn
+
+DEVICE = os.environ.get("ACCELERATE_TEST_DEVICE", "cpu")
 
 
 class BasicNet(nn.Module):
@@ -42,14 +46,14 @@ def mixed(dtype_name, net, optimizer):
     """returns forward(images), backward(loss), step() of that precision."""
     if dtype_name == "bf16":
         from accelerate import Accelerator
-        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        accelerator = Accelerator(cpu=DEVICE == "cpu", mixed_precision="bf16")
         model, prepared = accelerator.prepare(net, optimizer)
         return model, accelerator.backward, prepared.step
     if dtype_name == "fp16":
-        scaler = torch.amp.GradScaler("cpu")
+        scaler = torch.amp.GradScaler(DEVICE)
 
         def forward(images):
-            with torch.autocast("cpu", torch.float16):
+            with torch.autocast(DEVICE, torch.float16):
                 return net(images).float()
 
         def step():
@@ -77,10 +81,11 @@ def main():
     ours = [float(line) for line in printed.split()]
     assert len(ours) == steps, f"{len(ours)} losses from {command}, {steps} expected"
 
+    net.to(DEVICE)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
     forward, backward, make_step = mixed(dtype_name, net, optimizer)
-    images = images.to(dtype).reshape(steps, batch, 1, 28, 28)
-    labels = labels.reshape(steps, batch)
+    images = images.to(DEVICE, dtype).reshape(steps, batch, 1, 28, 28)
+    labels = labels.to(DEVICE).reshape(steps, batch)
     worst = 0.0
     for step in range(steps):
         optimizer.zero_grad()

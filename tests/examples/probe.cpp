@@ -13,6 +13,7 @@
 //   probe learn_few no|bf16|fp16 DATA_DIR N    trains BasicNet on N batches, and tests it on a thousand digits
 //   probe restarted                            the same, but rank 1 throws until torchrun has restarted it once
 //   probe several                              two Accelerators side by side, a third afterwards
+//   probe bad_index                            trains an embedding on a row that it does not have
 //   probe fail RANK                            that rank throws before a collective, the others wait in it
 #include <accelerate/accelerate.hpp>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 
 #include "examples/basic_net.hpp"
 #include "examples/resnet18.hpp"
+#include "tests/device.hpp"
 
 namespace {
 
@@ -48,7 +50,7 @@ accelerate::Precision precision_of(const std::string& name) {
 }
 
 void train(const std::string& path, const std::string& type, int64_t steps, int64_t batch) {
-  accelerate::Accelerator accelerator({.cpu = true, .mixed_precision = precision_of(type)});
+  accelerate::Accelerator accelerator({.mixed_precision = precision_of(type), .device = testing::device().str()});
   const auto dtype = type == "float64" ? torch::kDouble : torch::kFloat;
   at::set_num_threads(1);
   Numbers numbers(path);
@@ -58,8 +60,8 @@ void train(const std::string& path, const std::string& type, int64_t steps, int6
     torch::NoGradGuard no_grad;
     for (auto& parameter : net->parameters()) parameter.copy_(numbers.take(parameter.sizes()));
   }
-  const auto images = numbers.take({steps, batch, 1, 28, 28}).to(dtype);
-  const auto labels = numbers.take({steps, batch}).to(torch::kLong);
+  const auto images = numbers.take({steps, batch, 1, 28, 28}).to(accelerator.device(), dtype);
+  const auto labels = numbers.take({steps, batch}).to(accelerator.device(), torch::kLong);
   torch::optim::AdamW adamw(net->parameters(), 1e-3);
   auto [model, optimizer] = accelerator.prepare(net, adamw);
 
@@ -76,7 +78,7 @@ void train(const std::string& path, const std::string& type, int64_t steps, int6
 }
 
 void resnet(const std::string& path, const std::string& type, int64_t steps, int64_t batch) {
-  accelerate::Accelerator accelerator({.cpu = true});
+  accelerate::Accelerator accelerator({.device = testing::device().str()});
   const auto dtype = type == "float64" ? torch::kDouble : torch::kFloat;
   at::set_num_threads(1);
   Numbers numbers(path);
@@ -86,8 +88,8 @@ void resnet(const std::string& path, const std::string& type, int64_t steps, int
     torch::NoGradGuard no_grad;
     for (auto& parameter : net->parameters()) parameter.copy_(numbers.take(parameter.sizes()));
   }
-  const auto images = numbers.take({steps, batch, 1, 28, 28}).to(dtype);
-  const auto labels = numbers.take({steps, batch}).to(torch::kLong);
+  const auto images = numbers.take({steps, batch, 1, 28, 28}).to(accelerator.device(), dtype);
+  const auto labels = numbers.take({steps, batch}).to(accelerator.device(), torch::kLong);
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
 
   const auto loss_of = [&, &model = model](int64_t step) {
@@ -106,9 +108,10 @@ void resnet(const std::string& path, const std::string& type, int64_t steps, int
 }
 
 void scale(const accelerate::precision::GradScalerOptions& options, const std::string& flags) {
-  accelerate::precision::GradScaler scaler(options, torch::kCPU, {});
+  const auto device = testing::device();
+  accelerate::precision::GradScaler scaler(options, device, {});
   for (const char flag : flags) {
-    const auto gradient = torch::full({3}, flag == '1' ? INFINITY : 1.0);
+    const auto gradient = torch::full({3}, flag == '1' ? INFINITY : 1.0, device);
     scaler.update(scaler.unscale({gradient}, scaler.scale()));
     fmt::print("{:.17g} {}\n", scaler.state().scale, scaler.state().growth_tracker);
   }
@@ -123,7 +126,7 @@ template <typename MakeNet>
 void learn(const std::string& precision, const std::string& folder, const MakeNet& make_net,
            int64_t batches = std::numeric_limits<int64_t>::max(),
            int64_t to_test = std::numeric_limits<int64_t>::max()) {
-  accelerate::Accelerator accelerator({.cpu = true, .mixed_precision = precision_of(precision)});
+  accelerate::Accelerator accelerator({.mixed_precision = precision_of(precision), .device = testing::device().str()});
   accelerator.set_seed(42);
   auto net = make_net();
   using accelerate::data::Split;
@@ -177,6 +180,20 @@ void several() {
   third.print("after: {}\n", third.reduce(torch::tensor(1)).item<int64_t>());
 }
 
+void bad_index() {
+  accelerate::Accelerator accelerator({.device = testing::device().str()});
+  torch::nn::Embedding net(10, 4);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  const auto x = torch::tensor({3, 99}).to(accelerator.device());
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const auto loss = model(x).sum();
+    accelerator.backward(loss);
+    optimizer.step();
+    accelerator.print("loss {}\n", loss.item<double>());
+  }
+}
+
 void fail(int64_t rank) {
   accelerate::Accelerator accelerator({.cpu = true, .timeout = std::chrono::seconds(60)});
   if (accelerator.process_index() == rank) throw std::runtime_error("this rank fails on purpose");
@@ -191,6 +208,7 @@ int main(int argc, char** argv) {
     if (words.at(0) == "who") who();
     if (words.at(0) == "restarted") restarted();
     if (words.at(0) == "several") several();
+    if (words.at(0) == "bad_index") bad_index();
     if (words.at(0) == "fail") fail(std::stoll(words.at(1)));
     if (words.at(0) == "train") {
       train(words.at(1), words.at(2), std::stoll(words.at(3)), std::stoll(words.at(4)));

@@ -3,22 +3,24 @@
 
 scaler.py PROBE
 """
+import os
 import random
 import subprocess
 import sys
 
 import torch
 
+DEVICE = os.environ.get("ACCELERATE_TEST_DEVICE", "cpu")
 
 def pythons(init, growth, backoff, interval, flags):
-    scaler = torch.amp.GradScaler("cpu", init_scale=init, growth_factor=growth, backoff_factor=backoff,
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=init, growth_factor=growth, backoff_factor=backoff,
                                   growth_interval=interval)
-    weight = torch.zeros(3, requires_grad=True)
+    weight = torch.zeros(3, requires_grad=True, device=DEVICE)
     optimizer = torch.optim.SGD([weight], lr=0.0)
     seen = []
     for flag in flags:
         scaler.scale(weight.sum())  # makes the scale
-        weight.grad = torch.full((3,), float("inf") if flag == "1" else 1.0)
+        weight.grad = torch.full((3,), float("inf") if flag == "1" else 1.0, device=DEVICE)
         scaler.step(optimizer)
         scaler.update()
         seen.append((scaler.get_scale(), scaler.state_dict()["_growth_tracker"]))

@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "tests/device.hpp"
 #include "tests/optim/steps.hpp"
 
 using accelerate::optim::FusedStep;
@@ -19,7 +20,7 @@ Parameters weights(at::ScalarType dtype) {
   torch::manual_seed(7);
   Parameters list;
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{9, 7}, {1}, {2, 3, 5}, {33}}) {
-    list.push_back((torch::randn(shape, at::kDouble) * 0.3).to(dtype).requires_grad_());
+    list.push_back((torch::randn(shape, at::kDouble) * 0.3).to(testing::device(), dtype).requires_grad_());
   }
   return list;
 }
@@ -28,7 +29,7 @@ Parameters weights(at::ScalarType dtype) {
 void record(const Parameters& list, int64_t step) {
   torch::manual_seed(static_cast<uint64_t>(1000 + step));
   for (size_t i = 0; i < list.size(); ++i) {
-    const auto gradient = (torch::randn(list[i].sizes(), at::kDouble) * 0.1).to(list[i].scalar_type());
+    const auto gradient = (torch::randn(list[i].sizes(), at::kDouble) * 0.1).to(list[i].options());
     list[i].mutable_grad() = i + 2 == list.size() && step % 3 == 2 ? at::Tensor() : gradient;
   }
 }
@@ -112,7 +113,8 @@ double after(const Make& make, at::ScalarType dtype) {
 void check_alike(const std::string& what, const Make& make) {
   CAPTURE(what);
   CHECK(after(make, at::kDouble) < 1e-12);
-  CHECK(after(make, at::kFloat) < 1e-6);
+  // On a GPU the kernels, PyTorch's own, round otherwise.
+  CHECK(after(make, at::kFloat) < (testing::device().is_cpu() ? 1e-6 : 1e-5));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <type_traits>
 
 #include "accelerate/base/remove_tree.hpp"
 #include "tests/stand_in/ranks.hpp"
@@ -136,7 +137,7 @@ auto overflows_now_and_then(const Options& of_optimizer) {
 void close_to_cpu(const std::function<Tensors(Accelerator&)>& body, AcceleratorOptions options, double tolerance) {
   options.device = "cpu";
   const auto expected = stand_in::results(1, body, options).front();
-  options.device = "standin";
+  options.device = stand_in::device_name();
   stand_in::at_every_pace(
       [&] {
         const auto found = stand_in::results(1, body, options).front();
@@ -366,6 +367,7 @@ TEST_CASE("a replayed step is one command for the device, and the host waits for
           step(images, labels);
           const auto trace = stand_in::take_trace();
           CHECK(stand_in::host_waits(accelerator.device().index()) == waits);
+          if (stand_in::on_gpu()) return;
           CHECK(std::ranges::count(trace, "graph", &stand_in::Launch::what) == 1);
           // Two inputs, a rate and a count for each call of the kernel, the loss; with fp16 a flag.
           CHECK(trace.size() <= 8);
@@ -377,7 +379,9 @@ TEST_CASE("a replayed step is one command for the device, and the host waits for
 TEST_CASE("what the host has to know or do in a step is why it is not recorded, and the step runs as it is") {
   using std::string;
   const auto reads = [](Accelerator&, at::Tensor& loss) { std::ignore = loss.item<float>(); };
-  const string wait = "it could not be recorded: standin: a wait of the host cannot be recorded";
+  const string wait = string("it could not be recorded: ") +
+                      (stand_in::on_gpu() ? "CUDA error: operation not permitted when stream is capturing"
+                                          : "standin: a wait of the host cannot be recorded");
   CHECK(runs_plain(step_and(reads)) == wait);
   CHECK(runs_plain(step_and(reads), stand_in::with_precision(Precision::fp16)) == wait);
   const auto reads_at_the_end = [](Accelerator& accelerator, auto& model, auto& optimizer) {
@@ -391,26 +395,12 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
   };
   CHECK(runs_plain(reads_at_the_end) == wait);
   CHECK(runs_plain(reads_at_the_end, stand_in::with_precision(Precision::fp16)) == wait);
-  CHECK(runs_plain(reads_at_the_end, stand_in::with_small_buckets(), 2) == wait);
-  CHECK(runs_plain(step_and(reads), stand_in::with_small_buckets(), 2) == wait);
-  const auto on_rank_1 = [=](Accelerator& accelerator, at::Tensor& loss) {
-    if (accelerator.process_index() == 1) reads(accelerator, loss);
-  };
-  CHECK(runs_plain(step_and(on_rank_1), stand_in::with_small_buckets(), 2) ==
-        "it could not be recorded on another rank");
   CHECK(runs_plain(step_and(nothing), {.gradient_accumulation_steps = 2}) ==
         "gradient_accumulation_steps is 2; a recorded step has one micro-batch");
   CHECK(runs_plain(step_and(nothing), {.check_synchronized_every = 3}) ==
         "check_synchronized_every is 3; the host reads what is compared");
   CHECK(runs_plain(step_and(nothing), {.stop_at_nan_loss = true}) ==
         "stop_at_nan_loss is set; the host reads each loss");
-  auto hooked = stand_in::with_small_buckets();
-  hooked.comm_hook = accelerate::gradient::comm_hook([](const auto& bucket, const auto& group) {
-    group.all_reduce(bucket.gradients);
-    return bucket.gradients;
-  });
-  CHECK(runs_plain(step_and(nothing), hooked, 2) ==
-        "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be recorded");
   const auto sums = [](Accelerator& accelerator, auto& model, auto& optimizer) {
     return [&](const at::Tensor& images, const at::Tensor& labels) {
       optimizer.zero_grad();
@@ -421,6 +411,35 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
   };
   CHECK(runs_plain(sums).find("backward: the loss is a sum over 3 samples in a step that is recorded, whose replays "
                               "would divide by as many; take losses that are means") != string::npos);
+  // 40: two for each parameter, and 32.
+  const auto steps_often = [](Accelerator& accelerator, auto& model, auto& optimizer) {
+    return [&](const at::Tensor& images, const at::Tensor& labels) {
+      optimizer.zero_grad();
+      accelerator.backward(stand_in::loss_of(model(images), labels));
+      for (int i = 0; i < 41; ++i) optimizer.step();
+    };
+  };
+  CHECK(runs_plain(steps_often)
+            .find(fmt::format("optimizer.step: 41 kernel calls of the optimizer are recorded on {}, at most 40 can be; "
+                              "step on it fewer "
+                              "times in what is recorded",
+                              stand_in::device().str())) != string::npos);
+
+  if (stand_in::devices() < 2) return;
+  CHECK(runs_plain(reads_at_the_end, stand_in::with_small_buckets(), 2) == wait);
+  CHECK(runs_plain(step_and(reads), stand_in::with_small_buckets(), 2) == wait);
+  const auto on_rank_1 = [=](Accelerator& accelerator, at::Tensor& loss) {
+    if (accelerator.process_index() == 1) reads(accelerator, loss);
+  };
+  CHECK(runs_plain(step_and(on_rank_1), stand_in::with_small_buckets(), 2) ==
+        "it could not be recorded on another rank");
+  auto hooked = stand_in::with_small_buckets();
+  hooked.comm_hook = accelerate::gradient::comm_hook([](const auto& bucket, const auto& group) {
+    group.all_reduce(bucket.gradients);
+    return bucket.gradients;
+  });
+  CHECK(runs_plain(step_and(nothing), hooked, 2) ==
+        "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be recorded");
 }
 
 TEST_CASE("an optimizer that steps with numbers of the host, and a schedule within the step, are named") {
@@ -454,29 +473,101 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
 }
 
 TEST_CASE("a first gradient in the step that would be recorded is named, and the step is plain") {
+  const auto trains = [](const auto& of_optimizer, auto optimizer_type) {
+    using Optimizer = typename decltype(optimizer_type)::type;
+    stand_in::same_as_on_cpu(
+        [of_optimizer](Accelerator& accelerator) -> Tensors {
+          stand_in::Job<TwoHeads, Optimizer> job(accelerator, of_optimizer, 18);
+          auto& [model, optimizer, loader] = job.prepared;
+          int64_t steps = 0;
+          auto step = accelerator.graphed_step(
+              [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
+                optimizer.zero_grad();
+                accelerator.backward(stand_in::loss_of(model(images, steps > kWarmAtOnce.warmup_steps), labels));
+                optimizer.step();
+              },
+              kWarmAtOnce);
+          for (auto& [images, labels] : loader) {
+            ++steps;
+            step(images, labels);
+          }
+          CHECK(step.graphs() == 0);
+          if (!accelerator.device().is_cpu()) {
+            CHECK(step.why_plain().find(
+                      "a parameter of shape [5, 16] has its first gradient in a step that is recorded, must have had "
+                      "one before: its averages would begin anew in each replay") != std::string::npos);
+          }
+          return stand_in::state_of(model);
+        },
+        {}, {1});
+  };
+  using namespace torch::optim;  // NOLINT
+  trains(SGDOptions(0.125).momentum(0.5), std::type_identity<SGD>());
+  trains(AdamWOptions(0.015625), std::type_identity<AdamW>());
+  trains(AdagradOptions(0.0625), std::type_identity<Adagrad>());
+}
+
+TEST_CASE("two steps of an optimizer in what is recorded count as two in each replay") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        stand_in::Job<TwoHeads> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5), 18);
+        stand_in::Job<PlainNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(0.015625), 18);
         auto& [model, optimizer, loader] = job.prepared;
-        int64_t steps = 0;
         auto step = accelerator.graphed_step(
             [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
               optimizer.zero_grad();
-              accelerator.backward(stand_in::loss_of(model(images, steps > kWarmAtOnce.warmup_steps), labels));
+              accelerator.backward(stand_in::loss_of(model(images), labels));
+              optimizer.step();
               optimizer.step();
             },
             kWarmAtOnce);
-        for (auto& [images, labels] : loader) {
-          ++steps;
-          step(images, labels);
-        }
-        CHECK(step.graphs() == 0);
-        if (!accelerator.device().is_cpu()) {
-          CHECK(step.why_plain().find("has its first gradient in a step that is recorded") != std::string::npos);
-        }
+        for (auto& [images, labels] : loader) step(images, labels);
+        check_graphs(accelerator, step, 1);
         return stand_in::state_of(model);
       },
       {}, {1});
+}
+
+TEST_CASE("in fp16 an optimizer that keeps gradients of the step back from it is named, and the step is plain") {
+  std::string why;
+  const auto train = [&why](const std::string& device) -> Tensors {  // alone: models in a group are not recorded
+    auto options = stand_in::with_precision(Precision::fp16);
+    options.device = device;
+    Accelerator accelerator(options);
+    auto net = stand_in::made_alike([] { return PlainNet(); });
+    auto judge = stand_in::made_alike([] { return PlainNet(); });
+    auto [model, other, optimizer, others] = accelerator.prepare(
+        net, judge, torch::optim::SGD(net->parameters(), 0.125), torch::optim::SGD(judge->parameters(), 0.125));
+    auto step = accelerator.graphed_step(
+        [&, &model = model, &other = other, &optimizer = optimizer](const at::Tensor& images,
+                                                                    const at::Tensor& labels) {
+          optimizer.zero_grad();
+          accelerator.backward(stand_in::loss_of(model(images) + other(images), labels));
+          optimizer.step();
+        },
+        kWarmAtOnce);
+    const auto batch = stand_in::small_data(3);
+    const auto images = batch.first.to(accelerator.device()), labels = batch.second.to(accelerator.device());
+    for (int64_t i = 1; i <= 8; ++i) {
+      const bool overflows = i == 2 || i == 5 || i == 6;
+      step(overflows ? images * kInfinity : images, labels);
+      others.zero_grad();
+    }
+    why = step.why_plain();
+    Tensors all = stand_in::to_cpu(net->parameters());
+    all.push_back(torch::tensor({accelerator.loss_scale()}));
+    return all;
+  };
+  const auto expected = train("cpu");
+  stand_in::at_every_pace([&] {
+    const auto found = train(stand_in::device_name());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(i);
+      stand_in::check_same(found[i], expected[i]);
+    }
+  });
+  CHECK(why ==
+        "optimizer_1 has gradients of the step and neither steps nor zeroes them in it, so the loss scale would not be "
+        "updated in replays; zero them there");
 }
 
 TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD") {
@@ -586,7 +677,7 @@ TEST_CASE("in an open region of autocast neither a recording nor a pass after a 
 TEST_CASE("a recording comes after what the caller's stream was given, and before what that one gets next") {
   stand_in::at_every_pace([] {
     const auto x = torch::zeros({1}).to(stand_in::device());
-    const auto graph = accelerate::device::find_graphs(stand_in::kType)->make();
+    const auto graph = accelerate::device::find_graphs(stand_in::tested_type())->make();
     x.add_(1);
     accelerate::device::record(
         *graph, stand_in::device(), [&] { x.mul_(3); }, [&] { x.add_(100); });
@@ -595,9 +686,10 @@ TEST_CASE("a recording comes after what the caller's stream was given, and befor
   });
 }
 
-TEST_CASE("the stand-in records as CUDA does: side streams join and come back, the default stream does not") {
-  const c10::impl::VirtualGuardImpl streams(stand_in::kType);
-  const auto graphs = accelerate::device::find_graphs(stand_in::kType);
+TEST_CASE("the stand-in records as CUDA does: side streams join and come back, the default stream does not" *
+          stand_in::needs_stand_in()) {
+  const c10::impl::VirtualGuardImpl streams(stand_in::tested_type());
+  const auto graphs = accelerate::device::find_graphs(stand_in::tested_type());
   REQUIRE(graphs != nullptr);
   const auto x = torch::zeros({1}).to(stand_in::device());
   const auto record = [&](const std::function<void()>& work) {

@@ -44,7 +44,8 @@ TEST_CASE("dropout on the device falls alike in the second run") {
   CHECK(torch::equal(y.detach().cpu(), x.grad().cpu()));
 }
 
-TEST_CASE("DataParallel over two devices gives the CPU's outputs and gradients, and nothing races") {
+TEST_CASE("DataParallel over two devices gives the CPU's outputs and gradients, and nothing races" *
+          stand_in::needs_stand_in()) {
   torch::manual_seed(3);
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
   const at::Tensor batch = torch::randn({7, 4});
@@ -67,7 +68,7 @@ TEST_CASE("DataParallel over two devices gives the CPU's outputs and gradients, 
   });
 }
 
-TEST_CASE("DataParallel refuses a device that is not there, with the count") {
+TEST_CASE("DataParallel refuses a device that is not there, with the count" * stand_in::needs_stand_in()) {
   torch::nn::Linear net(4, 2);
   CHECK_THROWS_WITH(
       accelerate::DataParallel(net, {device(0), device(9)}),

@@ -37,7 +37,8 @@ std::string refusal(const std::function<void()>& call) {
 
 }  // namespace
 
-TEST_CASE("a process alone takes the accelerator that is there, a rank its own device of it") {
+TEST_CASE("a process alone takes the accelerator that is there, a rank its own device of it" *
+          stand_in::needs_stand_in()) {
   CHECK(Accelerator().device() == device(0));
   CHECK(Accelerator({.cpu = true}).device() == at::kCPU);
   CHECK(Accelerator({.device = "standin:2"}).device() == device(2));
@@ -59,14 +60,15 @@ TEST_CASE("a group of processes for the CPU's tensors carries the device's too, 
   Accelerator accelerator(group, {});
   CHECK(accelerator.device() == device());
   CHECK(accelerator.group().device() == device());
-  CHECK(accelerator.group().backend() == "standin+gloo");
+  CHECK(accelerator.group().backend() == (stand_in::on_gpu() ? "nccl+gloo" : "standin+gloo"));
   const auto sum = torch::ones({2}, accelerator.device());
   accelerator.group().all_reduce(sum);
   CHECK(at::equal(sum.cpu(), torch::ones({2})));
   CHECK(Accelerator(group, {.cpu = true}).group().backend() == "gloo");
 }
 
-TEST_CASE("a device by number that is not there, and more ranks than devices, are refused with both counts") {
+TEST_CASE("a device by number that is not there, and more ranks than devices, are refused with both counts" *
+          stand_in::needs_stand_in()) {
   CHECK(refusal([] { Accelerator({.device = "standin:9"}); })
             .ends_with("device: standin:9 is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in "
                        "the config file), 4 standin devices are visible; ask for at most standin:3 or cpu"));
@@ -81,12 +83,12 @@ TEST_CASE("a device by number that is not there, and more ranks than devices, ar
 
 TEST_CASE("the current device of a rank's thread is its own from the start") {
   on_devices(3, [](Accelerator& accelerator) {
-    CHECK(c10::impl::VirtualGuardImpl(stand_in::kType).getDevice() == accelerator.device());
-    CHECK(torch::ones({1}, at::TensorOptions(c10::Device(stand_in::kType))).device() == accelerator.device());
-    c10::impl::VirtualGuardImpl(stand_in::kType).setDevice(device(3));
+    CHECK(c10::impl::VirtualGuardImpl(stand_in::tested_type()).getDevice() == accelerator.device());
+    CHECK(torch::ones({1}, at::TensorOptions(c10::Device(stand_in::tested_type()))).device() == accelerator.device());
+    c10::impl::VirtualGuardImpl(stand_in::tested_type()).setDevice(device(3));
     const Accelerator again(accelerator.group(), {});
     CHECK(again.device() == accelerator.device());
-    CHECK(c10::impl::VirtualGuardImpl(stand_in::kType).getDevice() == accelerator.device());
+    CHECK(c10::impl::VirtualGuardImpl(stand_in::tested_type()).getDevice() == accelerator.device());
   });
 }
 
@@ -145,6 +147,7 @@ TEST_CASE("device_placement off leaves everything where it is") {
 }
 
 TEST_CASE("an optimizer that stepped on the CPU goes on from there on the device") {
+  const stand_in::DefaultDtype dtype(accelerate::Precision::no);
   const auto train = [](bool move) {
     auto net = made_alike([] { return SmallNet(); });
     torch::optim::AdamW adamw(net->parameters(), 1e-2);
@@ -167,10 +170,11 @@ TEST_CASE("an optimizer that stepped on the CPU goes on from there on the device
   };
   const auto moved = train(true);
   const auto stayed = train(false);
-  for (size_t i = 0; i < stayed.size(); ++i) CHECK(at::equal(moved[i], stayed[i]));
+  for (size_t i = 0; i < stayed.size(); ++i) stand_in::check_same(moved[i], stayed[i]);
 }
 
 TEST_CASE("a module that moved to the device, or away from it, is reduced there when it is prepared again") {
+  const stand_in::DefaultDtype dtype(accelerate::Precision::no);
   const auto [images, labels] = stand_in::small_data(4);
   for (const bool from_cpu : {true, false}) {
     CAPTURE(from_cpu);
@@ -209,6 +213,10 @@ TEST_CASE("a CPU tensor handed in by mistake is an error that names both devices
       auto model = accelerator.prepare(net);
       const auto [images, labels] = stand_in::small_data(2);
       const auto of_the_model = refusal([&, &x = images] { model(x); });
+      if (stand_in::on_gpu()) {  // a convolution has words of its own there
+        CHECK(of_the_model != "no error");
+        return;
+      }
       CHECK(of_the_model.find("at least two devices, ") != std::string::npos);
       CHECK(of_the_model.find("standin:0") != std::string::npos);
       CHECK(of_the_model.find("cpu") != std::string::npos);
@@ -218,7 +226,8 @@ TEST_CASE("a CPU tensor handed in by mistake is an error that names both devices
   });
 }
 
-TEST_CASE("seeds reach the device, and rank 0's generator states go to all ranks, its device's too") {
+TEST_CASE("seeds reach the device, and rank 0's generator states go to all ranks, its device's too" *
+          stand_in::needs_stand_in()) {
   std::vector<at::Tensor> drawn(2);
   on_devices(2, [&](Accelerator& accelerator) {
     made_alike([&] {
@@ -252,9 +261,10 @@ TEST_CASE("two accelerators of one process train side by side, on one device and
     return stand_in::to_cpu(all);
   };
   stand_in::same_as_on_cpu([&](Accelerator& accelerator) {
-    Accelerator second({.device = accelerator.device().is_cpu() ? "cpu" : "standin"});
+    Accelerator second({.device = accelerator.device().is_cpu() ? "cpu" : stand_in::device_name()});
     return train(accelerator, second);
   });
+  if (stand_in::devices() < 3) return;
   Accelerator on_cpu({.cpu = true});
   const auto expected = train(on_cpu, on_cpu);
   stand_in::at_every_pace(
@@ -267,7 +277,7 @@ TEST_CASE("two accelerators of one process train side by side, on one device and
       500);
 }
 
-TEST_CASE("gradients on two devices are clipped by their common norm") {
+TEST_CASE("gradients on two devices are clipped by their common norm" * stand_in::needs_stand_in()) {
   const auto clip = [](const at::Device& one, const at::Device& other) {
     Accelerator accelerator({.device = one.str()});
     stand_in::Tensors parameters;
@@ -292,7 +302,7 @@ TEST_CASE("memory() is that of the rank's device: it follows tensors, and a peak
     const auto before = accelerator.memory();
     CHECK(before.resident_bytes > kMebibyte);
     {
-      const auto tensor = torch::zeros({kMebibyte / 4}, accelerator.device());
+      const auto tensor = torch::zeros({kMebibyte / 4}, at::TensorOptions(accelerator.device()).dtype(at::kFloat));
       CHECK(accelerator.memory().allocated_bytes == before.allocated_bytes + kMebibyte);
     }
     const auto after = accelerator.memory();
@@ -307,7 +317,9 @@ TEST_CASE("memory() is that of the rank's device: it follows tensors, and a peak
 TEST_CASE("what was prepared leaves no memory behind once its handles are gone and free_memory() was called") {
   stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
     const auto emptied = [] {
-      return dynamic_cast<c10::DeviceAllocator&>(*c10::GetAllocator(stand_in::kType)).getDeviceStats(0).num_device_free;
+      return dynamic_cast<c10::DeviceAllocator&>(*c10::GetAllocator(stand_in::tested_type()))
+          .getDeviceStats(0)
+          .num_device_free;
     };
     const auto before = accelerator.memory().allocated_bytes;
     {
@@ -320,9 +332,11 @@ TEST_CASE("what was prepared leaves no memory behind once its handles are gone a
     }
     const auto emptied_before = emptied();
     accelerator.free_memory();
-    c10::impl::VirtualGuardImpl(stand_in::kType).synchronizeDevice(0);  // gradients are free when the device is done
+    c10::impl::VirtualGuardImpl(stand_in::tested_type())
+        .synchronizeDevice(0);  // gradients are free when the device is done
     CHECK(accelerator.memory().allocated_bytes == before);
-    CHECK(emptied() == emptied_before + 1);  // the allocator keeps nothing either
+    // The allocator keeps nothing either; CUDA's counts segments, of which others may have a part.
+    if (!stand_in::on_gpu()) CHECK(emptied() == emptied_before + 1);
   });
 }
 

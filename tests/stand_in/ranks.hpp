@@ -42,10 +42,36 @@ class OnASideStream {
   std::optional<c10::StreamGuard> guard_;
 };
 
-/// Runs body on so many ranks, each with an accelerator of its own.
+/// For AcceleratorOptions::device.
+inline std::string device_name() { return c10::DeviceTypeName(tested_type(), /*lower_case=*/true); }
+
+/// While it lives LibTorch's default dtype on a GPU is float64, in which what is compared with the CPU shows more than
+/// rounding; float32 where the job is one of mixed precision, which knows no other.
+class DefaultDtype {
+ public:
+  explicit DefaultDtype(accelerate::Precision precision) {
+    if (on_gpu() && precision == accelerate::Precision::no) torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  }
+  explicit DefaultDtype(const accelerate::AcceleratorOptions& options)
+      : DefaultDtype(options.precision_policy ? accelerate::Precision::bf16
+                                              : options.mixed_precision.value_or(accelerate::Precision::no)) {}
+  ~DefaultDtype() { torch::set_default_dtype(before_); }
+  DefaultDtype(const DefaultDtype&) = delete;
+  DefaultDtype& operator=(const DefaultDtype&) = delete;
+
+ private:
+  caffe2::TypeMeta before_ = torch::get_default_dtype();
+};
+
+/// Runs body on so many ranks, each with an accelerator of its own; on a GPU's machine, where it has as many.
 inline void on_devices(int64_t ranks, const std::function<void(accelerate::Accelerator&)>& body,
                        accelerate::AcceleratorOptions options = {}) {
-  options.device = "standin";
+  if (on_gpu() && ranks > devices()) {
+    MESSAGE("left out: ", ranks, " ranks, the machine has ", devices(), " GPU(s)");
+    return;
+  }
+  options.device = device_name();
+  const DefaultDtype dtype(options);
   accelerate::simulate(ranks, [&] {
     accelerate::Accelerator accelerator(options);
     body(accelerator);
@@ -70,6 +96,7 @@ inline Tensors to_cpu(const Tensors& tensors) {
 /// What each rank's body returned.
 inline std::vector<Tensors> results(int64_t ranks, const std::function<Tensors(accelerate::Accelerator&)>& body,
                                     const accelerate::AcceleratorOptions& options) {
+  const DefaultDtype dtype(options);
   std::vector<Tensors> all(static_cast<size_t>(ranks));
   accelerate::simulate(ranks, [&] {
     accelerate::Accelerator accelerator(options);
@@ -79,15 +106,29 @@ inline std::vector<Tensors> results(int64_t ranks, const std::function<Tensors(a
   return all;
 }
 
+/// The same bits on the stand-in, whose kernels are the CPU's; on a GPU the same numbers to rounding.
+inline void check_same(const at::Tensor& found, const at::Tensor& expected) {
+  if (!on_gpu() || !expected.is_floating_point()) {
+    CHECK(at::equal(found, expected));
+    return;
+  }
+  const double tolerance = expected.scalar_type() == at::kDouble ? 1e-7 : 3e-2;
+  const bool close = at::allclose(found, expected, tolerance, tolerance, /*equal_nan=*/true);
+  const double off = close ? 0 : (found - expected).abs().max().item<double>();
+  CAPTURE(off);
+  CHECK(close);
+}
+
 /// body gives the same bits on the device as on the CPU, on 1 and 2 ranks, at every pace, without a race.
 inline void same_as_on_cpu(const std::function<Tensors(accelerate::Accelerator&)>& body,
                            accelerate::AcceleratorOptions options = {}, const std::vector<int64_t>& counts = {1, 2},
                            int microseconds = 500) {
   for (const int64_t ranks : counts) {
     CAPTURE(ranks);
+    if (on_gpu() && ranks > devices()) continue;
     options.device = "cpu";
     const auto expected = results(ranks, body, options);
-    options.device = "standin";
+    options.device = device_name();
     at_every_pace(
         [&] {
           const auto found = results(ranks, body, options);
@@ -96,7 +137,7 @@ inline void same_as_on_cpu(const std::function<Tensors(accelerate::Accelerator&)
             for (size_t i = 0; i < expected[r].size(); ++i) {
               CAPTURE(r);
               CAPTURE(i);
-              CHECK(at::equal(found[r][i], expected[r][i]));
+              check_same(found[r][i], expected[r][i]);
             }
           }
         },

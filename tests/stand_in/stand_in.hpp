@@ -14,8 +14,15 @@ namespace stand_in {
 
 inline constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
-/// "standin:index"
-inline c10::Device device(int64_t index = 0) { return {kType, static_cast<c10::DeviceIndex>(index)}; }
+/// Whether the tests run on the machine's NVIDIA GPUs instead (ACCELERATE_TEST_DEVICE=cuda): then nothing is installed,
+/// there are no races and no trace, and waits of the host are those for which CUDA's runtime was called.
+bool on_gpu();
+/// What the tests run on: kType, or CUDA.
+inline c10::DeviceType tested_type() { return on_gpu() ? c10::DeviceType::CUDA : kType; }
+/// "standin:index", or "cuda:index"
+inline c10::Device device(int64_t index = 0) { return {tested_type(), static_cast<c10::DeviceIndex>(index)}; }
+/// So many there are.
+int64_t devices();
 
 /// Once, before anything else: it cannot be taken back, and autograd counts the devices at the first backward.
 void install(int devices, size_t bytes_of_each);

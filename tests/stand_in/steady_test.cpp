@@ -120,7 +120,8 @@ TEST_CASE("a steady step on a foreign loader's batches does not wait for the dev
       500);
 }
 
-TEST_CASE("buckets are reduced on a side stream while backward goes on, and the step comes after all of them") {
+TEST_CASE("buckets are reduced on a side stream while backward goes on, and the step comes after all of them" *
+          stand_in::needs_stand_in()) {
   stand_in::at_every_pace(
       [] {
         const auto trace = trace_of_a_step();

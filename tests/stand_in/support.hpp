@@ -13,6 +13,9 @@ namespace stand_in {
 
 inline const std::vector<std::string> kNoRaces{};
 
+/// Of a test case that looks at what only the stand-in has: races, traces, limits, devices enough.
+inline doctest::skip needs_stand_in() { return doctest::skip(on_gpu()); }
+
 /// While it lives, what c10d calls with asyncOp = false runs on the caller's stream.
 struct OnCallersStream {
   OnCallersStream() { set_on_callers_stream(true); }
@@ -25,6 +28,7 @@ struct OnCallersStream {
 /// wrong numbers that somebody did not wait for a copy or a collective; and with a slow main stream, which shows that a
 /// side stream did not wait for it. Nothing may race in any of them.
 inline void at_every_pace(const std::function<void()>& body, int microseconds = 2000) {
+  if (on_gpu()) return body();
   const auto run = [&](const std::string& pace, int delay, Slow slow) {
     INFO("pace: ", pace);
     take_races();

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/stand_in/world.hpp"
 
+#include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
 
+#include "tests/device.hpp"
 #include "tests/stand_in/graph.hpp"
 
 namespace stand_in {
@@ -20,6 +22,13 @@ World& world() {
   static auto* one = new World;
   return *one;
 }
+
+bool on_gpu() {
+  static const bool asked = testing::device().is_cuda();
+  return asked;
+}
+
+int64_t devices() { return on_gpu() ? at::accelerator::deviceCount() : device_count(); }
 
 c10::DeviceIndex device_count() { return static_cast<c10::DeviceIndex>(world().memory.size()); }
 c10::DeviceIndex current_device() { return device_now; }

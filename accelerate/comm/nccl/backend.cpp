@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nccl backend: LibTorch's ProcessGroupNCCL. Compiled and linked, not yet run: no GPU was there.
+// The nccl backend: LibTorch's ProcessGroupNCCL. Run in a group of one rank only: there was one GPU.
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where those tests run that run on a GPU too, when bench/gpu.sh asks for it.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdlib>
+
+namespace testing {
+
+/// What ACCELERATE_TEST_DEVICE names; without it the CPU.
+inline c10::Device device() {
+  const char* const named = std::getenv("ACCELERATE_TEST_DEVICE");
+  return named == nullptr ? c10::Device(c10::kCPU) : c10::Device(named);
+}
+
+}  // namespace testing
