@@ -16,6 +16,7 @@
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/settings.hpp"
 #include "accelerate/env/settings_table.hpp"
+#include "accelerate/env/yaml_documents.hpp"
 
 namespace accelerate::env {
 namespace {
@@ -27,8 +28,7 @@ template <typename... Args>
 
 YAML::Node load(std::string_view text, const std::string& path) {
   try {
-    auto documents = YAML::LoadAll(std::string(text));
-    std::erase_if(documents, [](const YAML::Node& each) { return each.IsNull(); });
+    const auto documents = yaml_documents(std::string(text));
     if (documents.size() > 1) {
       refuse("{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
              documents.size());

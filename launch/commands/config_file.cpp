@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/env/yaml_documents.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -107,11 +108,10 @@ void check_keys(const YAML::Node& node, const std::string& path) {
 YAML::Node parsed_map(std::string_view text, const std::string& path) {
   std::vector<YAML::Node> documents;
   try {
-    documents = YAML::LoadAll(std::string(text));
+    documents = env::yaml_documents(std::string(text));
   } catch (const YAML::Exception& error) {
     refuse_config("{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
   }
-  std::erase_if(documents, [](const YAML::Node& each) { return each.IsNull(); });
   if (documents.size() > 1) {
     refuse_config("{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
                   documents.size());

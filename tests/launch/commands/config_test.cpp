@@ -110,6 +110,7 @@ TEST_CASE("a file of two documents is not updated, nor one that says a key twice
   CHECK(refusal_of("distributed_type: FSDP\nfsdp_config:\n  a: 1\n  a: 2\n") ==
         "accelerate_config: c.yaml line 4 has the key a a second time; leave one of the two");
   CHECK_FALSE(updated_yaml("---\ndistributed_type: 'NO'\n---\n", "c.yaml").empty());
+  CHECK(refusal_of(", a: 1\n") == "accelerate_config: c.yaml line 1 is no YAML: no value begins with this");
 }
 
 TEST_CASE("an old file keeps what it says and gets today's keys; fp16 and dynamo_backend have become others") {
