@@ -26,6 +26,9 @@ struct Handover {
   }
 };
 
+// Of all calls: one that a call captured would be read before it is taken.
+Handover begun, done;
+
 }  // namespace
 
 // The iterator's loop is within the library, where OpenMP is switched on. It walks over bytes that nobody touches:
@@ -41,7 +44,6 @@ void in_parts(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int6
                       .resize_outputs(false)
                       .add_output(counted)
                       .build();
-  Handover begun, done;
   const auto walk = [&](char** data, const int64_t* strides, int64_t length, int64_t runs) {
     begun.take();
     for (int64_t run = 0; run < runs; ++run) part(data[0] + run * strides[1] - begin, length);

@@ -115,8 +115,9 @@ build_tsan() {
   cmake --build build-tsan -j "$(jobs)" --target plain_tests unit_tests accelerate_launch >&2
 }
 test_tsan() {
-  # GCC 12's thread sanitizer cannot live with as much address randomisation as new kernels do.
-  TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+  # GCC 12's thread sanitizer cannot live with as much address randomisation as new kernels do. By itself it has each process
+  # sleep a second at its end, which is what tests of the launcher allow for all of an end.
+  TSAN_OPTIONS=ignore_noninstrumented_modules=1:atexit_sleep_ms=50 \
     setarch "$(uname -m)" -R ctest --test-dir build-tsan -j "$(jobs)" --output-on-failure -LE full -R "$tsan_tests" -E "$tsan_not"
 }
 
