@@ -78,8 +78,9 @@ int main() {
   const auto device = accelerator.device();
   const auto finish = bench::finish(accelerator);
 
-  bench::TransformerOptions gpt2{.vocabulary = 50257, .length = 1024, .layers = 12, .heads = 12, .width = 768};
-  const auto language_step = [&] {
+  const auto language_step = [](bool fused_bias) {
+    const bench::TransformerOptions gpt2{
+        .vocabulary = 50257, .length = 1024, .layers = 12, .heads = 12, .width = 768, .fused_bias = fused_bias};
     return training_step(
         bench::Transformer(gpt2), torch::randint(gpt2.vocabulary, {8, gpt2.length + 1}),
         [](auto& model, const at::Tensor& tokens) {
@@ -88,9 +89,7 @@ int main() {
         },
         accelerate::Precision::bf16);
   };
-  const Step stock_language = language_step();
-  gpt2.fused_bias = true;
-  const Step language = language_step();
+  const Step language = language_step(true), stock_language = language_step(false);
   const auto classes = torch::randint(1000, {64}).to(device);
   const Step images = training_step(
       resnet18(), torch::randn({64, 3, 224, 224}),

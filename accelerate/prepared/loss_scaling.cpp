@@ -163,8 +163,7 @@ std::string LossScaling::why_not_updated() const {
     if (!optimizer.scaled().waiting()) continue;
     return fmt::format(
         "{} has gradients of the step and neither steps nor zeroes them in it, so the loss scale would not be updated "
-        "in "
-        "replays; zero them there",
+        "in replays; zero them there",
         optimizer.name());
   }
   return "the loss scale was not updated in it";

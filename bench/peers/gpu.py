@@ -50,13 +50,13 @@ def training_step(net, x, loss, bf16=False):
     net, optimizer, backward, autocast = framework.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True), bf16)
     x = x.to(framework.device)
 
-    def forward(net, part):  # as both frameworks do it: the model within autocast, its outputs in float32
+    def forward(part):  # as both frameworks do it: the model within autocast, its outputs in float32
         with autocast:
             return net(part).float()
 
     def step():
         optimizer.zero_grad()
-        backward(loss(lambda part: forward(net, part), x))
+        backward(loss(forward, x))
         optimizer.step()
 
     return step
