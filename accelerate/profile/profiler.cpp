@@ -57,22 +57,41 @@ uint64_t flops_of(const kineto::KinetoEvent& event) {
   return flops_of_convolution_backward(event.shapes()[0], event.shapes()[2]);  // (grad_output, input, weight, ...)
 }
 
-/// Of a device's events those of kernels alone count: beside them are copies, and the host's ranges drawn once more.
-bool is_kernel(const kineto::KinetoEvent& event) {
-  return event.activityType() == static_cast<uint8_t>(libkineto::ActivityType::CONCURRENT_KERNEL);
+bool is(libkineto::ActivityType type, const kineto::KinetoEvent& event) {
+  return event.activityType() == static_cast<uint8_t>(type);
+}
+
+bool is_copy(const kineto::KinetoEvent& event) {
+  return is(libkineto::ActivityType::GPU_MEMCPY, event) || is(libkineto::ActivityType::GPU_MEMSET, event);
+}
+
+/// Beside what it did, a device's events are the host's ranges drawn once more.
+bool did_something(const kineto::KinetoEvent& event) {
+  return is(libkineto::ActivityType::CONCURRENT_KERNEL, event) || is_copy(event);
+}
+
+/// What an operator started is linked to it; calls of the device's runtime and the recorder's own work have numbers of
+/// other counts.
+uint64_t number_of(const kineto::KinetoEvent& event, bool on_device) {
+  if (on_device) return event.linkedCorrelationId();
+  const bool is_operator =
+      is(libkineto::ActivityType::CPU_OP, event) || is(libkineto::ActivityType::USER_ANNOTATION, event);
+  return is_operator ? event.correlationId() : 0;
 }
 
 std::vector<Span> spans_of(const kineto::ProfilerResult& result, bool with_flops) {
   std::vector<Span> spans;
   for (const auto& event : result.events()) {
     const bool on_device = event.deviceType() != c10::DeviceType::CPU;
-    if (event.endNs() < event.startNs() || (on_device && !is_kernel(event))) continue;
+    if (event.endNs() < event.startNs() || (on_device && !did_something(event))) continue;
     spans.push_back({.name = event.name(),
                      .thread = event.startThreadId(),
                      .begin = static_cast<int64_t>(event.startNs()),
                      .end = static_cast<int64_t>(event.endNs()),
                      .is_async = event.isAsync(),
                      .on_device = on_device,
+                     .is_copy = on_device && is_copy(event),
+                     .number = number_of(event, on_device),
                      .flops = with_flops && !on_device ? flops_of(event) : 0});
   }
   return spans;

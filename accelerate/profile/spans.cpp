@@ -8,6 +8,7 @@
 #include <map>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 namespace accelerate::profile {
@@ -47,8 +48,11 @@ Intervals common(const Intervals& one, const Intervals& other) {
 
 bool is_step(const Span& span) { return span.name.starts_with(kStepSpan); }
 
+/// What each operator, by its number, started on the device.
+using DeviceTimes = std::unordered_map<uint64_t, int64_t>;
+
 /// Adds each span's time to its operator, and takes it from the self time of the one around it.
-std::vector<OperatorTime> times_by_operator(std::vector<const Span*> spans) {
+std::vector<OperatorTime> times_by_operator(std::vector<const Span*> spans, const DeviceTimes& on_device) {
   std::sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
     return std::tuple(a->thread, a->begin, -a->end) < std::tuple(b->thread, b->begin, -b->end);
   });
@@ -65,6 +69,7 @@ std::vector<OperatorTime> times_by_operator(std::vector<const Span*> spans) {
     row.calls += 1;
     row.self_ns += length;
     row.flops += span->flops;
+    if (const auto started = on_device.find(span->number); started != on_device.end()) row.device_ns += started->second;
     const bool within_itself =
         std::any_of(around.begin(), around.end(), [&](const Span* outer) { return outer->name == span->name; });
     if (!within_itself) row.total_ns += length;
@@ -72,7 +77,9 @@ std::vector<OperatorTime> times_by_operator(std::vector<const Span*> spans) {
   }
   std::vector<OperatorTime> rows;
   for (auto& [name, row] : by_name) rows.push_back(std::move(row));
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.self_ns > b.self_ns; });
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.device_ns, a.self_ns) > std::pair(b.device_ns, b.self_ns);
+  });
   return rows;
 }
 
@@ -89,6 +96,11 @@ std::vector<int64_t> lengths_in_order(Intervals steps) {
   std::vector<int64_t> lengths;
   for (const auto& [begin, end] : steps) lengths.push_back(end - begin);
   return lengths;
+}
+
+std::string busy_text(const TraceSummary& summary) {
+  if (summary.device_busy_ns == 0) return "";
+  return fmt::format(", device busy {}", share_text(summary.device_busy_ns, summary.length_ns));
 }
 
 std::string rates_text(const TraceSummary& summary) {
@@ -126,12 +138,15 @@ bool is_communication_kernel(const std::string& name) { return name.starts_with(
 
 TraceSummary summarize(const std::vector<Span>& spans) {
   TraceSummary summary;
-  Intervals steps, waits, collectives, computing, collective_kernels, kernels;
+  Intervals steps, waits, collectives, computing, collective_kernels, kernels, busy;
+  DeviceTimes on_device;
   std::vector<const Span*> operators;
   for (const Span& span : spans) {
     const std::pair interval(span.begin, span.end);
     if (span.on_device) {
-      (is_communication_kernel(span.name) ? collective_kernels : kernels).push_back(interval);
+      busy.push_back(interval);
+      if (span.number != 0) on_device[span.number] += span.end - span.begin;
+      if (!span.is_copy) (is_communication_kernel(span.name) ? collective_kernels : kernels).push_back(interval);
       continue;
     }
     if (is_step(span)) {
@@ -148,12 +163,13 @@ TraceSummary summarize(const std::vector<Span>& spans) {
   summary.steps = static_cast<int64_t>(steps.size());
   summary.step_ns = lengths_in_order(steps);
   summary.length_ns = length_of(joined(steps));
+  summary.device_busy_ns = length_of(common(joined(steps), joined(busy)));
   summary.data_wait_ns = length_of(joined(waits));
   // The host only starts what a device does: its spans say nothing about how long that took.
   const auto apart = joined(collective_kernels.empty() ? collectives : collective_kernels);
   summary.communication_ns = length_of(apart);
   summary.overlapped_ns = length_of(common(apart, joined(kernels.empty() ? computing : kernels)));
-  summary.operators = times_by_operator(std::move(operators));
+  summary.operators = times_by_operator(std::move(operators), on_device);
   for (const auto& row : summary.operators) summary.flops += row.flops;
   return summary;
 }
@@ -161,20 +177,27 @@ TraceSummary summarize(const std::vector<Span>& spans) {
 std::string summary_table(const TraceSummary& summary, int64_t rows) {
   const int64_t whole = summary.length_ns;
   const bool counted = summary.flops > 0;
-  std::string text =
-      fmt::format("{} steps in {:.2f} ms: waiting for data {}, communication {}, {} of it while operators computed{}\n",
-                  summary.steps, milliseconds(whole), share_text(summary.data_wait_ns, whole),
-                  share_text(summary.communication_ns, whole),
-                  share_text(summary.overlapped_ns, summary.communication_ns), rates_text(summary));
-  text += fmt::format("{:<44} {:>8} {:>12} {:>8} {:>12} {:>12}{}\n", "operator", "calls", "self ms", "self %",
-                      "total ms", "us a call", counted ? "        GFLOP" : "");
-  int64_t self = 0;
-  for (const auto& row : summary.operators) self += row.self_ns;
+  int64_t self = 0, on_device = 0;
+  for (const auto& row : summary.operators) {
+    self += row.self_ns;
+    on_device += row.device_ns;
+  }
+  std::string text = fmt::format(
+      "{} steps in {:.2f} ms: waiting for data {}, communication {}, {} of it while operators computed{}{}\n",
+      summary.steps, milliseconds(whole), share_text(summary.data_wait_ns, whole),
+      share_text(summary.communication_ns, whole), share_text(summary.overlapped_ns, summary.communication_ns),
+      busy_text(summary), rates_text(summary));
+  text +=
+      fmt::format("{:<44} {:>8} {:>12} {:>8} {:>12} {:>12}{}{}\n", "operator", "calls", "self ms", "self %", "total ms",
+                  "us a call", on_device > 0 ? "    device ms device %" : "", counted ? "        GFLOP" : "");
   for (const auto& row : summary.operators) {
     if (rows-- <= 0) break;
     text += fmt::format("{:<44.44} {:>8} {:>12.3f} {:>8} {:>12.3f} {:>12.1f}", row.name, row.calls,
                         milliseconds(row.self_ns), share_text(row.self_ns, self), milliseconds(row.total_ns),
                         milliseconds(row.total_ns) * 1e3 / static_cast<double>(row.calls));
+    if (on_device > 0) {
+      text += fmt::format(" {:>12.3f} {:>8}", milliseconds(row.device_ns), share_text(row.device_ns, on_device));
+    }
     if (counted)
       text += row.flops > 0 ? fmt::format(" {:>12.3f}", static_cast<double>(row.flops) * 1e-9) : "            -";
     text += '\n';

@@ -10,13 +10,16 @@
 
 namespace accelerate::profile {
 
-/// Something that ran on a thread of the host, or a kernel on a stream of a device, from begin to end, nanoseconds.
+/// Something that ran on a thread of the host, or a kernel, copy or fill on a stream of a device, from begin to end,
+/// nanoseconds.
 struct Span {
   std::string name{};
   uint64_t thread = 0;
   int64_t begin = 0, end = 0;
   bool is_async = false;   ///< ends on another thread: no part of what encloses it
-  bool on_device = false;  ///< a kernel: it has no thread and is no operator
+  bool on_device = false;  ///< it has no thread and is no operator
+  bool is_copy = false;    ///< on a device: a copy or a fill, which computes nothing
+  uint64_t number = 0;  ///< an operator's own in this recording; on a device, of the operator that started it; 0: none
   uint64_t flops = 0;
 };
 
@@ -25,7 +28,10 @@ struct OperatorTime {
   int64_t calls = 0;
   int64_t self_ns = 0;   ///< without what it calls
   int64_t total_ns = 0;  ///< with it
-  uint64_t flops = 0;    ///< floating point operations, where LibTorch knows a formula
+  /// Of the kernels, copies and fills on the device that it started itself, not by an operator it calls; those that ran
+  /// at the same time on two streams count both.
+  int64_t device_ns = 0;
+  uint64_t flops = 0;  ///< floating point operations, where LibTorch knows a formula
 
   bool operator==(const OperatorTime&) const = default;
 };
@@ -37,7 +43,8 @@ struct TraceSummary {
   int64_t data_wait_ns = 0;               ///< of the loop, for a loader's next batch
   int64_t communication_ns = 0;           ///< at least one collective ran: on the device, if any did there
   int64_t overlapped_ns = 0;              ///< ... while operators computed: kernels, if a device ran any
-  std::vector<OperatorTime> operators{};  ///< longest self time first
+  int64_t device_busy_ns = 0;             ///< of the steps, while anything ran on the device; 0: it is the CPU
+  std::vector<OperatorTime> operators{};  ///< longest time on the device first, then longest self time
   uint64_t flops = 0;                     ///< of all of them; 0: not counted
   double peak_flops_per_s = 0.0;          ///< of the device; 0: not given
   int64_t peak_allocated_bytes = 0;       ///< of the device, when the recording ended; 0 on the CPU

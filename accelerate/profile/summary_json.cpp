@@ -23,6 +23,7 @@ std::string summary_json(const TraceSummary& summary, const Place& place) {
                {"data_wait_ms", in_ms(summary.data_wait_ns)},
                {"communication_ms", in_ms(summary.communication_ns)},
                {"overlapped_ms", in_ms(summary.overlapped_ns)},
+               {"device_busy_ms", in_ms(summary.device_busy_ns)},
                {"gflop", in_gflop(summary.flops)},
                {"peak_gflop_per_s", summary.peak_flops_per_s * 1e-9},
                {"peak_allocated_bytes", summary.peak_allocated_bytes},
@@ -35,6 +36,7 @@ std::string summary_json(const TraceSummary& summary, const Place& place) {
                                  {"calls", one.calls},
                                  {"self_ms", in_ms(one.self_ns)},
                                  {"total_ms", in_ms(one.total_ns)},
+                                 {"device_ms", in_ms(one.device_ns)},
                                  {"gflop", in_gflop(one.flops)}});
   }
   return rank.dump(-1, ' ', false, Summary::error_handler_t::replace);

@@ -44,6 +44,7 @@ std::string rank_row(const RankProfile& rank) {
   row += cell(fmt::format("{:.2f}", steps > 0 ? whole / steps : 0.0)) + cell(fmt::format("{:.2f}", slowest));
   row += cell(percent(rank.data_wait_ms, whole), " %") + cell(percent(rank.communication_ms, whole), " %");
   row += cell(percent(rank.overlapped_ms, rank.communication_ms), " %");
+  row += rank.device_busy_ms > 0 ? cell(percent(rank.device_busy_ms, whole), " %") : cell("-");
   const double rate = whole > 0 ? rank.gflop / (whole * 1e-3) : 0.0;
   row += cell(rank.gflop > 0 ? fmt::format("{:.1f}", rate) : "-");
   row +=
@@ -54,9 +55,10 @@ std::string rank_row(const RankProfile& rank) {
 }
 
 std::string ranks_table(const std::vector<RankProfile>& ranks) {
-  std::string table = "<div class=\"wide\"><table>\n" +
-                      heads({"rank", "steps", "mean ms", "slowest ms", "waiting for data", "communication",
-                             "of it hidden", "GFLOP/s", "MFU", "peak memory", "on its device", "share of a step"});
+  std::string table =
+      "<div class=\"wide\"><table>\n" +
+      heads({"rank", "steps", "mean ms", "slowest ms", "waiting for data", "communication", "of it hidden",
+             "device busy", "GFLOP/s", "MFU", "peak memory", "on its device", "share of a step"});
   for (const auto& rank : ranks) table += rank_row(rank);
   return table +
          "</table></div>\n<p class=\"note\">Bars: <span class=\"data key\"></span> waiting for data, <span "
@@ -80,14 +82,15 @@ std::string operators_table(const std::vector<RankProfile>& ranks) {
   if (all.empty()) return "";
   double whole = 0.0;
   for (const auto& one : all) whole += one.self_ms;
-  std::string table = "<div class=\"wide\"><table>\n" +
-                      heads({"operator, of all ranks", "calls", "self ms", "self", "total ms", "us a call", "GFLOP"});
+  std::string table = "<div class=\"wide\"><table>\n" + heads({"operator, of all ranks", "calls", "self ms", "self",
+                                                               "total ms", "us a call", "device ms", "GFLOP"});
   for (size_t i = 0; i < std::min(all.size(), kOperators); ++i) {
     const auto& one = all[i];
     const double calls = static_cast<double>(std::max<int64_t>(one.calls, 1));
     table += fmt::format("<tr><th>{}</th>", html_text(one.name)) + cell(fmt::format("{}", one.calls));
     table += cell(fmt::format("{:.3f}", one.self_ms)) + cell(percent(one.self_ms, whole), " %");
     table += cell(fmt::format("{:.3f}", one.total_ms)) + cell(fmt::format("{:.1f}", 1e3 * one.total_ms / calls));
+    table += cell(one.device_ms > 0 ? fmt::format("{:.3f}", one.device_ms) : "-");
     table += cell(one.gflop > 0 ? fmt::format("{:.3f}", one.gflop) : "-") + "</tr>\n";
   }
   return table + "</table></div>\n";

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 namespace accelerate::tracking {
 namespace {
@@ -43,6 +44,7 @@ OperatorCost operator_of(const Json& json) {
           .calls = count_at(json, "calls"),
           .self_ms = number_at(json, "self_ms"),
           .total_ms = number_at(json, "total_ms"),
+          .device_ms = number_at(json, "device_ms"),
           .gflop = number_at(json, "gflop")};
 }
 
@@ -52,6 +54,7 @@ RankProfile rank_of(const Json& json) {
                    .data_wait_ms = number_at(json, "data_wait_ms"),
                    .communication_ms = number_at(json, "communication_ms"),
                    .overlapped_ms = number_at(json, "overlapped_ms"),
+                   .device_busy_ms = number_at(json, "device_busy_ms"),
                    .gflop = number_at(json, "gflop"),
                    .peak_gflop_per_s = number_at(json, "peak_gflop_per_s"),
                    .peak_allocated_bytes = count_at(json, "peak_allocated_bytes"),
@@ -88,12 +91,15 @@ std::vector<OperatorCost> operators_of(const std::vector<RankProfile>& ranks) {
       sum.calls += one.calls;
       sum.self_ms += one.self_ms;
       sum.total_ms += one.total_ms;
+      sum.device_ms += one.device_ms;
       sum.gflop += one.gflop;
     }
   }
   std::vector<OperatorCost> all;
   for (auto& [name, sum] : by_name) all.push_back(std::move(sum));
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.self_ms > b.self_ms; });
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.device_ms, a.self_ms) > std::pair(b.device_ms, b.self_ms);
+  });
   return all;
 }
 

@@ -13,9 +13,10 @@ namespace accelerate::tracking {
 struct OperatorCost {
   std::string name{};
   int64_t calls = 0;
-  double self_ms = 0.0;   ///< without what it calls
-  double total_ms = 0.0;  ///< with it
-  double gflop = 0.0;     ///< 0: not counted
+  double self_ms = 0.0;    ///< without what it calls
+  double total_ms = 0.0;   ///< with it
+  double device_ms = 0.0;  ///< of what it started itself on the device; 0: it is the CPU
+  double gflop = 0.0;      ///< 0: not counted
 };
 
 /// Of all recorded steps of a rank; milliseconds of its host.
@@ -26,6 +27,7 @@ struct RankProfile {
   double data_wait_ms = 0.0;         ///< the loop stood still until its next batch was there
   double communication_ms = 0.0;     ///< at least one collective ran
   double overlapped_ms = 0.0;        ///< ... while operators computed
+  double device_busy_ms = 0.0;       ///< anything ran on its device; 0: it is the CPU
   double gflop = 0.0;                ///< 0: not counted
   double peak_gflop_per_s = 0.0;     ///< of its device; 0: not given
   int64_t peak_allocated_bytes = 0;  ///< of its device; 0: it has none
@@ -39,7 +41,7 @@ struct RankProfile {
 /// returns   nothing for a text that is no such file
 [[nodiscard]] std::optional<std::vector<RankProfile>> parse_run_profile(std::string_view json);
 
-/// Operators of all ranks, added up by name, longest self time first.
+/// Operators of all ranks, added up by name, longest time on the device first, then longest self time.
 [[nodiscard]] std::vector<OperatorCost> operators_of(const std::vector<RankProfile>& ranks);
 
 /// Whether data or steps are the bottleneck: the same twentieth as a loader's report() goes by.

@@ -65,6 +65,52 @@ TEST_CASE("where a device ran kernels, communication and overlap are theirs; ope
   CHECK((operators == std::vector<std::string>{"aten::mm", "nccl:all_reduce"}));
 }
 
+TEST_CASE("what an operator started on the device is its own, not of those around it; long there comes first") {
+  const auto host = [](std::string name, int64_t begin, int64_t end, uint64_t number) {
+    auto made = span(std::move(name), begin, end);
+    made.number = number;
+    return made;
+  };
+  const auto on_device = [](std::string name, int64_t begin, int64_t end, uint64_t number, bool is_copy = false) {
+    return Span{
+        .name = std::move(name), .begin = begin, .end = end, .on_device = true, .is_copy = is_copy, .number = number};
+  };
+  const auto summary =
+      summarize({span("ProfilerStep#0", 0, 100'000'000), host("aten::linear", 0, 50'000'000, 1),
+                 host("aten::addmm", 0, 10'000'000, 2), host("aten::copy_", 60'000'000, 90'000'000, 3),
+                 host("aten::addmm", 90'000'000, 91'000'000, 4), host("cudaLaunchKernel", 5, 9, 0),
+                 on_device("gemm", 20'000'000, 40'000'000, 2), on_device("gemm", 91'000'000, 105'000'000, 4),
+                 on_device("Memset (Device)", 18'000'000, 20'000'000, 2, true),
+                 on_device("Memcpy HtoD", 30'000'000, 60'000'000, 3, true),
+                 on_device("of nobody", 60'000'000, 61'000'000, 0), on_device("of one not recorded", 60, 70, 99)});
+  CHECK(summary.device_busy_ns == 52'000'010);  // two streams at once count once; what runs after the last step, not
+  CHECK(
+      summary_table(summary, 2) ==
+      "1 steps in 100.00 ms: waiting for data 0.0 %, communication 0.0 %, 0.0 % of it while operators computed, device "
+      "busy 52.0 %\n"
+      "operator                                        calls      self ms   self %     total ms    us a call    device "
+      "ms device %\n"
+      "aten::addmm                                         2       11.000   13.6 %       11.000       5500.0       "
+      "36.000   54.5 %\n"
+      "aten::copy_                                         1       30.000   37.0 %       30.000      30000.0       "
+      "30.000   45.5 %\n");
+  REQUIRE(summary.operators.size() == 4);
+  CHECK(summary.operators[2].name == "aten::linear");
+  CHECK(summary.operators[2].device_ns == 0);
+  CHECK(summary.communication_ns == 0);
+}
+
+TEST_CASE("copies compute nothing: they hide no communication") {
+  auto copy = span("Memcpy HtoD", 0, 50);
+  copy.on_device = copy.is_copy = true;
+  auto reduction = span("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 40);
+  reduction.on_device = true;
+  const auto summary = summarize({span("ProfilerStep#0", 0, 100), copy, reduction});
+  CHECK(summary.communication_ns == 40);
+  CHECK(summary.overlapped_ns == 0);
+  CHECK(summary.device_busy_ns == 50);
+}
+
 TEST_CASE("the table has the shares and the longest operators, as many as asked for") {
   auto product = span("aten::mm", 0, 3'000'000);
   product.flops = 6'000'000;

@@ -8,12 +8,12 @@ using namespace accelerate::tracking;
 namespace {
 
 const char* const two_ranks = R"({"ranks":[
-  {"rank":0,"host":"gpu-a","step_ms":[10.0,30.0],"data_wait_ms":1.0,"communication_ms":8.0,"overlapped_ms":6.0,
+  {"rank":0,"host":"gpu-a","step_ms":[10.0,30.0],"data_wait_ms":1.0,"communication_ms":8.0,"overlapped_ms":6.0,"device_busy_ms":36.0,
    "gflop":2.0,"peak_gflop_per_s":100.0,"peak_allocated_bytes":3145728,"peak_resident_bytes":2147483648,"operators":[
-     {"name":"aten::mm","calls":4,"self_ms":6.0,"total_ms":6.0,"gflop":2.0},
-     {"name":"<b>","calls":1,"self_ms":1.0,"total_ms":9.0,"gflop":0.0}]},
+     {"name":"aten::mm","calls":4,"self_ms":6.0,"total_ms":6.0,"device_ms":0.5,"gflop":2.0},
+     {"name":"<b>","calls":1,"self_ms":9.0,"total_ms":9.0,"gflop":0.0}]},
   {"rank":1,"host":"gpu-b","step_ms":[20.0,20.0],"data_wait_ms":10.0,"communication_ms":0.0,"overlapped_ms":0.0,
-   "operators":[{"name":"aten::mm","calls":4,"self_ms":2.0,"total_ms":2.0}]}]})";
+   "operators":[{"name":"aten::mm","calls":4,"self_ms":2.0,"total_ms":2.0,"device_ms":0.25}]}]})";
 
 }  // namespace
 
@@ -32,7 +32,8 @@ TEST_CASE("a profile is read back, operators of all ranks added up by name") {
   CHECK(operators[0].name == "aten::mm");
   CHECK(operators[0].calls == 8);
   CHECK(operators[0].self_ms == 8.0);
-  CHECK(operators[1].total_ms == 9.0);
+  CHECK(operators[0].device_ms == 0.75);
+  CHECK(operators[1].total_ms == 9.0);  // longer on the host, but it gave the device nothing to do
 }
 
 TEST_CASE("the verdict names the rank that waits most for its data; a twentieth of the steps is the limit") {
@@ -54,16 +55,22 @@ TEST_CASE("a page has a row and a curve for each rank, rates where they are know
   CHECK(
       has("<tr><th>rank 0, gpu-a</th><td class=\"number\">2</td><td class=\"number\">20.00</td>"
           "<td class=\"number\">30.00</td><td class=\"number\">2.5 %</td><td class=\"number\">20.0 %</td>"
-          "<td class=\"number\">75.0 %</td><td class=\"number\">50.0</td><td class=\"number\">50.0 %</td>"
+          "<td class=\"number\">75.0 %</td><td class=\"number\">90.0 %</td><td class=\"number\">50.0</td><td "
+          "class=\"number\">50.0 %</td>"
           "<td class=\"number\">2.0 GiB</td><td class=\"number\">3.0 MiB</td><td><div class=\"bar\">"));
   CHECK(has("<tr><th>rank 1, gpu-b</th>"));
   CHECK(
       has("<td class=\"number\">-</td><td class=\"number\">-</td><td class=\"number\">-</td><td class=\"number\">-</td>"
+          "<td class=\"number\">-</td>"
           "<td><div class=\"bar\">"
           "<span class=\"data\" style=\"width:25.0%\">"));
   CHECK(has("<g class=\"line0\"><polyline"));
   CHECK(has("<g class=\"line1\"><polyline"));
   CHECK(has(">rank 1</text>"));
+  CHECK(has(
+      "<tr><th>aten::mm</th><td class=\"number\">8</td><td class=\"number\">8.000</td><td class=\"number\">47.1 %</td>"
+      "<td class=\"number\">8.000</td><td class=\"number\">1000.0</td><td class=\"number\">0.750</td>"
+      "<td class=\"number\">2.000</td></tr>"));
   CHECK(has("<tr><th>&lt;b&gt;</th>"));
 }
 
