@@ -122,13 +122,25 @@ TEST_CASE("gather_for_metrics gives every sample once, from the device") {
 }
 
 TEST_CASE("reduce, broadcast and pad_across_processes work on the device") {
-  same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
-    const auto rank = accelerator.process_index();
-    const auto numbers = torch::arange(4, at::TensorOptions(accelerator.device()).dtype(at::kFloat)) + rank;
-    return {accelerator.reduce(numbers), accelerator.reduce(numbers, accelerate::comm::ReduceOp::mean),
-            accelerator.broadcast(numbers.clone(), accelerator.num_processes() - 1),
-            accelerator.pad_across_processes(numbers.narrow(0, 0, 3 - rank)), accelerator.gather(numbers)};
-  });
+  using Call = std::function<torch::Tensor(Accelerator&, const torch::Tensor&)>;
+  const std::vector<Call> calls{
+      [](auto& accelerator, const auto& x) { return accelerator.reduce(x); },
+      [](auto& accelerator, const auto& x) { return accelerator.reduce(x, accelerate::comm::ReduceOp::mean); },
+      [](auto& accelerator, const auto& x) { return accelerator.reduce(x, accelerate::comm::ReduceOp::sum, 0.5); },
+      [](auto& accelerator, const auto& x) {
+        return accelerator.broadcast(x.clone(), accelerator.num_processes() - 1);
+      },
+      [](auto& accelerator, const auto& x) {
+        return accelerator.pad_across_processes(x.narrow(0, 0, 3 - accelerator.process_index()));
+      },
+      [](auto& accelerator, const auto& x) { return accelerator.gather(x); }};
+  for (size_t i = 0; i < calls.size(); ++i) {  // each by itself: whoever waits for a later one has waited for all
+    CAPTURE(i);
+    same_as_on_cpu([&](Accelerator& accelerator) -> Tensors {
+      const auto options = at::TensorOptions(accelerator.device()).dtype(at::kFloat);
+      return {calls[i](accelerator, torch::arange(4, options) + accelerator.process_index())};
+    });
+  }
 }
 
 TEST_CASE("a tensor that one rank has on the CPU comes to the devices of all") {
