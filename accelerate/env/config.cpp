@@ -16,7 +16,7 @@
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/settings.hpp"
 #include "accelerate/env/settings_table.hpp"
-#include "accelerate/env/yaml_documents.hpp"
+#include "accelerate/env/yaml_document.hpp"
 
 namespace accelerate::env {
 namespace {
@@ -24,19 +24,6 @@ namespace {
 template <typename... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   base::fail(ErrorKind::environment, {}, "settings", format, std::forward<Args>(args)...);
-}
-
-YAML::Node load(std::string_view text, const std::string& path) {
-  try {
-    const auto documents = yaml_documents(std::string(text));
-    if (documents.size() > 1) {
-      refuse("{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
-             documents.size());
-    }
-    return documents.empty() ? YAML::Node() : documents.front();
-  } catch (const YAML::Exception& error) {
-    refuse("{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
-  }
 }
 
 void check_known(const std::string& key, const std::string& path) {
@@ -122,7 +109,7 @@ void drop_unchosen(Config& config) {
 
 Config parse_config(std::string_view text, const std::string& path) {
   Config config{.path = path, .values = {}};
-  const YAML::Node root = load(text, path);
+  const YAML::Node root = yaml_document(std::string(text), path, "settings");
   if (root.IsNull()) return config;
   if (!root.IsMap()) refuse("{} must hold lines like 'cpu: true'", path);
   check_kind(root, path);

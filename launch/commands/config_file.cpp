@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/env/yaml_documents.hpp"
+#include "accelerate/env/yaml_document.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -106,21 +106,10 @@ void check_keys(const YAML::Node& node, const std::string& path) {
 }
 
 YAML::Node parsed_map(std::string_view text, const std::string& path) {
-  std::vector<YAML::Node> documents;
-  try {
-    documents = env::yaml_documents(std::string(text));
-  } catch (const YAML::Exception& error) {
-    refuse_config("{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
-  }
-  if (documents.size() > 1) {
-    refuse_config("{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
-                  documents.size());
-  }
-  if (documents.empty() || !documents.front().IsMap()) {
-    refuse_config("{} must hold lines like 'num_processes: 2'", path);
-  }
-  check_keys(documents.front(), path);
-  return documents.front();
+  const YAML::Node document = env::yaml_document(std::string(text), path, "accelerate_config");
+  if (!document.IsMap()) refuse_config("{} must hold lines like 'num_processes: 2'", path);
+  check_keys(document, path);
+  return document;
 }
 
 // What older versions called differently.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/env/yaml_documents.hpp"
+#include "accelerate/env/yaml_document.hpp"
 
 #include <yaml-cpp/eventhandler.h>
 
 #include <optional>
 #include <sstream>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
 
 namespace accelerate::env {
 namespace {
@@ -29,9 +32,7 @@ class GoesOn final : public YAML::EventHandler {
   std::optional<int> begun_at_;
 };
 
-}  // namespace
-
-std::vector<YAML::Node> yaml_documents(const std::string& text) {
+std::vector<YAML::Node> documents_of(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
   GoesOn goes_on;
@@ -40,6 +41,23 @@ std::vector<YAML::Node> yaml_documents(const std::string& text) {
   auto documents = YAML::LoadAll(text);
   std::erase_if(documents, [](const YAML::Node& each) { return each.IsNull(); });
   return documents;
+}
+
+}  // namespace
+
+YAML::Node yaml_document(const std::string& text, const std::string& path, std::string_view who) {
+  std::vector<YAML::Node> documents;
+  try {
+    documents = documents_of(text);
+  } catch (const YAML::Exception& error) {
+    base::fail(ErrorKind::environment, {}, who, "{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
+  }
+  if (documents.size() > 1) {
+    base::fail(ErrorKind::environment, {}, who,
+               "{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
+               documents.size());
+  }
+  return documents.empty() ? YAML::Node() : documents.front();
 }
 
 }  // namespace accelerate::env
