@@ -179,6 +179,7 @@ class Reader {
     const TorchFile file = open(name);
     const Members members(file.root(), "the open window", file.origin());
     OpenWindow window{.micro_batches = members.integer("micro_batches"),
+                      .of = members.has("of") ? members.integer("of") : 0,
                       .loss_unit = members.integer("loss_unit"),
                       .count = members.integer("count"),
                       .undivided = members.integer("undivided")};

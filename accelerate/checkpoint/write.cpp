@@ -166,6 +166,7 @@ class Jobs {
 
   static PickleValue window(const OpenWindow& window, TorchFileWriter& writer) {
     return py_dict({{std::string("micro_batches"), window.micro_batches},
+                    {std::string("of"), window.of},
                     {std::string("loss_unit"), window.loss_unit},
                     {std::string("count"), window.count},
                     {std::string("undivided"), window.undivided},

@@ -58,6 +58,7 @@ std::optional<checkpoint::OpenWindow> open_window(Shared& shared) {
   if (state.window == 0) return std::nullopt;
   const WindowCount& count = shared.window.count;
   checkpoint::OpenWindow window{.micro_batches = state.window,
+                                .of = shared.window.options.steps,
                                 .loss_unit = static_cast<int64_t>(count.unit()),
                                 .count = count.total(),
                                 .undivided = count.undivided()};

@@ -56,11 +56,22 @@ void check_counts(Shared& shared, const std::vector<CustomObject>& customs, cons
   }
 }
 
+void check_length(const Shared& shared, const checkpoint::OpenWindow& window) {
+  const int64_t here = shared.window.options.steps;
+  if (window.of == 0 || window.of == here) return;
+  base::fail(
+      ErrorKind::usage, shared.place, "load_state",
+      "the checkpoint was saved after {} of the {} micro-batches of an accumulation window, and "
+      "gradient_accumulation_steps is {} here; set it to {}, or load one that was saved where sync_gradients() is "
+      "true",
+      window.micro_batches, window.of, here, window.of);
+}
+
 void check_window(const Shared& shared, const checkpoint::Read& read) {
   if (!read.content.window) return;
   const int64_t saved_by = read.manifest ? read.manifest->world_size : 0;
   if (saved_by == shared.group.size()) {
-    if (read.has_own_part) return;
+    if (read.has_own_part) return check_length(shared, *read.content.window);
     base::fail(ErrorKind::usage, shared.place, "load_state",
                "the checkpoint was saved within an accumulation window, and this rank's gradients are not in its "
                "folder; start the ranks on the machines where they were, or load one that was saved where "

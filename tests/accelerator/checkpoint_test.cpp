@@ -761,6 +761,31 @@ TEST_CASE("within a window a rank whose gradients are not in its folder does not
   }
 }
 
+TEST_CASE("an open window goes on in a job whose windows are as long, and is refused in another") {
+  const SharedFolder folder;
+  const auto job = [&](int64_t steps, const std::function<void(Accelerator&)>& act) {
+    Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = steps});
+    auto model = accelerator.prepare(linear(3));
+    {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(torch::ones({1, 2})).sum());
+    }
+    act(accelerator);
+  };
+  job(4, [&](auto& accelerator) { accelerator.save_state(folder.path / "within"); });
+  job(4, [&](auto& accelerator) { CHECK_NOTHROW(accelerator.load_state(folder.path / "within")); });
+  job(2, [&](auto& accelerator) {
+    const auto said = refusal([&] { accelerator.load_state(folder.path / "within"); });
+    CHECK(said.ends_with(
+        "load_state: the checkpoint was saved after 1 of the 4 micro-batches of an accumulation window, and "
+        "gradient_accumulation_steps is 2 here; set it to 4, or load one that was saved where sync_gradients() is "
+        "true"));
+    CHECK_FALSE(accelerator.sync_gradients());  // its own window is as it was
+  });
+  job(1, [&](auto& accelerator) { accelerator.save_state(folder.path / "at its end"); });
+  job(2, [&](auto& accelerator) { CHECK_NOTHROW(accelerator.load_state(folder.path / "at its end")); });
+}
+
 TEST_CASE("weights are loaded from what save_model() wrote; names that do not meet are listed, or passed over") {
   const SharedFolder folder;
   Accelerator accelerator({.cpu = true});

@@ -60,6 +60,7 @@ void check_same(const checkpoint::Content& a, const checkpoint::Content& b) {
   REQUIRE(a.window.has_value());
   REQUIRE(b.window.has_value());
   CHECK(a.window->micro_batches == b.window->micro_batches);
+  CHECK(a.window->of == b.window->of);
   CHECK(a.window->loss_unit == b.window->loss_unit);
   CHECK(a.window->count == b.window->count);
   CHECK(a.window->undivided == b.window->undivided);

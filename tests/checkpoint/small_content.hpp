@@ -45,8 +45,12 @@ inline accelerate::checkpoint::Content small_content(double value = 1) {
   content.customs.emplace_back(NamedTensors{{"n_averaged", torch::full({}, 3, torch::kLong)}});
   content.masters = {{"model.0/half", torch::full({3}, value)}};
   content.random = accelerate::checkpoint::random_states(torch::kCPU);
-  content.window = accelerate::checkpoint::OpenWindow{
-      .micro_batches = 2, .loss_unit = 3, .count = 11, .undivided = 2, .gradients = {{"model.1/w", torch::ones({4})}}};
+  content.window = accelerate::checkpoint::OpenWindow{.micro_batches = 2,
+                                                      .of = 4,
+                                                      .loss_unit = 3,
+                                                      .count = 11,
+                                                      .undivided = 2,
+                                                      .gradients = {{"model.1/w", torch::ones({4})}}};
   return content;
 }
 
