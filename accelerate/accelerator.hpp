@@ -295,6 +295,7 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   /// forgotten: for a loop that begins anew after an exception. Within a window zero_grad() leaves them.
   void drop_gradients();
   [[nodiscard]] int64_t gradient_accumulation_steps() const { return shared_->window.options.steps; }
+  /// Before load_state() of a checkpoint that was saved within a window: as it was then.
   void set_gradient_accumulation_steps(int64_t steps);
 
   // Seeing it ---------------------------------------------------------------------------------------------------------

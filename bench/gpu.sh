@@ -53,7 +53,9 @@ check() {
 tests() {
   local file feature precision name on_gpu=(env ACCELERATE_TEST_DEVICE=cuda) launch=("$bin/accelerate_launch" --num_processes "$gpus" --main_process_port 0)
   local digits=$PWD/examples/data/mnist examples=tests/examples
-  for file in checkpoint graph precision profile trouble; do
+  # Alone: its kernels would take their time beside others.
+  check gpu/profile "$bin/unit_tests" "--source-file=*tests/gpu/profile_test.cpp"
+  for file in checkpoint graph precision trouble; do
     check "gpu/$file" "$bin/unit_tests" "--source-file=*tests/gpu/${file}_test.cpp" &
   done
   check optim/recorded_gradients "${on_gpu[@]}" "$bin/unit_tests" "--source-file=*tests/optim/recorded_gradients_test.cpp" &

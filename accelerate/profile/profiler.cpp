@@ -2,6 +2,7 @@
 #include "accelerate/profile/profiler.hpp"
 
 #include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <kineto/ActivityType.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
@@ -137,8 +138,8 @@ void check_schedule(const ProfileSchedule& schedule, const Place& place) {
 
 /// LibTorch's recorder, from its preparation to its end.
 struct Profiler::Recording {
-  Recording(const ProfileOptions& options, c10::Device device)
-      : config(config_of(options)), activities(activities_of(device)) {
+  Recording(const ProfileOptions& options, c10::Device the_device)
+      : device(the_device), config(config_of(options)), activities(activities_of(the_device)) {
     kineto::prepareProfiler(config, activities);
   }
   ~Recording() {
@@ -152,12 +153,23 @@ struct Profiler::Recording {
     kineto::enableProfiler(config, activities);
     running = true;
   }
+  /// What the device has not done by the end has no time: torch.profiler waits for it there, too.
+  std::unique_ptr<kineto::ProfilerResult> stop_when_done() {
+    step.reset();
+    const auto failure = base::attempt([&] {
+      if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+    });
+    auto result = stop();
+    if (failure) std::rethrow_exception(failure);
+    return result;
+  }
   std::unique_ptr<kineto::ProfilerResult> stop() {
     step.reset();
     over = true;
     return kineto::disableProfiler();
   }
 
+  c10::Device device;
   torch::profiler::impl::ProfilerConfig config;
   std::set<ActivityType> activities;
   bool running = false, over = false;
@@ -236,7 +248,7 @@ void Profiler::finish_recording(bool keep) {
     recording_.reset();
     return;
   }
-  const auto result = recording_->stop();
+  const auto result = recording_->stop_when_done();
   recording_.reset();
   summary_ = summarize(spans_of(*result, counts_flops(options_)));
   summary_.peak_flops_per_s = options_.peak_flops_per_s;

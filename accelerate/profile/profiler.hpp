@@ -60,7 +60,7 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// A step is over.
+  /// A step is over. Where it was a recording's last, the host waits for the device, and only there.
   /// Throws Error (io) where a trace cannot be written.
   void step();
   /// The end, for a recording that still runs too. With an output_trace_dir collective: rank 0 makes one trace of all

@@ -145,6 +145,7 @@ TraceSummary summarize(const std::vector<Span>& spans) {
     const std::pair interval(span.begin, span.end);
     if (span.on_device) {
       busy.push_back(interval);
+      summary.device_ns += span.end - span.begin;
       if (span.number != 0) on_device[span.number] += span.end - span.begin;
       if (!span.is_copy) (is_communication_kernel(span.name) ? collective_kernels : kernels).push_back(interval);
       continue;
@@ -177,10 +178,11 @@ TraceSummary summarize(const std::vector<Span>& spans) {
 std::string summary_table(const TraceSummary& summary, int64_t rows) {
   const int64_t whole = summary.length_ns;
   const bool counted = summary.flops > 0;
-  int64_t self = 0, on_device = 0;
+  const int64_t on_device = summary.device_ns;
+  int64_t self = 0, of_no_operator = on_device;
   for (const auto& row : summary.operators) {
     self += row.self_ns;
-    on_device += row.device_ns;
+    of_no_operator -= row.device_ns;
   }
   std::string text = fmt::format(
       "{} steps in {:.2f} ms: waiting for data {}, communication {}, {} of it while operators computed{}{}\n",
@@ -201,6 +203,11 @@ std::string summary_table(const TraceSummary& summary, int64_t rows) {
     if (counted)
       text += row.flops > 0 ? fmt::format(" {:>12.3f}", static_cast<double>(row.flops) * 1e-9) : "            -";
     text += '\n';
+  }
+  if (of_no_operator > 0) {
+    text +=
+        fmt::format("{:<44} {:>8} {:>12} {:>8} {:>12} {:>12} {:>12.3f} {:>8}\n", "of no operator: replays of a graph",
+                    "-", "-", "-", "-", "-", milliseconds(of_no_operator), share_text(of_no_operator, on_device));
   }
   return text;
 }

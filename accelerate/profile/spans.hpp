@@ -44,6 +44,7 @@ struct TraceSummary {
   int64_t communication_ns = 0;           ///< at least one collective ran: on the device, if any did there
   int64_t overlapped_ns = 0;              ///< ... while operators computed: kernels, if a device ran any
   int64_t device_busy_ns = 0;             ///< of the steps, while anything ran on the device; 0: it is the CPU
+  int64_t device_ns = 0;                  ///< of all that it did, also what no operator started: a graph's replay
   std::vector<OperatorTime> operators{};  ///< longest time on the device first, then longest self time
   uint64_t flops = 0;                     ///< of all of them; 0: not counted
   double peak_flops_per_s = 0.0;          ///< of the device; 0: not given

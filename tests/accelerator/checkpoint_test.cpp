@@ -4,6 +4,7 @@
 //
 #include <fstream>
 
+#include "accelerate/archive/checksum.hpp"
 #include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/log.hpp"
@@ -49,6 +50,32 @@ void make_accelerates(const fs::path& folder) {
     writer.write(sink, checkpoint::py_dict(std::move(entries)));
   }
   std::ofstream(path, std::ios::binary | std::ios::trunc) << sink.text();
+}
+
+/// As a version wrote it that did not say how long the window was.
+void forget_length(const fs::path& folder) {
+  namespace checkpoint = accelerate::checkpoint;
+  const auto path = folder / "window_0.bin";
+  accelerate::archive::StringSink sink;
+  {
+    const checkpoint::TorchFile file(path, "test");
+    accelerate::archive::PickleEntries entries;
+    for (const auto& [key, value] : *accelerate::archive::entries_of(file.root())) {
+      const auto& name = *key.as<std::string>();
+      if (name == "gradients") entries.emplace_back(key, checkpoint::py_dict({}));
+      if (name != "gradients" && name != "of") entries.emplace_back(key, value);
+    }
+    checkpoint::TorchFileWriter("test").write(sink, checkpoint::py_dict(std::move(entries)));
+  }
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << sink.text();
+  auto manifest = accelerate::archive::manifest_of(folder, "test");
+  for (auto& file : manifest.files) {
+    if (file.name != "window_0.bin") continue;
+    file.bytes = sink.text().size();
+    file.checksum = accelerate::archive::checksum_of(sink.text());
+  }
+  std::erase_if(manifest.ranges, [](const auto& range) { return range.file == "window_0.bin"; });
+  std::ofstream(folder / "manifest.json") << write_manifest(manifest);
 }
 
 /// An object of the user's.
@@ -782,6 +809,8 @@ TEST_CASE("an open window goes on in a job whose windows are as long, and is ref
         "true"));
     CHECK_FALSE(accelerator.sync_gradients());  // its own window is as it was
   });
+  forget_length(folder.path / "within");
+  job(2, [&](auto& accelerator) { CHECK_NOTHROW(accelerator.load_state(folder.path / "within")); });
   job(1, [&](auto& accelerator) { accelerator.save_state(folder.path / "at its end"); });
   job(2, [&](auto& accelerator) { CHECK_NOTHROW(accelerator.load_state(folder.path / "at its end")); });
 }

@@ -91,9 +91,12 @@ TEST_CASE("what an operator started on the device is its own, not of those aroun
       "operator                                        calls      self ms   self %     total ms    us a call    device "
       "ms device %\n"
       "aten::addmm                                         2       11.000   13.6 %       11.000       5500.0       "
-      "36.000   54.5 %\n"
+      "36.000   53.7 %\n"
       "aten::copy_                                         1       30.000   37.0 %       30.000      30000.0       "
-      "30.000   45.5 %\n");
+      "30.000   44.8 %\n"
+      "of no operator: replays of a graph                  -            -        -            -            -        "
+      "1.000    1.5 %\n");
+  CHECK(summary.device_ns == 67'000'010);
   REQUIRE(summary.operators.size() == 4);
   CHECK(summary.operators[2].name == "aten::linear");
   CHECK(summary.operators[2].device_ns == 0);

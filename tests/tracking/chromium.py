@@ -27,10 +27,10 @@ document.body.insertAdjacentHTML("beforeend", `<pre id="measured">${JSON.stringi
 
 
 def rank(number, wait):
-    operators = [{"name": name, "calls": 9, "self_ms": ms, "total_ms": ms, "gflop": 0.5}
+    operators = [{"name": name, "calls": 9, "self_ms": ms, "total_ms": ms, "device_ms": ms / 2, "gflop": 0.5}
                  for name, ms in (("aten::addmm", 40.0), ("aten::convolution_backward", 90.0), ("c10d::allreduce_", 3.0))]
     return {"rank": number, "host": "gpu-a", "step_ms": [50.0 + number, 60.0, 55.0 - 3 * number], "data_wait_ms": wait,
-            "communication_ms": 20.0, "overlapped_ms": 15.0, "gflop": 9.0, "peak_gflop_per_s": 1000.0,
+            "communication_ms": 20.0, "overlapped_ms": 15.0, "device_busy_ms": 99.0, "gflop": 9.0, "peak_gflop_per_s": 1000.0,
             "peak_resident_bytes": 3 << 30, "peak_allocated_bytes": 70 << 30,
             "operators": operators}
 
