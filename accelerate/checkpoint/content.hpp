@@ -23,8 +23,8 @@ using CustomState = std::variant<std::string, NamedTensors>;
 /// An accumulation window of which some micro-batches have been: this rank's part of it.
 struct OpenWindow {
   int64_t micro_batches = 0;
-  int64_t of =
-      0;  ///< gradient_accumulation_steps, where it ends and what means are divided by; 0: not known, as in older files
+  /// gradient_accumulation_steps: where it ends, and what means are divided by; 0: not known, as in older files.
+  int64_t of = 0;
   // What its losses are sums over; see prepared::WindowCount.
   int64_t loss_unit = 0, count = 0, undivided = 0;
   NamedTensors gradients{};  ///< "model.0/first.weight"

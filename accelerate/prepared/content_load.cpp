@@ -2,6 +2,7 @@
 // The other way: what was read, compared with what is prepared, and put there.
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -33,6 +34,21 @@ int64_t count(Shared& shared) {
   return static_cast<int64_t>(shared.registry.list<Core>().size());
 }
 
+/// A schedule that stayed at its beginning would move the loaded rates as if they were its first.
+void check_schedules(Shared& shared, const Content& content) {
+  for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
+    const auto index = static_cast<size_t>(scheduler.index());
+    if (index < content.schedulers.size() && content.schedulers[index]) continue;
+    const auto now = scheduler.access.get();
+    if (!now) continue;  // nor can it say where it stands
+    base::fail(
+        ErrorKind::usage, shared.place, "load_state",
+        "the checkpoint does not say where scheduler {}, {}, stands; prepare what was prepared when it was saved, "
+        "in that order, and make a schedule that begins now after load_state()",
+        index, now->name);
+  }
+}
+
 void check_counts(Shared& shared, const std::vector<CustomObject>& customs, const checkpoint::Read& read) {
   const auto check = [&](std::string_view what, size_t saved, int64_t here) {
     if (static_cast<int64_t>(saved) == here) return;
@@ -48,6 +64,7 @@ void check_counts(Shared& shared, const std::vector<CustomObject>& customs, cons
     if (static_cast<int64_t>(saved) > here) check(what, saved, here);
   };
   at_most("schedulers", content.schedulers.size(), count<SchedulerCore>(shared));
+  check_schedules(shared, content);
   at_most("loaders", content.loaders.size(), count<LoaderCore>(shared));
   if (content.scaler && shared.scaling) static_cast<void>(shared.scaling->scaler().loadable(*content.scaler));
   if (content.scaler && !shared.scaling) {
@@ -107,7 +124,16 @@ void resume_window(Shared& shared, const Content& content) {
   if (shared.scaling && !gradients.empty()) shared.scaling->backward_done();
 }
 
-void load_schedulers(Shared& shared, const std::vector<std::optional<state::SchedulerState>>& all) {
+bool is_one_of_ours(Shared& shared, const torch::optim::Optimizer* optimizer) {
+  const auto is_it = [&](const OptimizerCore& one) { return &one.optimizer() == optimizer; };
+  return std::ranges::any_of(shared.registry.of<OptimizerCore>(), is_it);
+}
+
+/// optimizers_are_loaded   As in PyTorch their rates count then, not what each schedule set in its own last step:
+/// others
+///                         of the same optimizer may have moved them since, or the user
+void load_schedulers(Shared& shared, const std::vector<std::optional<state::SchedulerState>>& all,
+                     bool optimizers_are_loaded) {
   for (SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     const auto index = static_cast<size_t>(scheduler.index());
     if (index >= all.size() || !all[index]) continue;
@@ -115,7 +141,9 @@ void load_schedulers(Shared& shared, const std::vector<std::optional<state::Sche
     if (const auto now = scheduler.access.get()) {  // PyTorch's files lack some of it
       if (saved.name.empty()) saved.name = now->name;
       if (saved.base_lrs.empty()) saved.base_lrs = now->base_lrs;
-      if (saved.momenta.empty()) saved.momenta = now->momenta;
+      const bool from_optimizer = optimizers_are_loaded && is_one_of_ours(shared, scheduler.of);
+      if (from_optimizer) saved.last_lrs = now->last_lrs;
+      if (from_optimizer || saved.momenta.empty()) saved.momenta = now->momenta;
     }
     scheduler.access.set(saved);
   }
@@ -233,12 +261,12 @@ Places::Places(Shared& shared) : shared_(shared) {
 
 void Places::load(const Content& content) {
   load_loaders(shared_, content.loaders);
-  load_schedulers(shared_, content.schedulers);
+  load_schedulers(shared_, content.schedulers, /*optimizers_are_loaded=*/false);
 }
 
 void Places::undo() {
   load_loaders(shared_, loaders_);
-  load_schedulers(shared_, schedulers_);
+  load_schedulers(shared_, schedulers_, /*optimizers_are_loaded=*/false);
 }
 
 void load_what_may_refuse(Shared& shared, const std::vector<CustomObject>& customs, const Content& content) {
@@ -250,7 +278,7 @@ void apply_content(Shared& shared, const Fit& fit) {
   const Content& content = fit.read.content;
   load_models(shared, fit);
   load_optimizers(shared, content, /*by_themselves=*/false);
-  load_schedulers(shared, content.schedulers);  // once more: they set the options of optimizers
+  load_schedulers(shared, content.schedulers, /*optimizers_are_loaded=*/true);  // once more: they set options
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);
   if (shared.scaling) shared.scaling->steps_replaced();
   shared.steps = content.step;

@@ -108,8 +108,8 @@ auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, S
       shared, std::forward<Scheduler>(scheduler), !is_referenced<Scheduler>,
       [&](auto& object) { return enter_scheduler(*shared, options.scheduler, identity_of(object)); },
       [&]<typename Object>(std::shared_ptr<Object> kept, std::shared_ptr<SchedulerCore> core) {
-        if constexpr (FollowsSteps<Object>) core->of = &kept->optimizer();
         if constexpr (OurScheduler<Object>) {
+          core->of = &kept->optimizer();
           core->access.add(
               std::shared_ptr<void>(kept), [object = kept.get()] { return object->state(); },
               [object = kept.get()](const state::SchedulerState& state) { object->load_state(state); });

@@ -258,6 +258,44 @@ TEST_CASE("what does not fit what is prepared is refused, and nothing is changed
   CHECK(first->weight[0][0].item<double>() == 2);
 }
 
+TEST_CASE("a schedule that the checkpoint does not know is refused, but for one that never says where it stands") {
+  using accelerate::optim::LinearLR;
+  const SharedFolder folder;
+  const auto job = [&](const std::function<void(Accelerator&, torch::optim::SGD&)>& act) {
+    Accelerator accelerator({.cpu = true});
+    auto net = linear(1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto handles = accelerator.prepare(net, sgd);
+    act(accelerator, sgd);
+    return sgd.param_groups()[0].options().get_lr();
+  };
+  job([&](auto& accelerator, auto&) { accelerator.save_state(folder.path / "without"); });
+  const double rate = job([&](auto& accelerator, auto& sgd) {
+    auto warm = accelerator.prepare(LinearLR(sgd, 0.1, 1.0, 5));
+    CHECK(
+        refusal([&] { accelerator.load_state(folder.path / "without"); })
+            .ends_with("load_state: the checkpoint does not say where scheduler 0, LinearLR, stands; prepare what was "
+                       "prepared when it was saved, in that order, and make a schedule that begins now after "
+                       "load_state()"));
+    CHECK(warm->state().steps == 0);
+  });
+  CHECK(rate == doctest::Approx(0.01));
+  job([&](auto& accelerator, auto& sgd) {  // as the text says
+    accelerator.load_state(folder.path / "without");
+    auto warm = accelerator.prepare(LinearLR(sgd, 0.1, 1.0, 5));
+    CHECK(warm.get_last_lr()[0] == doctest::Approx(0.01));
+    accelerator.save_state(folder.path / "with");
+  });
+  job([&](auto& accelerator, auto& sgd) {
+    auto warm = accelerator.prepare(LinearLR(sgd, 0.1, 1.0, 5));
+    CHECK_NOTHROW(accelerator.load_state(folder.path / "with"));
+  });
+  job([&](auto& accelerator, auto& sgd) {
+    auto plateau = accelerator.prepare(torch::optim::ReduceLROnPlateauScheduler(sgd));
+    CHECK_NOTHROW(accelerator.load_state(folder.path / "without"));
+  });
+}
+
 TEST_CASE("an optimizer of another type is refused by the state that it does not keep") {
   const SharedFolder folder;
   auto net = linear(1);

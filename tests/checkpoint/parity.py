@@ -295,6 +295,45 @@ def schedules(probe, folder):
     other.step(1)
 
 
+def rates(probe, folder):
+    """What a schedule set in its last step is not the rate in force: another moved it since, or the user. The optimizer's file knows."""
+
+    def begun(order):
+        of = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+        made = {"exp": lr_scheduler.ExponentialLR(of, 0.9), "plateau": lr_scheduler.ReduceLROnPlateau(of, factor=0.5, patience=0)}
+        accelerator = Accelerator(cpu=True)
+        _, optimizer = accelerator.prepare(torch.nn.Linear(1, 1), of)
+        return accelerator, optimizer, {name: accelerator.prepare(made[name]) for name in order.split(",")}
+
+    def step(optimizer, schedules, times):
+        seen = []
+        for _ in range(times):
+            optimizer.step()
+            schedules["exp"].step()
+            seen.append(optimizer.param_groups[0]["lr"])
+        return seen
+
+    for order in ("exp,plateau", "plateau,exp", "exp"):
+        accelerator, optimizer, schedules = begun(order)
+        step(optimizer, schedules, 2)
+        if order == "exp":
+            optimizer.param_groups[0]["lr"] = 0.02
+        else:
+            schedules["plateau"].step(1.0)
+        if order == "exp,plateau":  # the plateau has seen another rate since
+            step(optimizer, schedules, 1)
+        if order == "plateau,exp":  # which now reduces it, last of all
+            schedules["plateau"].step(2.0)
+        accelerator.save_state(folder / order)
+        expected = step(optimizer, schedules, 3)
+        again, optimizer, schedules = begun(order)
+        again.load_state(folder / order)
+        assert step(optimizer, schedules, 3) == expected
+        printed = subprocess.run([probe, "rates", order, str(folder / order)], check=True, timeout=100, stdout=subprocess.PIPE, text=True).stdout
+        for a, b in zip(expected, map(float, printed.split()), strict=True):
+            assert abs(a - b) <= 1e-12, f"{order}: {expected} in Python, {printed.split()} here"
+
+
 def counted(net):
     """The sum that the probe prints: of all that a module has, each element by its place."""
     return sum((t.double().flatten() * torch.arange(1, t.numel() + 1)).sum().item() for t in net.state_dict().values())
@@ -388,6 +427,7 @@ def main():
     fresh(probe, folder)
     named_by_itself(probe, folder / "named")
     schedules(probe, folder / "schedules")
+    rates(probe, folder / "rates")
     pieces(probe, folder / "pieces")
     shutil.rmtree(folder)
 

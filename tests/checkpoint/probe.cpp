@@ -5,9 +5,13 @@
 //   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads what Python saved, unless IN is
 //   "-".
 //                                          Prints rate and momentum of the five steps that follow
+//   checkpoint_probe rates ORDER FOLDER    what Python saved of schedules that share an optimizer, in the order in
+//   which
+//                                          they are prepared ("exp,plateau"): prints the rates of three more steps
 //   checkpoint_probe pieces OUT IN         writes what Python is to read, prints the sums of what Python wrote
 #include <accelerate/accelerate.hpp>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -137,6 +141,25 @@ void schedules(const std::string& folder, bool load) {
   });
 }
 
+void rates(const std::string& order, const std::string& folder) {
+  accelerate::Accelerator accelerator;
+  torch::nn::Linear net(1, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  accelerate::optim::ExponentialLR made(sgd, 0.9);
+  accelerate::optim::ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 0});
+  std::optional<decltype(accelerator.prepare(plateau))> first, last;
+  if (order.starts_with("plateau,")) first = accelerator.prepare(plateau);
+  auto exp = accelerator.prepare(made);
+  if (order.ends_with(",plateau")) last = accelerator.prepare(plateau);
+  accelerator.load_state(folder);
+  for (int i = 0; i < 3; ++i) {
+    optimizer.step();
+    exp.step();
+    fmt::print("{:.17g}\n", exp.get_last_lr()[0]);
+  }
+}
+
 /// A user's object of tensors, and one of bytes.
 struct Averages {
   [[nodiscard]] accelerate::prepared::TensorDict state_dict() const {
@@ -228,11 +251,14 @@ int main(int argc, char** argv) {
     } else if (arguments.size() == 3 && arguments[0] == "schedules") {
       schedules(arguments[1], /*load=*/false);
       if (arguments[2] != "-") schedules(arguments[2], /*load=*/true);
+    } else if (arguments.size() == 3 && arguments[0] == "rates") {
+      rates(arguments[1], arguments[2]);
     } else if (arguments.size() == 3 && arguments[0] == "pieces") {
       pieces(arguments[1], arguments[2]);
       registered(arguments[2]);
     } else {
-      throw std::runtime_error("train OPTIMIZER LOAD STEPS SAVE, schedules OUT IN, or pieces OUT IN");
+      throw std::runtime_error(
+          "train OPTIMIZER LOAD STEPS SAVE, schedules OUT IN, rates ORDER FOLDER, or pieces OUT IN");
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -159,6 +159,13 @@ inline bool alive(pid_t pid) {
   return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z';
 }
 
+/// Each process looks for leaks at its end under the address sanitizer, and sleeps under the thread sanitizer.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr auto a_second_alone = std::chrono::seconds(3);
+#else
+constexpr auto a_second_alone = std::chrono::seconds(1);
+#endif
+
 struct Waited {
   std::chrono::milliseconds took{};
   /// What a second is on this machine now: each of some ten turns that several processes take one after the other
@@ -182,7 +189,7 @@ Waited time_until(const Condition& is_so, const Fault& fault) {
     worst = std::max(worst, now - before - nap);
   }
   return {.took = duration_cast<milliseconds>(now - start),
-          .a_second = duration_cast<milliseconds>(seconds(1) + 10 * worst)};
+          .a_second = duration_cast<milliseconds>(a_second_alone + 10 * worst)};
 }
 
 /// Waits up to a minute for it to be gone: a busy machine may be late with a process that was killed. Tells what one
