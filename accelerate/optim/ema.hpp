@@ -90,7 +90,7 @@ class ExponentialMovingAverage {
 
   ExponentialMovingAverage(ExponentialMovingAverage&&) = default;
 
-  /// After an optimizer step.
+  /// After an optimizer step: within an accumulation window too each call counts.
   ///
   /// skip   float32 scalar, on the weights' device or the CPU: 1 where that step was skipped, then averages stay as
   ///        they are and the update does not count. The host does not wait for it. Of a prepared optimizer its

@@ -46,13 +46,19 @@ std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& f
   return entries;
 }
 
-// Files of a folder before those of its subfolders, as torchvision walks. A link to a folder may lead back up.
-void add_images(const std::filesystem::path& folder, std::vector<std::filesystem::path>& images) {
+// Files of a folder before those of its subfolders, as torchvision walks, linked ones too; but one that leads back to a
+// folder on the way to it, `within`, has nothing that is not there already.
+void add_images(const std::filesystem::path& folder, std::vector<std::filesystem::path>& images,
+                std::vector<std::filesystem::path> within = {}) {
+  std::error_code unknown;
+  const auto place = std::filesystem::canonical(folder, unknown);
+  if (std::find(within.begin(), within.end(), place) != within.end()) return;
+  within.push_back(place);
   const auto entries = sorted_entries(folder);
   for (const auto& entry : entries)
     if (is_image(entry) && !is_folder(entry)) images.push_back(entry);
   for (const auto& entry : entries)
-    if (is_folder(entry) && !std::filesystem::is_symlink(entry)) add_images(entry, images);
+    if (is_folder(entry)) add_images(entry, images, within);
 }
 
 std::array<int64_t, 2> size_of(const at::Tensor& image) { return {image.size(1), image.size(2)}; }

@@ -101,6 +101,23 @@ TEST_CASE("labels count the folders by name; samples follow folders, then files,
       at::stack({expected("grey.jpg"), expected("rgb.png"), expected("rgb.jpg"), expected("grey.png")})));
 }
 
+TEST_CASE("linked files and folders count, as torchvision's; a link that leads back up adds nothing") {
+  const Classes folder, elsewhere;
+  folder.add("cat/a.png", "grey.png");
+  elsewhere.add("far/b.png", "grey.png");
+  elsewhere.add("far/deep/c.png", "grey.png");
+  fs::create_directory_symlink(elsewhere.path / "far", folder.path / "cat" / "more");
+  fs::create_directory_symlink(folder.path / "cat", folder.path / "cat" / "self");
+  fs::create_directory_symlink(folder.path / "cat", elsewhere.path / "far" / "back");
+  fs::create_symlink(elsewhere.path / "far" / "b.png", folder.path / "cat" / "z.png");
+  fs::create_directory_symlink(elsewhere.path / "far", folder.path / "dog");
+  const ImageFolderSource source({.path = folder.path});
+  CHECK(source.classes() == std::vector<std::string>{"cat", "dog"});
+  // a, z, more/b, more/deep/c; of the dogs b, deep/c, and through `back` the cats a and z, self leading nowhere.
+  CHECK(source.size() == 8);
+  CHECK(source.read(first(8)).target.sum().item<int64_t>() == 4);
+}
+
 TEST_CASE("batches are pixel / 255, as torchvision's ToTensor, in the order that is asked for") {
   const Classes classes;
   classes.add("x/a.jpg", "rgb.jpg");
