@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a job that goes wrong on purpose; faults_test.cpp starts it. Prints the errors it gets, exits with 3.
+// One rank of a job that goes wrong on purpose; the faults tests start it. Prints the errors it gets, exits with 3.
 #include <ATen/ops/ones.h>
 #include <unistd.h>
 

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are real processes, started to go wrong: fault_ranks.cpp has what they do.
+#pragma once
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+
+namespace faults {
+
+struct Ended {
+  int code = 0;
+  std::string out{};
+  std::string err{};
+};
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+/// A listening socket on 127.0.0.1 and its port.
+class Listener {
+ public:
+  Listener() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    REQUIRE(::bind(fd_, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(::listen(fd_, 8) == 0);
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+  }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  ~Listener() { ::close(fd_); }
+  [[nodiscard]] int port() const { return port_; }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+inline int free_port() { return Listener().port(); }
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "faults-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Runs command lines side by side, each at most 60 s.
+inline std::vector<Ended> run(const std::vector<std::string>& commands) {
+  const Folder folder;
+  std::string script = "unset ACCELERATE_BACKEND RANK WORLD_SIZE GLOO_SOCKET_IFNAME; ";
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const auto file = (folder.path() / std::to_string(i)).string();
+    script += fmt::format("(timeout -k 5 60 {} >{}.out 2>{}.err; echo $? >{}.code) & ", commands[i], file, file, file);
+  }
+  REQUIRE(std::system((script + "wait").c_str()) == 0);
+  std::vector<Ended> all;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const auto file = (folder.path() / std::to_string(i)).string();
+    all.push_back({std::stoi(read_file(file + ".code")), read_file(file + ".out"), read_file(file + ".err")});
+  }
+  return all;
+}
+
+/// extra   variables that come last, so they win
+inline std::string rank_command(int rank, int world, int port, const std::string& scenario,
+                                const std::string& address = "127.0.0.1", const std::string& extra = "") {
+  return fmt::format(
+      "env RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} "
+      "ACCELERATE_BACKEND=gloo {} {} {}",
+      rank, world, rank, world, address, port, extra, FAULT_RANKS, scenario);
+}
+
+/// Both ranks of a gloo job of two.
+inline std::vector<Ended> run_gloo(const std::string& scenario, int port, const std::string& address = "127.0.0.1") {
+  return run({rank_command(0, 2, port, scenario, address), rank_command(1, 2, port, scenario, address)});
+}
+inline std::vector<Ended> run_gloo(const std::string& scenario) { return run_gloo(scenario, free_port()); }
+
+inline std::string at_rank(int rank, const std::string& text) {
+  return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);
+}
+
+/// What rank 0 is told by the scenario "late_to_all", one line for each way to wait for rank 1.
+inline void check_all_name_rank_1(const std::string& out, const std::string& end) {
+  const std::vector<std::pair<std::string, std::string>> waits{
+      {"all_gather", "all_gather: waited 2 s in operation 1 ([2] float32)"},
+      {"all_gather_async", "all_gather: waited 2 s in operation 1 ([2] float32)"},
+      {"all_gather_bytes", "all_gather: waited 2 s in operation 1 ([5] uint8)"},
+      {"all_to_all", "all_to_all: waited 2 s in operation 1 (no tensor)"},
+      {"broadcast", "broadcast: waited 2 s in operation 1 ([2] float32)"},
+      {"broadcast_bytes", "broadcast: waited 2 s in operation 1 ([1] int64)"},
+      {"duplicate", "duplicate: waited 2 s in operation 1 (no tensor)"},
+      {"gather", "gather: waited 2 s in operation 1 ([2] float32)"},
+      {"reduce", "reduce: waited 2 s in operation 1 ([2] float32)"},
+      {"reduce_scatter", "reduce_scatter: waited 2 s in operation 1 ([4] float32)"},
+      {"scatter", "scatter: waited 2 s in operation 1 (no tensor)"},
+      {"send", "send: waited 2 s in a message ([3000000] float32)"},
+      {"split", "split: waited 2 s in operation 1 (no tensor)"}};
+  CAPTURE(out);
+  for (const auto& [name, text] : waits) {
+    const auto line = fmt::format("{}> [rank 0 of 2, {}] {}; ", name, accelerate::base::host_name(), text);
+    CAPTURE(line);
+    const bool one_of_both =
+        out.find(line + end) != std::string::npos || out.find(line + "rank 1 has not come.\n") != std::string::npos;
+    CHECK(one_of_both);
+  }
+}
+
+/// No backtrace, no retry noise: the error says what there is to say.
+inline void check_quiet(const Ended& rank) {
+  CAPTURE(rank.err);
+  CHECK(rank.err.find("frame #") == std::string::npos);
+  CHECK(rank.err.find("[W") == std::string::npos);
+  CHECK(rank.err.find("[E") == std::string::npos);
+  CHECK(rank.out.find("gloo/") == std::string::npos);
+}
+
+/// What the ranks are told in debug mode of an operation that rank 1 alone calls: between two steps with a barrier, and
+/// before the last.
+inline const std::string kBarrierBesideExtra =
+    "barrier: this rank calls barrier (no tensor), rank 1 calls all_reduce ([2] float32); all ranks must call the same "
+    "operations in the same order.";
+inline const std::string kExtraBesideBarrier =
+    "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls barrier (no tensor); all ranks must call the "
+    "same operations in the same order.";
+inline const std::string kStepBesideExtra =
+    "all_reduce: this rank calls all_reduce ([6] float32) on a duplicate of the group, rank 1 calls all_reduce ([2] "
+    "float32); all ranks must call the same operations in the same order.";
+inline const std::string kExtraBesideStep =
+    "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls all_reduce ([6] float32) on a duplicate of the "
+    "group; all ranks must call the same operations in the same order.";
+
+}  // namespace faults

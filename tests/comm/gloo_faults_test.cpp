@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real processes that die, stay away or disagree over gloo: what their peers are told, word for word.
+#include <algorithm>
+
+#include "tests/comm/faults.hpp"
+
+using namespace faults;  // NOLINT
+
+TEST_CASE("gloo: a rank that does not come to an operation is named after the timeout") {
+  const auto ranks = run_gloo("late");
+  const std::string why = "waited 2 s in operation 1 ([4] float32); nothing was heard from rank 1.";
+  CHECK(ranks[0].out == at_rank(0, "all_reduce: " + why) +
+                            at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why));
+  CHECK(ranks[0].code == 3);
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
+  check_all_name_rank_1(run_gloo("late_to_all")[0].out, "nothing was heard from rank 1.\n");
+  const int port = free_port(), other_port = free_port();
+  const auto ranks =
+      run({rank_command(0, 2, port, "late_barrier"), rank_command(1, 2, port, "late_barrier"),
+           rank_command(0, 2, other_port, "late_message"), rank_command(1, 2, other_port, "late_message")});
+  CHECK(ranks[0].out == at_rank(0, "barrier: waited 2 s in operation 1 (no tensor); nothing was heard from rank 1."));
+  CHECK(ranks[2].out == at_rank(0, "recv: waited 2 s in a message ([2] float32); nothing was heard from rank 1."));
+}
+
+TEST_CASE("gloo: rows of a reduction know a deadline of their own, and what follows a failure says which it was") {
+  CHECK(run_gloo("rows_late")[0].out ==
+        at_rank(0, "reduce_scatter: waited 0.5 s in operation 1 ([4] float32); nothing was heard from rank 1."));
+  const std::string why = "waited 0.5 s in operation 1 ([2] float32); nothing was heard from rank 1.";
+  CHECK(run_gloo("late_and_next")[0].out ==
+        at_rank(0, "all_reduce: " + why) +
+            at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why));
+}
+
+TEST_CASE("gloo: junk on the job's port disturbs nothing, not the meeting of the ranks and not what they do later") {
+  const int port = free_port();
+  const std::string junk = fmt::format(
+      R"(bash -c 'address=/dev/tcp/127.0.0.1/{}; until (: < $address) 2> /dev/null; do sleep 0.05; done; )"
+      R"(for i in {{1..40}}; do head -c $((i * 300)) /dev/urandom > $address && head -c 3 /dev/zero > $address && )"
+      R"(printf "GET / HTTP/1.1\r\nHost: a\r\n\r\n" > $address && exec {{half_open}}<> $address && echo thrown; )"
+      R"(sleep 0.1; done')",
+      port);
+  const auto ranks = run({rank_command(0, 2, port, "works"),
+                          fmt::format("sh -c 'sleep 1; exec {}'", rank_command(1, 2, port, "works")), junk});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(ranks[rank].err);
+    CHECK(ranks[rank].code == 0);
+    CHECK(ranks[rank].out == "40 steps\n");
+  }
+  const auto thrown = std::count(ranks[2].out.begin(), ranks[2].out.end(), '\n');
+  MESSAGE(thrown << " times junk of four kinds");
+  CHECK(thrown >= 20);
+}
+
+TEST_CASE("gloo: a stranger who writes empty addresses into the store reaches no rank of a job with an id") {
+  const int port = free_port();
+  const std::string id = "ACCELERATE_JOB_ID=ours";
+  const auto ranks = run({rank_command(0, 2, port, "works", "127.0.0.1", id),
+                          fmt::format("sh -c 'sleep 1; exec {}'", rank_command(1, 2, port, "works", "127.0.0.1", id)),
+                          rank_command(0, 1, port, "strangers_keys")});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(ranks[rank].err);
+    CHECK(ranks[rank].code == 0);
+    CHECK(ranks[rank].out == "40 steps\n");
+  }
+  CHECK(ranks[2].out != "0 keys\n");
+}
+
+TEST_CASE("gloo: a rank that died is named at once") {
+  const auto ranks = run_gloo("rank_1_dies");
+  CHECK(ranks[0].out == at_rank(0,
+                                "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
+                                "nothing was heard from rank 1."));
+  CHECK(ranks[0].code == 3);
+  CHECK(ranks[1].code == 7);
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: when rank 0 dies the others are told") {
+  const int port = free_port();
+  const auto ranks = run_gloo("rank_0_dies", port);
+  CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
+                                               "the job's store at 127.0.0.1:{}, which rank 0 keeps, is gone.",
+                                               port)));
+  CHECK(ranks[1].code == 3);
+  check_quiet(ranks[1]);
+}
+
+TEST_CASE("gloo: when rank 0 is frozen the others are told after the timeout") {
+  const int port = free_port();
+  const auto ranks = run_gloo("rank_0_freezes", port);
+  CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: waited 2 s in operation 2 ([4] float32); the job's store "
+                                               "at 127.0.0.1:{}, which rank 0 keeps, does not answer.",
+                                               port)));
+  CHECK(ranks[1].code == 3);
+  check_quiet(ranks[1]);
+}
+
+TEST_CASE("gloo: a name server that does not answer costs the timeout and no more") {
+  const auto ranks = run({rank_command(1, 2, free_port(), "connect", "unanswered.example")});
+  CHECK(ranks[0].out ==
+        fmt::format("environment: [rank 1 of 2, {}] connect: MASTER_ADDR is 'unanswered.example', which cannot be "
+                    "resolved: no answer within 2.0 s\n",
+                    accelerate::base::host_name()));
+  CHECK(ranks[0].code == 3);
+}
+
+TEST_CASE("gloo: a rank that never came to the meeting is named") {
+  const auto ranks = run({rank_command(0, 2, free_port(), "connect")});
+  CHECK(ranks[0].out == at_rank(0, "connect: waited 2 s for rank 1, it has not come"));
+  CHECK(ranks[0].code == 3);
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: rank 0 gives up first, and the others still see who never came") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(0, 3, port, "connect"),
+                          fmt::format("sh -c 'sleep 0.3; exec {}'", rank_command(1, 3, port, "connect"))});
+  for (const int rank : {0, 1}) {
+    CHECK(ranks[static_cast<size_t>(rank)].out ==
+          fmt::format("peer: [rank {} of 3, {}] connect: waited 2 s for rank 2, it has not come\n", rank,
+                      accelerate::base::host_name()));
+  }
+}
+
+TEST_CASE("gloo: when rank 0 never came its address is named") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(1, 2, port, "connect")});
+  CHECK(ranks[0].out == at_rank(1, fmt::format("connect: waited 2 s for rank 0 at 127.0.0.1:{}, it has not come; "
+                                               "start it, or check MASTER_ADDR and MASTER_PORT",
+                                               port)));
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: a second job on the same port is told so") {
+  const Listener other_job;
+  const auto ranks =
+      run({rank_command(0, 2, other_job.port(), "connect"), rank_command(1, 2, other_job.port(), "connect")});
+  CHECK(ranks[0].out ==
+        fmt::format("environment: [rank 0 of 2, {}] connect: 127.0.0.1:{} is taken, by another job perhaps; give each "
+                    "job a port of its own (MASTER_PORT, --main_process_port)\n",
+                    accelerate::base::host_name(), other_job.port()));
+  check_quiet(ranks[0]);
+  check_quiet(ranks[1]);
+}
+
+TEST_CASE("gloo: an address of another machine, no address that resolves, and no port are refused") {
+  const auto error = [](const std::string& text) {
+    return fmt::format("environment: [rank 0 of 2, {}] connect: {}\n", accelerate::base::host_name(), text);
+  };
+  const auto ranks =
+      run({rank_command(0, 2, free_port(), "connect", "203.0.113.7"),
+           rank_command(0, 2, free_port(), "connect", "no.such.host.invalid"), rank_command(0, 2, 0, "connect")});
+  CHECK(ranks[0].out == error("MASTER_ADDR is 203.0.113.7, which is not an address of this machine; it must name the "
+                              "machine of rank 0"));
+  CHECK(ranks[1].out.find("connect: MASTER_ADDR is 'no.such.host.invalid', which cannot be resolved: ") !=
+        std::string::npos);
+  CHECK(ranks[2].out == error("MASTER_PORT is 0, must be a free port of rank 0's machine, the same on all ranks"));
+}
+
+TEST_CASE("gloo: an interface that is not there is told with those that are") {
+  const std::string text = fmt::format(
+      "environment: [rank 0 of 2, {}] connect: GLOO_SOCKET_IFNAME is 'nosuch0', and 'nosuch0' is no network interface "
+      "of this machine that is up and has an address; there are: lo",
+      accelerate::base::host_name());
+  const int port = free_port();
+  const auto on = [&](int rank, const std::string& name) {
+    return rank_command(rank, 2, port, "connect", "127.0.0.1", "GLOO_SOCKET_IFNAME=" + name);
+  };
+  auto ranks = run({on(0, "nosuch0"), on(1, "nosuch0")});
+  CHECK(ranks[0].out.starts_with(text));
+  CHECK(ranks[0].code == 3);
+  check_quiet(ranks[0]);
+  ranks = run({on(0, "lo"), on(1, "lo")});
+  CHECK(ranks[0].out.empty());
+  CHECK(ranks[0].code == 0);
+}
+
+TEST_CASE("gloo: a rank that came to the meeting and not to gloo is waited for, and named") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(0, 2, port, "connect"), rank_command(1, 2, port, "meets_only")});
+  CHECK(ranks[0].out == at_rank(0, "connect: gloo could not connect the 2 ranks within 2 s; rank 1 has not come"));
+  check_quiet(ranks[0]);
+}
+
+TEST_CASE("gloo: a store that ends while gloo connects is no timeout") {
+  const int port = free_port();
+  const auto ranks = run({rank_command(0, 2, port, "meets_and_dies"), rank_command(1, 2, port, "slow_connect")});
+  CAPTURE(ranks[1].out);
+  CHECK(ranks[1].out.starts_with(
+      fmt::format("peer: [rank 1 of 2, {}] connect: gloo could not connect the 2 ranks, it failed after ",
+                  accelerate::base::host_name())));
+  CHECK(ranks[1].out.find("[enforce fail") == std::string::npos);
+  CHECK(ranks[1].code == 3);
+  check_quiet(ranks[1]);
+}
+
+TEST_CASE("gloo: ranks meet over IPv6") {
+  for (const auto& rank : run_gloo("connect", free_port(), "::1")) {
+    CAPTURE(rank.out);
+    CHECK(rank.code == 0);
+  }
+}
+
+TEST_CASE("gloo: trailing dimensions that differ are told on every rank") {
+  const auto ranks = run_gloo("ragged");
+  CHECK(ranks[0].out == at_rank(0,
+                                "all_gather: this rank sends [64, 10] float32, rank 1 sends [64, 12] float32; "
+                                "only the first dimension may differ."));
+  CHECK(ranks[1].out == at_rank(1,
+                                "all_gather: this rank sends [64, 12] float32, rank 0 sends [64, 10] float32; "
+                                "only the first dimension may differ."));
+}
+
+TEST_CASE("gloo: sizes that differ end the process in our words, with the rank and the remedy") {
+  const auto ranks = run_gloo("shapes");
+  const std::string text =
+      "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
+      "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank says which call it is\n";
+  bool told = false;
+  for (int rank : {0, 1}) {
+    const auto& ended = ranks[static_cast<size_t>(rank)];
+    CAPTURE(ended.err);
+    CAPTURE(ended.out);
+    CHECK((ended.code == 1 || ended.code == 3));  // the one that gloo ends, and the one that loses it
+    told = told || ended.err == fmt::format("[rank {} of 2, {}] {}", rank, accelerate::base::host_name(), text);
+  }
+  CHECK(told);
+}
+
+TEST_CASE("gloo, debug: shapes, dtypes, reductions, roots, operations and messages that differ are told") {
+  auto ranks = run_gloo("debug_shapes");
+  CHECK(ranks[0].out ==
+        at_rank(0, "all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal."));
+  CHECK(ranks[1].out ==
+        at_rank(1, "all_reduce: this rank sends [5] float32, rank 0 sends [4] float32; they must be equal."));
+  ranks = run_gloo("debug_dtypes");
+  CHECK(ranks[0].out ==
+        at_rank(0, "all_reduce: this rank sends [4] float32, rank 1 sends [4] int32; they must be equal."));
+  ranks = run_gloo("debug_reductions");
+  CHECK(ranks[0].out == at_rank(0, "all_reduce: this rank's reduction is sum, rank 1's is max; they must be equal."));
+  ranks = run_gloo("debug_roots");
+  CHECK(ranks[0].out == at_rank(0, "broadcast: this rank's root is 0, rank 1's is 1; they must be equal."));
+  ranks = run_gloo("debug_operations");
+  CHECK(ranks[0].out == at_rank(0,
+                                "barrier: operation 2 of this rank is barrier, rank 1's operation 2 is broadcast; all "
+                                "ranks must call the same operations in the same order."));
+  ranks = run_gloo("debug_extra");
+  CHECK(ranks[0].out == at_rank(0, kBarrierBesideExtra));
+  CHECK(ranks[1].out == at_rank(1, kExtraBesideBarrier));
+  ranks = run_gloo("debug_extra_last");
+  CHECK(ranks[0].out == at_rank(0, kStepBesideExtra));
+  ranks = run_gloo("debug_messages");
+  CHECK(ranks[1].out ==
+        at_rank(1, "recv: this rank expects [3] float32, rank 0 sends [4] float32; they must be equal."));
+}
