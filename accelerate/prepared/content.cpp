@@ -82,16 +82,14 @@ std::optional<checkpoint::OpenWindow> open_window(Shared& shared) {
 // PyTorch's schedules keep numbers in their optimizer's groups (initial_lr); LibTorch's have no place for them.
 void add_to_groups(Shared& shared, const SchedulerCore& scheduler, const state::SchedulerState& state,
                    std::vector<state::OptimizerState>& optimizers) {
-  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
-    if (&optimizer.optimizer() != scheduler.of) continue;
-    auto& groups = optimizers[static_cast<size_t>(optimizer.index())].groups;
-    for (const auto& [name, numbers] : state.python.of_groups) {
-      for (size_t g = 0; g < std::min(groups.size(), numbers.size()); ++g) {
-        auto& options = groups[g].options;
-        const bool has =
-            std::any_of(options.begin(), options.end(), [&](const auto& own) { return own.first == name; });
-        if (!has) options.emplace_back(name, numbers[g]);  // where schedules share an optimizer the first one's stay
-      }
+  const OptimizerCore* optimizer = optimizer_of(shared, scheduler);
+  if (optimizer == nullptr) return;
+  auto& groups = optimizers[static_cast<size_t>(optimizer->index())].groups;
+  for (const auto& [name, numbers] : state.python.of_groups) {
+    for (size_t g = 0; g < std::min(groups.size(), numbers.size()); ++g) {
+      auto& options = groups[g].options;
+      const bool has = std::any_of(options.begin(), options.end(), [&](const auto& own) { return own.first == name; });
+      if (!has) options.emplace_back(name, numbers[g]);  // where schedules share an optimizer the first one's stay
     }
   }
 }
@@ -107,6 +105,13 @@ NamedTensors comm_hooks_of(Shared& shared) {
 }
 
 }  // namespace
+
+const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler) {
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    if (&optimizer.optimizer() == scheduler.of) return &optimizer;
+  }
+  return nullptr;
+}
 
 Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   if (shared.scaling) {

@@ -14,8 +14,14 @@
 
 namespace accelerate::prepared {
 
+class OptimizerCore;
+class SchedulerCore;
+
 /// Waits for the device where states depend on flags of it. Tensors are not copied.
 [[nodiscard]] checkpoint::Content content_of(Shared& shared, const std::vector<CustomObject>& customs);
+
+/// The prepared optimizer whose rates a schedule moves; null: there is none, or the schedule does not say.
+[[nodiscard]] const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler);
 
 /// "model.0/first.weight"
 [[nodiscard]] std::string name_in(const ModelCore& model, const std::string& name);

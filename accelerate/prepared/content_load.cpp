@@ -2,7 +2,6 @@
 // The other way: what was read, compared with what is prepared, and put there.
 #include <ATen/ops/empty_like.h>
 
-#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -124,11 +123,6 @@ void resume_window(Shared& shared, const Content& content) {
   if (shared.scaling && !gradients.empty()) shared.scaling->backward_done();
 }
 
-bool is_one_of_ours(Shared& shared, const torch::optim::Optimizer* optimizer) {
-  const auto is_it = [&](const OptimizerCore& one) { return &one.optimizer() == optimizer; };
-  return std::ranges::any_of(shared.registry.of<OptimizerCore>(), is_it);
-}
-
 /// optimizers_are_loaded   As in PyTorch their rates count then, not what each schedule set in its own last step:
 /// others
 ///                         of the same optimizer may have moved them since, or the user
@@ -141,7 +135,7 @@ void load_schedulers(Shared& shared, const std::vector<std::optional<state::Sche
     if (const auto now = scheduler.access.get()) {  // PyTorch's files lack some of it
       if (saved.name.empty()) saved.name = now->name;
       if (saved.base_lrs.empty()) saved.base_lrs = now->base_lrs;
-      const bool from_optimizer = optimizers_are_loaded && is_one_of_ours(shared, scheduler.of);
+      const bool from_optimizer = optimizers_are_loaded && optimizer_of(shared, scheduler) != nullptr;
       if (from_optimizer) saved.last_lrs = now->last_lrs;
       if (from_optimizer || saved.momenta.empty()) saved.momenta = now->momenta;
     }

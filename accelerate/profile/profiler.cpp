@@ -155,7 +155,6 @@ struct Profiler::Recording {
   }
   /// What the device has not done by the end has no time: torch.profiler waits for it there, too.
   std::unique_ptr<kineto::ProfilerResult> stop_when_done() {
-    step.reset();
     const auto failure = base::attempt([&] {
       if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
     });

@@ -163,8 +163,9 @@ TraceSummary summarize(const std::vector<Span>& spans) {
   }
   summary.steps = static_cast<int64_t>(steps.size());
   summary.step_ns = lengths_in_order(steps);
-  summary.length_ns = length_of(joined(steps));
-  summary.device_busy_ns = length_of(common(joined(steps), joined(busy)));
+  const auto within_steps = joined(steps);
+  summary.length_ns = length_of(within_steps);
+  summary.device_busy_ns = length_of(common(within_steps, joined(busy)));
   summary.data_wait_ns = length_of(joined(waits));
   // The host only starts what a device does: its spans say nothing about how long that took.
   const auto apart = joined(collective_kernels.empty() ? collectives : collective_kernels);

@@ -32,49 +32,45 @@ torch::nn::Linear linear(double value, int64_t inputs = 2) {
   return net;
 }
 
-/// As Hugging Face Accelerate would have written it: no manifest, and nothing that says who wrote it.
-void make_accelerates(const fs::path& folder) {
+/// A file of torch.save's as it was, but for one entry of its dict. Its bytes.
+std::string write_without(const fs::path& path, std::string_view left_out) {
   namespace checkpoint = accelerate::checkpoint;
-  fs::remove(folder / "manifest.json");
-  const auto path = folder / "random_states_0.pkl";
   accelerate::archive::StringSink sink;
   {
     const checkpoint::TorchFile file(path, "test");
     checkpoint::TorchFileWriter writer("test");
-    accelerate::archive::PickleEntries entries;
-    for (const auto& [key, value] : *accelerate::archive::entries_of(file.root())) {
-      const auto* name = key.as<std::string>();
-      if (name != nullptr && *name == "accelerate") continue;
-      entries.emplace_back(key, file.is_tensor(value) ? writer.tensor(file.tensor(value, "t"), "t") : value);
-    }
-    writer.write(sink, checkpoint::py_dict(std::move(entries)));
+    const auto copied = [&](const accelerate::archive::PickleValue& value, const auto& each) {
+      if (file.is_tensor(value)) return writer.tensor(file.tensor(value, "t"), "t");
+      const auto* dict = accelerate::archive::entries_of(value);
+      if (dict == nullptr) return value;
+      accelerate::archive::PickleEntries entries;
+      for (const auto& [key, inner] : *dict) {
+        const auto* name = key.template as<std::string>();
+        if (name == nullptr || *name != left_out) entries.emplace_back(key, each(inner, each));
+      }
+      return checkpoint::py_dict(std::move(entries));
+    };
+    writer.write(sink, copied(file.root(), copied));
   }
   std::ofstream(path, std::ios::binary | std::ios::trunc) << sink.text();
+  return sink.text();
+}
+
+/// As Hugging Face Accelerate would have written it: no manifest, and nothing that says who wrote it.
+void make_accelerates(const fs::path& folder) {
+  fs::remove(folder / "manifest.json");
+  write_without(folder / "random_states_0.pkl", "accelerate");
 }
 
 /// As a version wrote it that did not say how long the window was.
 void forget_length(const fs::path& folder) {
-  namespace checkpoint = accelerate::checkpoint;
-  const auto path = folder / "window_0.bin";
-  accelerate::archive::StringSink sink;
-  {
-    const checkpoint::TorchFile file(path, "test");
-    accelerate::archive::PickleEntries entries;
-    for (const auto& [key, value] : *accelerate::archive::entries_of(file.root())) {
-      const auto& name = *key.as<std::string>();
-      if (name == "gradients") entries.emplace_back(key, checkpoint::py_dict({}));
-      if (name != "gradients" && name != "of") entries.emplace_back(key, value);
-    }
-    checkpoint::TorchFileWriter("test").write(sink, checkpoint::py_dict(std::move(entries)));
-  }
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << sink.text();
+  const std::string window = write_without(folder / "window_0.bin", "of");
   auto manifest = accelerate::archive::manifest_of(folder, "test");
   for (auto& file : manifest.files) {
     if (file.name != "window_0.bin") continue;
-    file.bytes = sink.text().size();
-    file.checksum = accelerate::archive::checksum_of(sink.text());
+    file.bytes = window.size();
+    file.checksum = accelerate::archive::checksum_of(window);
   }
-  std::erase_if(manifest.ranges, [](const auto& range) { return range.file == "window_0.bin"; });
   std::ofstream(folder / "manifest.json") << write_manifest(manifest);
 }
 

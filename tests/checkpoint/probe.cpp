@@ -5,9 +5,8 @@
 //   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads what Python saved, unless IN is
 //   "-".
 //                                          Prints rate and momentum of the five steps that follow
-//   checkpoint_probe rates ORDER FOLDER    what Python saved of schedules that share an optimizer, in the order in
-//   which
-//                                          they are prepared ("exp,plateau"): prints the rates of three more steps
+//   checkpoint_probe rates ORDER FOLDER    prints the rates of three steps after what Python saved of schedules that
+//                                          share an optimizer, prepared in this order: "exp,plateau"
 //   checkpoint_probe pieces OUT IN         writes what Python is to read, prints the sums of what Python wrote
 #include <accelerate/accelerate.hpp>
 #include <cstdio>

@@ -9,14 +9,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace faults {
 
@@ -25,12 +23,6 @@ struct Ended {
   std::string out{};
   std::string err{};
 };
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 /// A listening socket on 127.0.0.1 and its port.
 class Listener {
@@ -57,34 +49,20 @@ class Listener {
 
 inline int free_port() { return Listener().port(); }
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "faults-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 /// Runs command lines side by side, each at most 60 s.
 inline std::vector<Ended> run(const std::vector<std::string>& commands) {
-  const Folder folder;
+  const testing::TemporaryFolder folder;
   std::string script = "unset ACCELERATE_BACKEND RANK WORLD_SIZE GLOO_SOCKET_IFNAME; ";
   for (size_t i = 0; i < commands.size(); ++i) {
-    const auto file = (folder.path() / std::to_string(i)).string();
+    const auto file = folder / std::to_string(i);
     script += fmt::format("(timeout -k 5 60 {} >{}.out 2>{}.err; echo $? >{}.code) & ", commands[i], file, file, file);
   }
   REQUIRE(std::system((script + "wait").c_str()) == 0);
   std::vector<Ended> all;
   for (size_t i = 0; i < commands.size(); ++i) {
-    const auto file = (folder.path() / std::to_string(i)).string();
-    all.push_back({std::stoi(read_file(file + ".code")), read_file(file + ".out"), read_file(file + ".err")});
+    const auto file = folder / std::to_string(i);
+    all.push_back({std::stoi(testing::text_of(file + ".code")), testing::text_of(file + ".out"),
+                   testing::text_of(file + ".err")});
   }
   return all;
 }

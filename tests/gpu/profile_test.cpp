@@ -34,12 +34,12 @@ TEST_CASE("device times are of all that the trace has on the GPU, and of the ope
   int64_t products = 0;
   for (const auto& row : summary.operators) of_operators += static_cast<double>(row.device_ns) * 1e-3;
   const auto trace = nlohmann::json::parse(testing::text_of(folder.path / "profile_0.json"));
+  const std::set<std::string> of_the_gpu{"kernel", "gpu_memcpy", "gpu_memset"};
   for (const auto& event : trace.at("traceEvents")) {
-    const std::string category = event.value("cat", "");
-    if (!std::set<std::string>{"kernel", "gpu_memcpy", "gpu_memset"}.contains(category)) continue;
+    const std::string category = event.value("cat", ""), name = event.value("name", "");
+    if (!of_the_gpu.contains(category)) continue;
     of_trace += event.at("dur").get<double>();
-    products +=
-        event.value("name", "").find("gemm") != std::string::npos || event.value("name", "").starts_with("nvjet");
+    products += name.find("gemm") != std::string::npos || name.starts_with("nvjet");
     if (category != "kernel") copies += event.at("dur").get<double>();
   }
   CAPTURE(profiler.table(30));
