@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -78,12 +77,13 @@ class Job {
     return found == words.end() || found->second.empty() ? 0 : static_cast<pid_t>(std::stol(found->second));
   }
 
-  /// Of everything that belongs to the job but the launcher.
-  [[nodiscard]] std::vector<pid_t> pids() const {
-    std::vector<pid_t> all;
+  /// Of everything that belongs to the job but the launcher, by what it is.
+  [[nodiscard]] std::map<std::string, pid_t> pids() const {
+    std::map<std::string, pid_t> all;
     for (int rank = 0; rank < 2; ++rank) {
       for (const auto& [name, text] : said(rank)) {
-        if (name != "shm" && (rank == 0 || name != "guardian")) all.push_back(static_cast<pid_t>(std::stol(text)));
+        if (name == "shm" || (rank == 1 && name == "guardian")) continue;
+        all[name + " " + std::to_string(rank)] = static_cast<pid_t>(std::stol(text));
       }
     }
     return all;
@@ -95,16 +95,21 @@ class Job {
   ///
   /// grace   the part of the time that a rank which does not want to end was given
   void check_all_is_gone_after(const std::function<void()>& fault, std::chrono::milliseconds grace = {}) {
-    const auto pids = this->pids();
+    const auto processes = this->pids();
     const std::string shared = said(0)["shm"];
     CHECK(shared.find("/accelerate_launch.") != std::string::npos);
-    const auto left = [&] {
-      return std::count_if(pids.begin(), pids.end(), testing::alive) + (std::filesystem::exists(shared) ? 1 : 0) +
-             (temporary.empty() ? 0 : 1);
+    std::string left;  // when we looked last and something was
+    const auto nothing_is_left = [&] {
+      std::string now;
+      for (const auto& [name, pid] : processes) now += testing::alive(pid) ? name + ", " : "";
+      if (std::filesystem::exists(shared)) now += shared + ", ";
+      if (!temporary.empty()) now += "temporary files, ";
+      if (!now.empty()) left = now;
+      return now.empty();
     };
-    const auto [took, patience] = testing::time_until([&] { return left() == 0; }, fault);
-    MESSAGE("gone after " << took.count() << " ms; allowed: " << (grace + patience).count());
-    CHECK(left() == 0);
+    const auto [took, patience] = testing::time_until(nothing_is_left, fault);
+    MESSAGE("gone after " << took.count() << " ms; allowed: " << (grace + patience).count() << "; last: " << left);
+    CHECK(nothing_is_left());
     CHECK(took >= grace);
     CHECK(took <= grace + patience);
   }
@@ -124,8 +129,8 @@ class Job {
     return words;
   }
 
-  Scratch temporary;
-  Scratch notes;
+  Scratch temporary{testing::in_memory};
+  Scratch notes{testing::in_memory};
   std::optional<Child> child_;
   std::optional<testing::AtTerminal> terminal_;
 };

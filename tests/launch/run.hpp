@@ -183,7 +183,7 @@ Waited time_until(const Condition& is_so, const Fault& fault) {
   fault();
   auto now = start;
   while (!is_so() && now - start < seconds(30)) {
-    const auto before = steady_clock::now();
+    const auto before = now;
     std::this_thread::sleep_for(nap);
     now = steady_clock::now();
     worst = std::max(worst, now - before - nap);

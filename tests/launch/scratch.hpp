@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 
@@ -12,10 +13,13 @@
 
 namespace testing {
 
+/// For tests that take the time: on a disk that others write to, whoever makes or removes a file there, or looks, may
+/// wait for seconds (2 s seen).
+constexpr const char* in_memory = "/dev/shm";
+
 struct Scratch {
-  Scratch() {
-    char name[] = "/tmp/launch_test.XXXXXX";
-    path = mkdtemp(name);
+  explicit Scratch(const std::string& parent = "/tmp") : path(parent + "/launch_test.XXXXXX") {
+    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no folder can be made in " + parent);
   }
   ~Scratch() {
     std::error_code error;  // a launcher of the test may remove its own beside this

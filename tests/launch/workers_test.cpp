@@ -101,7 +101,7 @@ TEST_CASE("a program with threads launches too") {
 TEST_CASE("ranks die with the program that launched them, and its folder with them, also where SIGTERM is ignored") {
   for (const std::string before : {"", "trap '' TERM; "}) {
     CAPTURE(before);
-    const Scratch scratch;
+    const Scratch scratch(testing::in_memory);
     std::vector<pid_t> ranks;
     Child parent({"sh", "-c", before + "exec " + program({}).front() + " sleeps"}, scratch.variables());
     while (ranks.size() < 2) {

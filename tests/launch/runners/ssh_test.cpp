@@ -257,7 +257,7 @@ TEST_CASE("a signal ends ranks over there also behind input that rank 0 never re
 
 TEST_CASE("nothing of the ranks outlives a launcher that was killed") {
   const FakeSsh ssh;
-  const testing::Scratch scratch;
+  const testing::Scratch scratch(testing::in_memory);
   Child child(on_hosts("a:1,b:1", with_daemons), ssh.variables(scratch.variables()));
   const auto all = ranks_and_daemons(child);
   CHECK_FALSE(scratch.empty());
@@ -270,7 +270,7 @@ TEST_CASE("nothing of the ranks outlives a launcher that was killed") {
 
 TEST_CASE("whichever process of ours is killed between the launcher and a host, nothing of the ranks outlives it") {
   const FakeSsh ssh;
-  const testing::Scratch scratch;
+  const testing::Scratch scratch(testing::in_memory);
   const std::string host = "a" + std::to_string(getpid());
   for (const std::string word : {"--relay", "--agent"}) {
     CAPTURE(word);
