@@ -474,10 +474,10 @@ void run(const std::string& scenario) {
   const auto before = kBefore.find(scenario);
   if (before != kBefore.end()) before->second();
   const auto process = accelerate::env::read(accelerate::env::current_variables());
-  const bool slow = scenario == "slow_connect" || scenario == "sleeps" || scenario == "gets_on_alone" ||
-                    scenario == "message_of_who_ended" || scenario == "message_to_who_ended" ||
-                    scenario == "operation_of_who_ended" || scenario.ends_with("_of_many") ||
-                    scenario.ends_with("_dies");
+  const bool slow = scenario == "slow_connect" || scenario == "works" || scenario == "sleeps" ||
+                    scenario == "gets_on_alone" || scenario == "message_of_who_ended" ||
+                    scenario == "message_to_who_ended" || scenario == "operation_of_who_ended" ||
+                    scenario.ends_with("_of_many") || scenario.ends_with("_dies");
   const auto group =
       accelerate::comm::connect(process, {.timeout = slow ? 60s : 2s, .debug = scenario.rfind("debug", 0) == 0});
   if (before == kBefore.end()) kScenarios.at(scenario)(group);
