@@ -123,9 +123,8 @@ void resume_window(Shared& shared, const Content& content) {
   if (shared.scaling && !gradients.empty()) shared.scaling->backward_done();
 }
 
-/// optimizers_are_loaded   As in PyTorch their rates count then, not what each schedule set in its own last step:
-/// others
-///                         of the same optimizer may have moved them since, or the user
+/// optimizers_are_loaded   as in PyTorch their rates count then, not what each schedule set in its own last step:
+///                         others of the same optimizer may have moved them since, or the user
 void load_schedulers(Shared& shared, const std::vector<std::optional<state::SchedulerState>>& all,
                      bool optimizers_are_loaded) {
   for (SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {

@@ -3,8 +3,7 @@
 //
 //   checkpoint_probe train OPTIMIZER LOAD|- STEPS SAVE|-   prints each loss, then draws of LibTorch's generator
 //   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads what Python saved, unless IN is
-//   "-".
-//                                          Prints rate and momentum of the five steps that follow
+//                                          "-"; prints rate and momentum of the five steps that follow
 //   checkpoint_probe rates ORDER FOLDER    prints the rates of three steps after what Python saved of schedules that
 //                                          share an optimizer, prepared in this order: "exp,plateau"
 //   checkpoint_probe pieces OUT IN         writes what Python is to read, prints the sums of what Python wrote

@@ -95,7 +95,7 @@ class Job {
   ///
   /// grace   the part of the time that a rank which does not want to end was given
   void check_all_is_gone_after(const std::function<void()>& fault, std::chrono::milliseconds grace = {}) {
-    const auto processes = this->pids();
+    const auto processes = pids();
     const std::string shared = said(0)["shm"];
     CHECK(shared.find("/accelerate_launch.") != std::string::npos);
     std::string left;  // when we looked last and something was

@@ -181,7 +181,7 @@ Waited time_until(const Condition& is_so, const Fault& fault) {
   auto worst = steady_clock::duration::zero();
   const auto start = steady_clock::now();
   fault();
-  auto now = start;
+  auto now = steady_clock::now();
   while (!is_so() && now - start < seconds(30)) {
     const auto before = now;
     std::this_thread::sleep_for(nap);
