@@ -48,9 +48,9 @@ class Blocked {
   sigset_t before_{};
 };
 
-/// The work forks while the watcher runs, and a child has the forking thread alone: what the watcher had locked, down
-/// to the memory of an allocator that does not see to forks itself, would stay locked there for ever. So the watcher
-/// holds this but while it waits, and a fork comes when it does.
+/// The workers are forked while the watcher thread runs, and a forked child contains only the forking thread. A lock
+/// that the watcher holds at that moment, even one inside an allocator without fork handlers, would never be released
+/// in the child. The watcher therefore holds this mutex except while it waits in poll(), and fork() takes it.
 std::mutex between_forks;
 
 void keep_forks_apart() {
@@ -91,7 +91,7 @@ class Bond {
 
  private:
   WorkEnd carry_out(const std::function<WorkEnd()>& work) {
-    const Blocked sigterm(SIGTERM);  // one of ours that comes when the work has just ended must not end us
+    const Blocked sigterm(SIGTERM);  // our own SIGTERM must not end this process if the work has just finished
     try {
       const Working here(*this);
       return work();
@@ -140,7 +140,7 @@ class Bond {
     tell_all(message_of(*end_), nullptr);
   }
 
-  /// What the guardian says of its ranks.
+  /// Reads hang status messages from the guardian.
   void hear_guardian() {
     std::array<char, 4096> bytes;
     const ssize_t count = recv(options_.hang, bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -159,14 +159,14 @@ class Bond {
     hang_judge_.hear(machine, std::move(*stillness), HangJudge::Clock::now());
   }
 
-  /// Machine 0, which hears of all.
+  /// Machine 0 only: it receives the hang status of all machines.
   void judge() {
     const std::lock_guard lock(mutex_);
     if (own_.machine != 0) return;
     if (const auto cause = hang_judge_.verdict(HangJudge::Clock::now())) end_still_ranks({.cause = *cause});
   }
 
-  /// For poll(): until judge() has something to do, in milliseconds; -1: never, as it stands.
+  /// Returns the poll() timeout in milliseconds until judge() must run again, or -1 if no deadline is pending.
   int until_judged() {
     const std::lock_guard lock(mutex_);
     const auto deadline = hang_judge_.deadline();
@@ -175,7 +175,7 @@ class Bond {
     return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
   }
 
-  /// Each machine tells where its ranks are and ends them by itself.
+  /// Each machine reports the state of its ranks and ends them itself.
   void end_still_ranks(const Hung& hung) {
     if (end_ || all_done_) return;
     end_ = End{.exit_code = exit_code_of_hang, .text = hung.cause};
@@ -257,7 +257,7 @@ class Bond {
     }
   }
 
-  /// returns   whether more may come
+  /// \returns true if more messages can follow.
   bool hear(size_t which) {
     Member& member = gathered_.members[which];
     std::array<char, 1024> bytes;

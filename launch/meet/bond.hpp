@@ -13,14 +13,14 @@ namespace accelerate::launch {
 /// How the ranks of this machine ended.
 struct WorkEnd {
   int exit_code = 0;
-  bool was_told = false;  ///< a signal asked for the end
+  bool was_told = false;  ///< a signal requested the end
 };
 
 struct BondOptions {
-  int resume_code = 0;  ///< with which ranks ask for another start: it ends no other machine's; 0: none
-  int hang = -1;        ///< a socket to the guardian, which tells whether the ranks stand still (run/hang_watch.hpp)
+  int resume_code = 0;  ///< exit code with which ranks request a restart without ending other machines; 0 disables it
+  int hang = -1;        ///< socket to the guardian, which reports hang status (run/hang_watch.hpp)
   int failures = -1;    ///< where a failure here is announced (run/announce.hpp) while the others are still stopped
-  /// Machine 0: what follows a failure.
+  /// Machine 0: decides whether the job restarts after a failure.
   std::function<RestartDecision(const std::string& cause)> decide{};
   bool may_restart = false;  ///< the others: wait for what machine 0 decides
 };
@@ -28,14 +28,14 @@ struct BondOptions {
 /// How the job ended.
 struct Together {
   int exit_code = 0;  ///< 0 when all machines ended well, or resume_code; else of the first that failed
-  std::optional<std::chrono::milliseconds> again{};  ///< all start again after so long
+  std::optional<std::chrono::milliseconds> again{};  ///< delay before all machines restart
 };
 
-/// Runs the ranks of this machine. When those of another fail, or its launcher is lost, this process gets a SIGTERM, on
-/// which the work has to stop its ranks and return. Once the work returns 0 waits for the other machines. Who failed
-/// first is named on stderr.
+/// Runs the ranks of this machine. If ranks of another machine fail, or if its launcher is lost, this process receives
+/// SIGTERM, and `work` must then stop its ranks and return. After `work` returns 0, the function waits for the other
+/// machines. The first failure is written to stderr.
 ///
-/// work   the calling thread's signals are its own
+/// \param work  Runs on the calling thread, which handles its own signals.
 Together run_together(Gathered gathered, const Hello& own, const BondOptions& options,
                       const std::function<WorkEnd()>& work);
 

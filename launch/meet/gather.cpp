@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Somebody who has connected and has not yet said who he is.
+/// A connection that has not identified itself yet.
 struct Guest {
   base::FileDescriptor connection{};
   std::string received{};
@@ -93,7 +93,7 @@ class Gathering {
     members_.insert_or_assign(member.machine, std::move(member));
   }
 
-  /// The host that has come as this machine and is still there: one whose launcher was ended may come again.
+  /// Returns the host that joined as this machine and is still connected. A launcher that was stopped may join again.
   [[nodiscard]] std::optional<std::string> who_is(int64_t machine) const {
     if (machine == 0) return invitation_.own.host;
     const auto found = members_.find(machine);

@@ -44,7 +44,7 @@ base::FileDescriptor connect(const Invitation& invitation, Clock::time_point unt
        machine_0_at(invitation), seconds(invitation.timeout), std::strerror(error));
 }
 
-/// What machine 0 says next; it answers when all have come.
+/// Returns machine 0's reply, which arrives after all machines have joined.
 std::string answer(const Invitation& invitation, Member& zero, Clock::time_point until) {
   std::array<char, 1024> bytes;
   while (true) {
@@ -67,7 +67,8 @@ std::string answer(const Invitation& invitation, Member& zero, Clock::time_point
 }
 
 Gathered join(const Invitation& invitation) {
-  constexpr std::chrono::seconds for_its_verdict{5};  // machine 0 says who is missing when its own time is over
+  constexpr std::chrono::seconds for_its_verdict{
+      5};  // machine 0 names the missing machines when its own timeout expires
   const auto until = Clock::now() + invitation.timeout;
   Gathered gathered;
   auto& zero = gathered.members.emplace_back();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of several machines meet at machine 0 before a rank starts: whoever does not come or does not fit is
-// named. Their connections stay, so that all of them end together (bond.hpp).
+// Rendezvous of the launchers of several machines at machine 0, before any rank starts. Missing machines and
+// mismatched settings are named. The connections stay open so that all machines end together (bond.hpp).
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ struct Invitation {
   std::string address{};  ///< of machine 0, as the user gave it
   int64_t port = 0;
   Hello own{};
-  std::chrono::milliseconds timeout{};  ///< for all to come
+  std::chrono::milliseconds timeout{};  ///< for all machines to join
 };
 
 /// Another launcher.
@@ -30,14 +30,15 @@ struct Member {
 
 struct Gathered {
   Welcome welcome{};
-  std::vector<Member> members{};     ///< machine 0: all others; they: machine 0
-  base::FileDescriptor kept_port{};  ///< machine 0: where rank 0 will listen
+  std::vector<Member> members{};     ///< machine 0: all other machines; other machines: machine 0
+  base::FileDescriptor kept_port{};  ///< machine 0: reserved port on which rank 0 will listen
 };
 
-/// Waits until the launchers of all machines are there. What is no launcher (a scanner, a browser, a connection without
-/// a word) is turned away and disturbs nobody.
+/// Waits until the launchers of all machines have joined. Connections that are not launchers (port scanners, browsers,
+/// silent connections) are closed and do not disturb the rendezvous.
 ///
-/// Throws LaunchError (1): who has not come, who does not fit, why machine 0 cannot listen or be reached.
+/// \throws LaunchError (1) if a machine does not join, if its settings do not match, or if machine 0 cannot listen or
+///         be reached.
 Gathered meet(const Invitation& invitation);
 
 /// "machine 1 (gpu-b)"

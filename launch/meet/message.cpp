@@ -28,7 +28,7 @@ std::string lines(std::string_view title, const std::vector<std::pair<std::strin
   return message + "\n";
 }
 
-/// The lines after the title, name to rest; nothing when the title is another.
+/// Returns the fields after the title line, or nothing if the title differs.
 std::optional<Fields> fields_of(std::string_view message, std::string_view title) {
   Fields fields;
   if (!message.starts_with(title) || message.substr(title.size(), 1) != "\n") return std::nullopt;
@@ -48,7 +48,7 @@ std::string text_of(const Fields& fields, std::string_view name) {
   return found == fields.end() ? "" : found->second;
 }
 
-/// -1 where there is no such number.
+/// Returns the field's number, or -1 if the field is missing or is not a number.
 int64_t number_of(const Fields& fields, std::string_view name) {
   return env::parse_integer(text_of(fields, name)).value_or(-1);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launchers of several machines say to one another: lines of text, an empty one at the end.
+// Messages between the launchers of several machines: lines of text that end with an empty line.
 #pragma once
 
 #include <chrono>
@@ -10,10 +10,10 @@
 
 namespace accelerate::launch {
 
-/// No message is longer; who sends more is no launcher.
+/// Maximum message length in bytes. A connection that sends more is not a launcher and is closed.
 inline constexpr size_t longest_message = 4096;
 
-/// What a launcher says first. All launchers of a job must say the same, but for machine and host.
+/// First message of a launcher. All fields except machine and host must match on all launchers of a job.
 struct Hello {
   std::string version{};  ///< of the launcher
   std::string job_id{};   ///< where the user or a runner gave one; "" : machine 0 draws it
@@ -23,16 +23,16 @@ struct Hello {
   int64_t processes = 1;  ///< of the whole job
   std::string ranks{};    ///< of each machine, "4,2"
   int64_t restarts = 0;   ///< that are allowed
-  int64_t hang_ms = 0;    ///< for which no rank may stand still; 0: for ever
+  int64_t hang_ms = 0;    ///< hang timeout in milliseconds; 0 disables hang detection
 
   bool operator==(const Hello&) const = default;
 };
 
 std::string message_of(const Hello& hello);
-/// Nothing for text that no launcher says.
+/// Returns nothing if the text is not a valid message.
 std::optional<Hello> read_hello(std::string_view message);
 
-/// How machine 0 answers when all have come.
+/// Reply of machine 0 after all machines have joined.
 struct Welcome {
   std::string job_id{};
   int64_t port = 0;  ///< where rank 0 will listen
@@ -43,11 +43,11 @@ struct Welcome {
 std::string message_of(const Welcome& welcome);
 std::optional<Welcome> read_welcome(std::string_view message);
 
-/// Why the job ends, with the exit code that goes with it. Sent by whoever knows it, passed on by machine 0.
+/// Why the job ends, with the exit code. Sent by the machine that detects the failure and forwarded by machine 0.
 struct End {
   int exit_code = 1;
   std::string text{};     ///< one line
-  bool is_final = false;  ///< no restart helps: somebody wants the end, or a launcher is lost
+  bool is_final = false;  ///< no restart is possible: the end was requested, or a launcher is lost
 
   bool operator==(const End&) const = default;
 };
@@ -55,7 +55,7 @@ struct End {
 std::string message_of(const End& end);
 std::optional<End> read_end(std::string_view message);
 
-/// What machine 0 says after an End: whether all start again.
+/// Machine 0's message after End: whether all machines restart.
 struct Again {
   std::optional<std::chrono::milliseconds> after{};  ///< unset: no
 
@@ -65,7 +65,7 @@ struct Again {
 std::string message_of(const Again& again);
 std::optional<Again> read_again(std::string_view message);
 
-/// What machine 0 says when the ranks of all machines stand still: each launcher tells where its own are, and ends
+/// Machine 0's message when the ranks of all machines hang. Each launcher reports the state of its own ranks and ends
 /// them.
 struct Hung {
   std::string cause{};  ///< one line
@@ -76,20 +76,20 @@ struct Hung {
 std::string message_of(const Hung& hung);
 std::optional<Hung> read_hung(std::string_view message);
 
-/// All ranks of the sender ended well; from machine 0: all ranks of the job.
+/// All ranks of the sender exited with 0. From machine 0: all ranks of the job exited with 0.
 inline constexpr std::string_view done_message = "done\n\n";
 
-/// The same, where a rank asks for another start; from machine 0: one of the job.
+/// As done_message, but a rank requests a restart. From machine 0: at least one rank of the job requests it.
 inline constexpr std::string_view asks_message = "asks\n\n";
 
-/// False once the first bytes are of no launcher's message but these two, which machine 0 never says first.
+/// Returns false if the first bytes cannot begin a launcher message. Machine 0 never sends these two messages first.
 bool may_be_ours(std::string_view received);
 
-/// Takes the first whole message off the buffer; nothing while it is not whole.
+/// Removes the first complete message from the buffer and returns it. Returns nothing while it is incomplete.
 std::optional<std::string> take_message(std::string& buffer);
 
-/// What does not fit: "machine 1 (gpu-b) says num_processes 6, machine 0 (gpu-a) says 4". Nothing where the two are of
-/// one job.
+/// Returns the first setting that differs: "machine 1 (gpu-b) says num_processes 6, machine 0 (gpu-a) says 4". Returns
+/// nothing if both launchers belong to the same job.
 std::optional<std::string> mismatch(const Hello& first, const Hello& other);
 
 }  // namespace accelerate::launch

@@ -21,7 +21,7 @@ namespace {
 
 const sockaddr* generic(const SocketAddress& address) { return reinterpret_cast<const sockaddr*>(&address.storage); }
 
-/// A peer whose machine is gone is noticed after 5 + 4 * 5 seconds.
+/// Enables TCP keep-alive: a lost peer machine is detected after 5 + 4 * 5 seconds.
 void notice_lost_peers(int connection) {
   const auto set = [&](int level, int option, int value) {
     setsockopt(connection, level, option, &value, sizeof value);
@@ -61,7 +61,7 @@ std::string SocketAddress::text() const {
 }
 
 void SocketAddress::set_port(int64_t port) {
-  // The port stands at the same place in both families.
+  // The port has the same offset in both address families.
   reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(static_cast<uint16_t>(port));
 }
 

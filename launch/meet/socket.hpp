@@ -22,16 +22,16 @@ struct SocketAddress {
   void set_port(int64_t port);
 };
 
-/// The addresses of a host's name, or the one that is written there.
-/// Throws LaunchError (1) when nobody knows the name.
+/// Resolves a host name or a literal address.
+/// \throws LaunchError (1) if the name cannot be resolved.
 std::vector<SocketAddress> addresses_of(const std::string& host);
 
-/// Listens on this host's address and no other.
-/// Throws LaunchError (1) when the host is another machine, or its name means this machine alone, or the port is in
-/// use.
+/// Listens only on this host's address.
+/// \throws LaunchError (1) if the host is another machine, if its name resolves only to the loopback address, or if the
+///         port is in use.
 base::FileDescriptor listen_on(const std::string& host, int64_t port);
 
-/// A connection that comes to a listening socket, non-blocking; none where none waits.
+/// Accepts a connection as a non-blocking descriptor. Returns an empty descriptor if none is pending.
 base::FileDescriptor accept_from(int listener);
 
 /// One try, of two seconds at most; returns errno, or 0 and a non-blocking connection.

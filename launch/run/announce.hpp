@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A failure, said at once to whoever must know before the other ranks are stopped: a line through a pipe.
+// Reports a failure through a pipe at once, before the other ranks are stopped: one line of text.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@ namespace accelerate::launch {
 
 struct Announcement {
   int exit_code = 1;
-  bool was_told = false;  ///< a signal had asked for the end
+  bool was_told = false;  ///< a signal had requested the end
   std::string text{};     ///< "worker 3, signal 9 (killed)"
 
   bool operator==(const Announcement&) const = default;
 };
 
-/// Writes it to the pipe; nothing where fd is -1.
+/// Writes the failure to the pipe. Does nothing if fd is -1.
 void announce(const Failure& failure, bool was_told, int fd);
 
-/// What waits in a non-blocking pipe; nothing where nothing does.
+/// Reads one failure from a non-blocking pipe. Returns nothing if the pipe is empty.
 std::optional<Announcement> read_announcement(int fd);
 
 }  // namespace accelerate::launch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What workers say of their own failure: a file each, named by TORCHELASTIC_ERROR_FILE, as under torchrun.
+// Error files that failed workers write, one per rank. TORCHELASTIC_ERROR_FILE names them, as under torchrun.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace accelerate::launch {
 /// The file of a rank: "<folder>/error_3.json".
 std::string error_file(const std::string& folder, int64_t rank);
 
-/// What the rank wrote; nothing where it wrote nothing that can be read.
+/// Returns the rank's error note, or nothing if the file is missing or unreadable.
 std::optional<base::ErrorNote> read_error_note(const std::string& folder, int64_t rank);
 
-/// The error of another rank that is older than this one's: it may be the cause. Pure.
+/// Returns the error of another rank that is older than this rank's error, because it may be the cause. Pure function.
 ///
-/// notes   of ranks, any order
+/// \param notes  Notes of all ranks, in any order.
 std::optional<std::pair<int64_t, base::ErrorNote>> earlier_error(
     const std::vector<std::pair<int64_t, base::ErrorNote>>& notes, int64_t rank);
 

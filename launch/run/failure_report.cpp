@@ -76,7 +76,7 @@ std::string clock_time() {
 }
 
 std::string failure_report(const Failure& failure, const JobEnd& end) {
-  const bool is_machine = end.noun == "machine";  // whose own launcher has told the rest
+  const bool is_machine = end.noun == "machine";  // its own launcher has already reported the details
   const auto place = is_machine ? fmt::format("({}, {})", end.host, end.time)
                                 : fmt::format("({}, pid {}, {})", end.host, failure.pid, end.time);
   const auto number = is_machine || end.noun == "worker" ? fmt::format(" {}", failure.rank) : "";

@@ -56,8 +56,8 @@ void FailureWatch::look(bool told) {
   if (!failure_ && !told) look_for_hang();
 }
 
-/// In MPI's start all wait for all: one that ended before it never comes, one that stays away is waited for so long
-/// and no longer.
+/// MPI_Init waits for all ranks. A rank that ended before MPI_Init can never join, and the wait for a missing rank is
+/// limited by the options.
 void FailureWatch::look_at_start() {
   const auto absent = awaited(at_mpi_start(lifetimes_.workers(), *mpi_));
   const auto ended = std::find_if(absent.begin(), absent.end(), [](const auto& each) { return !each.running; });
@@ -163,7 +163,7 @@ std::vector<int64_t> FailureWatch::ended_besides(const Worker& failed) const {
 std::string FailureWatch::report(int told, const std::string& folder) const {
   if (!failure_) return "";
   const bool is_task = plan_.runner == Runner::task;
-  // srun and mpirun stop all ranks when one fails; that one is told of, where it ran.
+  // srun and mpirun stop all ranks when one fails. The failed rank is reported on the machine where it ran.
   if (is_task && told != 0 && failure_->exit_code == 128 + told) return "";
   const auto& workers = lifetimes_.workers();
   const auto failed = static_cast<size_t>(&worker_of(failure_->rank) - workers.data());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a worker failed, which was the first, and why: it ended badly, left MPI, never came to it, or all stand
-// still.
+// Detects the first failed worker and the cause: it ended with an error, left MPI, did not join MPI, or all ranks
+// hang.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ class FailureWatch {
  public:
   using Clock = Lifetimes::Clock;
 
-  /// The first failure stops the workers, and is announced where the options say.
+  /// The first failure stops the workers and is reported through the pipe that the options name.
   FailureWatch(const LaunchPlan& plan, const SuperviseOptions& options, Lifetimes& lifetimes, Output& output)
       : plan_(plan),
         options_(options),
@@ -34,31 +34,31 @@ class FailureWatch {
   /// Before the worker is started: where it shows itself.
   void add(WorkerPlan& planned, const std::string& folder) { hang_.add(planned, folder); }
 
-  /// Readable when a worker came to MPI or left it; -1: there is nothing to hear.
+  /// Readable when a worker joins or leaves MPI. Returns -1 if no MPI server is attached.
   [[nodiscard]] int wake_fd() const { return mpi_ != nullptr && !failure_ ? mpi_->wake_fd() : -1; }
-  /// Readable when look_for_verdict() has something to do; -1: never.
+  /// Readable when look_for_verdict() must run. Returns -1 if no verdict can arrive.
   [[nodiscard]] int judge_fd() const { return failure_ ? -1 : hang_.judge(); }
-  /// When look(told) has something to do; never, once there is a failure.
+  /// Time at which look(told) must run, or nothing after a failure.
   [[nodiscard]] std::optional<Clock::time_point> deadline(bool told) const;
 
-  /// MPI_Abort comes before the end of the worker that called it.
+  /// Detects MPI_Abort, which is visible before the calling worker ends.
   void look_for_abort();
-  /// The ranks of all machines stand still; comes before the signal with which another machine's end tells ours to.
+  /// Detects a hang of all machines. Runs before the SIGTERM that follows the end of another machine is handled.
   void look_for_verdict();
   /// A worker has ended.
   void take_leave_of(const Worker& worker);
-  /// What does not show by an end: who stays away, who still runs, who stands still.
+  /// Detects failures without an exit: missing ranks, remaining ranks and hanging ranks.
   ///
-  /// told   the workers were told to end: who is late then is no failure
+  /// \param told  The workers were asked to end, so a late rank is not a failure.
   void look(bool told);
 
   [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
-  /// No worker failed, and one ended with the code that asks for another start.
+  /// True if no worker failed and at least one exited with the resume code.
   [[nodiscard]] bool asks_for_another() const noexcept { return asks_ && !failure_; }
-  /// What is said at the end; "" where none failed.
+  /// Returns the failure report, or "" if no worker failed.
   ///
-  /// told     the signal that was passed on to the workers; 0: none
-  /// folder   where workers wrote of their failures
+  /// \param told    Signal that was forwarded to the workers, or 0.
+  /// \param folder  Folder that contains the workers' error files.
   [[nodiscard]] std::string report(int told, const std::string& folder) const;
 
  private:

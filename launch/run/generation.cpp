@@ -87,8 +87,8 @@ class Generation {
         planned.environment.try_emplace("OMPI_MCA_btl_vader_backing_directory", folders_.shared_memory());
       }
       watch_.add(planned, folders_.temporary.path());
-      // srun and mpirun would hand one file to all their ranks, and on other hosts there is no such folder; what
-      // stands around a rank there gives it one of its own.
+      // srun and mpirun would pass the same file to all their ranks, and the folder does not exist on other hosts. The
+      // per-rank wrapper there sets a separate file for each rank.
       planned.environment.erase("TORCHELASTIC_ERROR_FILE");
       if (plan_.runner != Runner::srun && plan_.runner != Runner::mpirun) {
         planned.environment["TORCHELASTIC_ERROR_FILE"] = error_file(folders_.temporary.path(), planned.rank);
@@ -122,7 +122,8 @@ class Generation {
     return failed && plan_.runner == Runner::srun ? output_.told_failure(0) : std::nullopt;
   }
 
-  /// Where ranks may ask for another start srun leaves the others alone whatever one ends with (srun.cpp).
+  /// If ranks may request a restart, srun does not stop the other ranks when one ends, whatever its exit code
+  /// (srun.cpp).
   void stop_for_told_failure() {
     if (plan_.runner != Runner::srun || options_.resume_code == 0 || lifetimes_.stopping()) return;
     if (output_.told_failure(0)) lifetimes_.stop(SIGTERM);
@@ -202,7 +203,7 @@ class Generation {
     } else if (is_notice(signal.number)) {
       lifetimes_.tell(signal.number);
     } else if (signal.number == SIGHUP && told_ != 0) {
-      return;  // no second request: of a terminal that closes the shell tells us, then the system
+      return;  // not a second request: when a terminal closes, the shell sends SIGHUP, and then the system does
     } else if (!askers_.insert(signal.sender).second) {
       lifetimes_.tell(SIGKILL);
     } else if (told_ == 0) {
@@ -212,7 +213,7 @@ class Generation {
     }
   }
 
-  /// The launcher was killed: nobody else will end the workers, and remove what it made.
+  /// The launcher was killed. Only this process can still end the workers and remove their files.
   void go_on_alone() {
     abandoned_ = true;
     output_.say("accelerate_launch: the launcher was killed; the ranks are told to end\n");
@@ -221,7 +222,7 @@ class Generation {
     lifetimes_.stop(SIGTERM);
   }
 
-  /// A slow reader gets all of it, unless we are told to stop.
+  /// Waits for a slow reader of our output, unless the end was requested.
   void write_the_rest() {
     std::optional<Clock::time_point> until;
     if (told_ != 0) until = Clock::now() + options_.reader_grace;
@@ -246,13 +247,13 @@ class Generation {
   base::FileDescriptor input_;
   bool abandoned_ = false;
   OpenFiles open_files_;
-  Signals signals_;  // before MPI's server: its threads inherit what is blocked
+  Signals signals_;  // constructed before the MPI server, because its threads inherit the blocked signals
   Output output_;
   Lifetimes lifetimes_;
   FailureWatch watch_;
   Orphans orphans_;
   int told_ = 0;  // the signal that we passed on
-  // Who asked for the end. Slurm tells every process of a job, the launcher and us: that is one request, not two.
+  // Senders of end requests. Slurm signals every process of a job, so launcher and guardian count as one request.
   std::set<pid_t> askers_;
   int interrupted_ = 0;  // the one that ended our waiting for a reader
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One start of all workers: what the guardian does.
+// One restart attempt of the worker group; runs in the guardian process.
 #pragma once
 
 #include "accelerate/base/file_descriptor.hpp"
@@ -10,12 +10,12 @@
 
 namespace accelerate::launch {
 
-/// Starts the workers, passes output and signals on, stops all when one fails, and sees to it that nothing of them is
-/// left: the caller is a sub-reaper without other children.
+/// Starts the workers, forwards output and signals, stops all workers if one fails, and removes every process that they
+/// left behind. The caller must be a sub-reaper without other children.
 ///
-/// launcher_gone   at its end of file the launcher was killed: workers are then told to end
-/// input           rank 0's stdin where ours is a terminal; holds nothing: /dev/null
-/// Throws LaunchError when a worker cannot be started; those that were are stopped.
+/// \param launcher_gone  Descriptor that reaches end of file when the launcher is killed; the workers are then ended.
+/// \param input          Stdin of rank 0 if the launcher's stdin is a terminal. If empty, rank 0 reads /dev/null.
+/// \throws LaunchError if a worker cannot be started; workers that were already started are stopped.
 Outcome run_generation(const LaunchPlan& plan, const SuperviseOptions& options, const JobFolders& folders,
                        int launcher_gone, base::FileDescriptor input = {});
 

@@ -10,9 +10,9 @@
 
 namespace accelerate::launch {
 
-/// "accelerate_launch: rank 1 is process 4121: RANK=1 WORLD_SIZE=2 ... ./train --epochs 3": the variables that differ
-/// from the launcher's own, and the command, as a shell reads them. What keeps strangers out of the job is not shown.
-/// One line. Pure.
+/// Returns one line with the environment and command of a worker: "accelerate_launch: rank 1 is process 4121: RANK=1
+/// WORLD_SIZE=2 ... ./train --epochs 3". Only variables that differ from the launcher's are listed, quoted for a shell.
+/// The job's secrets are omitted. Pure function.
 std::string what_it_was_given(const WorkerPlan& worker, pid_t pid, const env::Variables& inherited);
 
 }  // namespace accelerate::launch

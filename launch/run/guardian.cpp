@@ -39,7 +39,7 @@ void tell_all(int fd, std::string_view text) {
 
 /// In the child.
 [[noreturn]] void guard(const std::function<Outcome(int)>& work, int launcher_gone, int to_launcher) {
-  setpgid(0, 0);  // what is for the launcher's group, Ctrl-C of a terminal or a kill, comes through the launcher
+  setpgid(0, 0);  // signals to the launcher's process group (Ctrl-C, kill) are forwarded by the launcher
   prctl(PR_SET_NAME, "launch_guardian");
   sigset_t writes;  // a group in the background may write to its terminal all the same
   sigemptyset(&writes);

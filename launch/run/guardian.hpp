@@ -12,17 +12,17 @@
 
 namespace accelerate::launch {
 
-/// A child of this process, with a process group of its own, that carries something out and tells how it ended. It is
-/// the sub-reaper of what it starts. A new one for each start of the workers also serves them MPI: libpmix works once
-/// per process.
+/// A child process with its own process group that runs one restart attempt and returns its outcome. It is the
+/// sub-reaper of all processes it starts. Each restart attempt uses a new guardian, because libpmix works only once per
+/// process.
 class Guardian {
  public:
-  /// Forks. What is open and will be executed over goes with it; destructors of the caller's do not run there.
+  /// Forks. The child inherits open descriptors. Destructors of the caller's objects do not run in the child.
   ///
-  /// work   in the child; launcher_gone is readable at its end of file: when the launcher is no more
-  /// Throws LaunchError (1) when the system starts no process.
+  /// \param work  Runs in the child. `launcher_gone` becomes readable (end of file) when the launcher has died.
+  /// \throws LaunchError (1) if the system cannot start a process.
   explicit Guardian(const std::function<Outcome(int launcher_gone)>& work);
-  /// Kills it if it still runs. What it started is then for whoever is this process's sub-reaper.
+  /// Kills the guardian if it still runs. This process's sub-reaper then inherits the guardian's children.
   ~Guardian();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
@@ -31,7 +31,7 @@ class Guardian {
   /// Readable when outcome() will not wait any more.
   [[nodiscard]] int fd() const noexcept { return outcome_.get(); }
   void tell(int number) const;
-  /// Waits for its end. Where it was killed before it could tell: nothing, and status() says how.
+  /// Waits until the guardian ends. Returns nothing if it was killed before it could send an outcome; see status().
   std::optional<Outcome> outcome();
   /// From waitpid, after outcome().
   [[nodiscard]] int status() const noexcept { return status_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the ranks of all machines stand still: what each machine says of its own, put together.
+// Hang detection over all machines: combines the hang status of each machine.
 #pragma once
 
 #include <chrono>
@@ -13,15 +13,15 @@
 
 namespace accelerate::launch {
 
-/// A part says that its ranks stand still once they have for half the limit, and that they move again as soon as it has
-/// seen it. The other half passes here before a verdict, so that what a part has not yet seen to move has time to be
-/// told of: a rank that waited for another machine's goes on when that comes, and its machine has looked a moment ago.
+/// A machine reports a hang after its ranks have made no progress for half the limit, and reports progress as soon as
+/// it sees any. The second half of the limit passes here before a verdict, so that a progress report that is still on
+/// its way can arrive: a rank that waited for another machine may already have continued.
 class HangJudge {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// parts   that together have all ranks of the job, numbered from 0
-  /// limit   for which no rank may stand still while all do; 0: for ever
+  /// \param parts  Number of machines, which together run all ranks of the job.
+  /// \param limit  Maximum time without progress of any rank. 0 disables the detection.
   HangJudge(int64_t parts, std::chrono::milliseconds limit) : parts_(parts), limit_(limit) {}
 
   void hear(int64_t part, Stillness says, Clock::time_point now);
@@ -30,8 +30,8 @@ class HangJudge {
 
   /// When there is a verdict unless something moves before.
   [[nodiscard]] std::optional<Clock::time_point> deadline() const;
-  /// The cause (hang_report.hpp) when the ranks of all parts stand still for the limit, and one of them had begun
-  /// something.
+  /// Returns the cause (hang_report.hpp) if no rank of any machine made progress within the limit and at least one rank
+  /// had started an operation.
   [[nodiscard]] std::optional<std::string> verdict(Clock::time_point now) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is missing where ranks stand still.
+// Names the missing ranks of a hanging job.
 #pragma once
 
 #include <sys/types.h>
@@ -23,20 +23,20 @@ struct StillRank {
   std::string does{};  ///< "is stopped", "computes" or "waits"
 };
 
-/// The ranks that the others wait for: those that wait in no operation; where all do, those that are behind the one
-/// that is farthest. None where nobody waits. Pure.
+/// Returns the ranks for which the others wait: ranks that are in no operation, or, if all ranks wait, those that are
+/// behind the most advanced rank. Empty if no rank waits. Pure function.
 std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks);
 
 /// Those of them that wait in no operation: among one machine's ranks the ones that another's may wait for. Pure.
 std::vector<int64_t> idle_ranks(const std::vector<StillRank>& ranks);
 
-/// "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in all_reduce, operation 41 of world ([1024]
-/// float32)".
+/// Returns "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in all_reduce, operation 41 of world
+/// ([1024] float32)".
 ///
-/// ranks   all of the job that run. Pure.
+/// \param ranks  All running ranks of the job. Pure function.
 std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::milliseconds still);
-/// The same for a rank whose peers nobody looks after: "worker 0 has not moved for 30 s and waits in all_reduce, ...;
-/// the job's other ranks are not seen from here, where each was started by itself". Pure.
+/// The same for a rank without visible peers: "worker 0 has not moved for 30 s and waits in all_reduce, ...; the job's
+/// other ranks are not seen from here, where each was started by itself". Pure function.
 std::string lone_hang_cause(const StillRank& rank, std::chrono::milliseconds still);
 
 /// One line for each: "accelerate_launch: worker 1 (pid 12) computes; it made 7 steps, its last operation is ...".

@@ -27,7 +27,7 @@ std::vector<StillRank> HangWatch::look(const std::vector<Worker>& workers) {
   look_at_ = now + std::clamp(limit_ / 8, milliseconds(10), milliseconds(5000));
   const auto still_for = heartbeats_.still(now);
   if (judge_ >= 0) return tell_judge(still_for >= limit_ / 2, workers);
-  // Until the first rank has come: it may take its time.
+  // No hang is reported before the first rank has joined; start-up time is not limited.
   if (still_for < limit_ || !heartbeats_.any_has_come()) return {};
   look_at_.reset();
   return running(workers);
@@ -65,7 +65,7 @@ HangWatch::Ranks HangWatch::running(const std::vector<Worker>& workers) const {
 std::string stacks_of_all(const std::vector<StillRank>& ranks, std::chrono::milliseconds time) {
   std::string text;
   const auto end = HangWatch::Clock::now() + time;
-  // A debugger reads symbols for seconds: who is missing comes first.
+  // A debugger needs seconds to load symbols, so the missing ranks are examined first.
   auto in_order = ranks;
   const auto missing = missing_ranks(ranks);
   std::stable_partition(in_order.begin(), in_order.end(), [&](const StillRank& each) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether ranks stand still for good.
+// Hang detection for the ranks of one machine.
 #pragma once
 
 #include <chrono>
@@ -19,9 +19,10 @@ class HangWatch {
   using Clock = Lifetimes::Clock;
   using Ranks = std::vector<StillRank>;
 
-  /// limit   for which no rank may stand still; 0: for ever
-  /// judge   a socket to whoever knows the ranks of all machines (hang_judge.hpp): told by Stillness messages, it
-  ///         answers with a line, the cause, when all stand still; -1: the ranks here are all, and judged here
+  /// \param limit  Maximum time without progress. 0 disables the detection.
+  /// \param judge  Socket to the process that combines all machines (hang_judge.hpp). It receives Stillness messages
+  /// and
+  ///               replies with one line, the cause, if all ranks hang. If -1, this machine runs all ranks.
   explicit HangWatch(std::chrono::milliseconds limit, int judge = -1) : limit_(limit), judge_(judge) {}
 
   /// Gives the rank a page in this folder. Another launcher's, from which this one was started, is taken from it.
@@ -30,7 +31,7 @@ class HangWatch {
   [[nodiscard]] std::optional<Clock::time_point> deadline() const { return look_at_; }
   /// The ranks that run, once, when none has moved for the limit; else nothing. With a judge always nothing.
   Ranks look(const std::vector<Worker>& workers);
-  /// To wait for; -1: nothing will come.
+  /// Descriptor to poll, or -1 if no reply can arrive.
   [[nodiscard]] int judge() const noexcept { return judge_; }
   /// What the judge has answered.
   std::optional<std::string> verdict();
@@ -47,7 +48,7 @@ class HangWatch {
   std::optional<Clock::time_point> look_at_;
 };
 
-/// The stacks of the ranks, as far as the time goes; who is missing first.
+/// Returns the stacks of the ranks within the given time, missing ranks first.
 std::string stacks_of_all(const std::vector<StillRank>& ranks, std::chrono::milliseconds time);
 
 }  // namespace accelerate::launch

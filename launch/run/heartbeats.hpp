@@ -21,14 +21,14 @@ class Heartbeats {
   Heartbeats(const Heartbeats&) = delete;
   Heartbeats& operator=(const Heartbeats&) = delete;
 
-  /// Makes the rank's page in this folder. Returns the file's name, for ACCELERATE_HEARTBEAT_FILE.
-  /// Throws LaunchError (1).
+  /// Creates the rank's heartbeat page in this folder. Returns the file name for ACCELERATE_HEARTBEAT_FILE.
+  /// \throws LaunchError (1) if the file cannot be created.
   std::string add(const std::string& folder, int64_t rank);
   [[nodiscard]] base::Heartbeat of(int64_t rank) const { return base::read(*pages_.at(rank)); }
 
-  /// How long no page has changed, as far as looks tell.
+  /// Time since the last observed change of any page.
   std::chrono::milliseconds still(Clock::time_point now);
-  /// At the last look some rank had come to its first operation or step.
+  /// True if at least one rank had reached its first operation or step when the pages were last read.
   [[nodiscard]] bool any_has_come() const noexcept { return beats_ != 0; }
 
  private:

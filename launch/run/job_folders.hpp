@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where files of one start of the workers lie. The guardian makes the folders and removes them; the launcher decides
-// where, so that it can remove them when the guardian was killed.
+// Folders for the files of one restart attempt. The guardian creates and removes them. The launcher chooses their
+// paths, so that it can remove them if the guardian is killed.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ struct JobFolderPlaces {
 };
 
 struct JobFolders {
-  /// shares_memory   MPI's ranks do, with one another
-  /// Throws LaunchError (1) where no folder can be made.
+  /// \param shares_memory  Creates the shared-memory folder that MPI ranks need.
+  /// \throws LaunchError (1) if a folder cannot be created.
   JobFolders(const JobFolderPlaces& places, bool shares_memory)
       : temporary(places.temporary),
         shared(shares_memory ? std::make_unique<PrivateFolder>(places.shared_memory) : nullptr) {}

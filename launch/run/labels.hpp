@@ -13,20 +13,20 @@ namespace accelerate::launch {
 /// Pure but for the line that is open: one object for each place that is written to.
 class Labels {
  public:
-  /// colours   of a terminal: ranks are told apart by them
+  /// \param colours  Use terminal colours to distinguish ranks.
   explicit Labels(bool colours) : colours_(colours) {}
 
-  /// What to write for bytes of a stream. A line that another stream left open (a progress bar, a question) is closed
-  /// first, so that no line holds the words of two; a bar that is drawn anew by \r keeps its label.
+  /// Returns the labelled bytes to write. An unfinished line of another stream (a progress bar, a prompt) is ended
+  /// first, so that one line never contains output of two ranks. A line that is redrawn with \r keeps its label.
   ///
-  /// stream   any number; one for each stream of each worker
+  /// \param stream  Arbitrary number that identifies one stream of one worker.
   std::string label(int64_t rank, size_t stream, std::string_view bytes);
 
  private:
   [[nodiscard]] std::string prefix(int64_t rank) const;
 
   bool colours_;
-  std::optional<size_t> open_;  // the stream whose line has no end yet
+  std::optional<size_t> open_;  // the stream with an unfinished line
   bool returned_ = false;       // it was at a \r: the next character starts it anew
 };
 

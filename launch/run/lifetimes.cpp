@@ -61,7 +61,7 @@ void Lifetimes::reap_one(Worker& worker, const std::function<void(const Worker&)
       info.si_pid == 0) {
     return;
   }
-  // Helpers it left behind go first: until it is reaped nobody else can own this group's number.
+  // Signals the remaining processes of the group first: before the reap, no other process can reuse this group id.
   kill(-worker.pid, SIGKILL);
   int status = 0;
   waitpid(worker.pid, &status, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which workers run, in which order they end, and how they are told to.
+// Tracks which workers run, records the order in which they end, and stops them.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ class Lifetimes {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// grace   between the signal that asks workers to end and SIGKILL
+  /// \param grace  Time between the signal that requests the end and SIGKILL.
   explicit Lifetimes(std::chrono::milliseconds grace) : grace_(grace) {}
 
   void add(int64_t rank, pid_t pid) { workers_.push_back({.rank = rank, .pid = pid}); }
@@ -33,11 +33,11 @@ class Lifetimes {
   /// Ranks that a signal has suspended (SIGSTOP): they neither work nor end.
   [[nodiscard]] std::vector<int64_t> suspended() const;
 
-  /// Takes leave of every worker that has ended, and of the helpers it left in its process group. Other children of
-  /// this process that ended are reaped too.
+  /// Reaps every worker that has ended, and the processes that it left in its process group. Other ended children of
+  /// this process are reaped too.
   ///
-  /// first      the one that the system named in its SIGCHLD: of all that ended since the last, it was the first
-  /// on_ended   called for each, in the order of their ends as far as it is known
+  /// \param first     Child named in SIGCHLD; it ended first among all children that ended since the previous SIGCHLD.
+  /// \param on_ended  Called once for each ended worker, in the order of their ends as far as it is known.
   void reap(pid_t first, const std::function<void(const Worker&)>& on_ended);
 
   /// Sends a signal to every running worker's process group.
@@ -48,7 +48,7 @@ class Lifetimes {
   [[nodiscard]] bool grace_is_over() const { return kill_at_ && Clock::now() >= *kill_at_; }
   [[nodiscard]] bool stopping() const noexcept { return kill_at_.has_value(); }
 
-  /// Milliseconds until kill_when_due() has something to do; -1: never.
+  /// Milliseconds until kill_when_due() must run, or -1 if no kill is pending.
   [[nodiscard]] int patience_ms() const;
   void kill_when_due() const;
 

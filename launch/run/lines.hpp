@@ -23,7 +23,7 @@ class Tail {
   size_t max_line_bytes_;
   std::deque<std::string> lines_;
   std::string open_;
-  bool returned_ = false;  // a \r came: the next character starts the line anew
+  bool returned_ = false;  // the last byte was \r: the next character restarts the line
 };
 
 /// Joins the pieces a pipe delivers to whole lines, so that lines of several ranks do not mix.
@@ -33,9 +33,9 @@ class LineBuffer {
   /// How long the beginning of a line may wait for its end: progress bars never send one.
   static constexpr std::chrono::milliseconds patience{50};
 
-  /// returns   what may be written now: everything up to the last \n or \r
+  /// \returns the bytes that can be written now: everything up to the last \n or \r.
   std::string add(std::string_view bytes, Clock::time_point now);
-  /// returns   the beginning of a line when it has waited long enough (or always, at the end)
+  /// \returns the partial line if it has waited long enough, or always if at_end is true.
   std::string flush(Clock::time_point now, bool at_end = false);
   [[nodiscard]] bool empty() const noexcept { return held_.empty(); }
 

@@ -10,11 +10,11 @@
 
 namespace accelerate::launch {
 
-/// Opens <folder>/rank_<rank>.log for appending, and the folder where it is not there. What a start before this one
-/// wrote is kept, and a line tells where it ends.
+/// Opens <folder>/rank_<rank>.log for appending and creates the folder if needed. Output of earlier attempts is kept
+/// and separated by one line.
 ///
-/// start   what that line says: "restart 1, 2026-11-22 15:04:05"
-/// Throws LaunchError (1).
+/// \param start  Text of the separator line: "restart 1, 2026-11-22 15:04:05".
+/// \throws LaunchError (1) if the folder or the file cannot be opened.
 base::FileDescriptor open_log(const std::string& folder, int64_t rank, std::string_view start);
 
 }  // namespace accelerate::launch

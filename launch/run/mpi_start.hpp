@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has come to MPI's start, where all ranks wait for all others.
+// Which ranks have reached MPI_Init, where every rank waits for all others.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ struct AtMpiStart {
   int64_t rank = 0;
   bool running = true;
   bool came = false;      ///< called MPI_Init
-  bool finalized = true;  ///< called MPI_Finalize since, or never came
+  bool finalized = true;  ///< called MPI_Finalize since, or never called MPI_Init
 };
 
 /// As the server knows it.
 std::vector<AtMpiStart> at_mpi_start(const std::vector<Worker>& workers, const MpiServer& server);
 
-/// Those that have not come.
+/// Returns the ranks that have not reached MPI_Init.
 std::vector<AtMpiStart> absent_of(const std::vector<AtMpiStart>& ranks);
 
-/// The same, none while nobody waits for them: programs need not use MPI.
+/// As absent_of(), but empty while no rank waits for them, because programs need not use MPI.
 std::vector<AtMpiStart> awaited(const std::vector<AtMpiStart>& ranks);
 
 /// "worker 1 has", "workers 1, 3 have"

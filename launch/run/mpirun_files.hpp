@@ -8,11 +8,11 @@
 
 namespace accelerate::launch {
 
-/// Removes the session folder of Open MPI 4's mpirun on this machine, where there is one:
+/// Removes the session folder of Open MPI 4's mpirun on this machine, if it exists:
 /// TMPDIR/ompi.HOST.USER/pid.PID.
 ///
-/// mpirun      it has ended
-/// variables   its environment
+/// \param mpirun     Process id of mpirun, which must have ended.
+/// \param variables  The environment of mpirun.
 void remove_files_of_mpirun(pid_t mpirun, const env::Variables& variables);
 
 }  // namespace accelerate::launch

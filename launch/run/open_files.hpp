@@ -13,15 +13,15 @@ namespace accelerate::launch {
 /// of our own.
 constexpr int64_t open_files_for(int64_t workers, bool with_logs = false) { return (with_logs ? 4 : 3) * workers + 48; }
 
-/// For a call that gave us no descriptor, right behind it: what failed, and where the limit is too low what to do.
-/// Throws LaunchError (1).
+/// Reports a call that returned no descriptor. Call it directly after the failed call, because it reads errno.
+/// \throws LaunchError (1) always, with the remedy if the limit of open files is too low.
 [[noreturn]] void fail_to_open(std::string_view what);
 
 /// Where the soft limit of open files is too low it is raised to the hard one, for this process and while this lives:
 /// workers get the limit that was.
 class OpenFiles {
  public:
-  /// Throws LaunchError (1) when the hard limit is too low for so many workers.
+  /// \throws LaunchError (1) if the hard limit is too low for this number of workers.
   explicit OpenFiles(int64_t workers, bool with_logs = false);
   ~OpenFiles();
   OpenFiles(const OpenFiles&) = delete;

@@ -73,7 +73,7 @@ std::vector<pid_t> Orphans::living() const {
       if (waitpid(pid, nullptr, WNOHANG) == 0) {
         living.push_back(pid);
       } else {
-        look = true;  // its own children came to us, perhaps after we had passed them by
+        look = true;  // its children were re-parented to this process, possibly after this loop had passed them
       }
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that workers left behind. As their sub-reaper we become the parent of each whose parent ended, however it
-// hid itself (own session, forked twice): no child left means nothing left.
+// Processes that workers left behind. A sub-reaper becomes the parent of every orphaned descendant, even one with its
+// own session or a double fork. If no child is left, no process of the job is left.
 #pragma once
 
 #include <sys/types.h>
@@ -23,21 +23,21 @@ class SubReaper {
   int before_ = 0;
 };
 
-/// The children of this process now, ended ones that nobody reaped too.
+/// Returns the current children of this process, including ended children that have not been reaped.
 std::set<pid_t> children();
 
 class Orphans {
  public:
-  /// not_ours   children of this process that are somebody else's concern
+  /// \param not_ours  Children of this process that do not belong to the job.
   explicit Orphans(std::set<pid_t> not_ours = {}) : not_ours_(std::move(not_ours)) {}
 
-  /// Takes leave of those that ended, and returns those that live.
+  /// Reaps the orphans that have ended and returns those that still run.
   std::vector<pid_t> living() const;
-  /// Sends a signal to those that have not had it from here: each that ends may leave others in turn.
+  /// Signals every orphan that has not been signalled by this object. Orphans that end can leave further orphans.
   void tell_once(int number);
-  /// SIGKILL for them and for what they leave in turn, until none lives or a second is over (a process that belongs to
-  /// another user, or that hangs in the system).
-  /// returns   "" or a line that names who could not be ended
+  /// Sends SIGKILL to the orphans and their descendants until none is left, for at most one second (a process of
+  /// another user, or one blocked in the kernel, cannot be killed). \returns "" or one line that names the remaining
+  /// processes.
   [[nodiscard]] std::string end() const;
 
  private:

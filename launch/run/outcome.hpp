@@ -12,10 +12,10 @@ namespace accelerate::launch {
 
 struct Outcome {
   int exit_code = 0;
-  /// Of the worker that failed: "exit code 3". Empty where none failed, or they were told to end: then no restart
-  /// helps.
+  /// Cause of the first failure: "exit code 3". Empty if no worker failed or if the end was requested; a restart then
+  /// does not help.
   std::string cause{};
-  /// Workers ended with the code that asks for another start, and none failed; cause tells the code.
+  /// No worker failed and at least one exited with the resume code; `cause` contains that code.
   bool asks_for_another = false;
   /// Nothing ran: the text of a LaunchError with this exit code, and its kind.
   std::string refusal{};
@@ -26,11 +26,11 @@ struct Outcome {
 
 /// A LaunchError, and any other exception, as an outcome.
 Outcome outcome_of(const std::exception& error);
-/// Throws what outcome_of() was given, as a LaunchError; returns where nothing was refused.
+/// Rethrows the refusal that outcome_of() recorded, as a LaunchError. Returns if there is none.
 void throw_refusal(const Outcome& outcome);
 
 std::string to_text(const Outcome& outcome);
-/// Nothing for what to_text() did not write, or not to its end.
+/// Returns nothing if the text was not written by to_text() or is truncated.
 std::optional<Outcome> parse_outcome(std::string_view text);
 
 }  // namespace accelerate::launch

@@ -16,12 +16,12 @@ namespace {
 
 using Clock = LineBuffer::Clock;
 
-/// More than a pipe holds: what comes beyond it was written after the end of the workers.
+/// More than a pipe can hold. Bytes beyond this limit were written after the workers ended.
 constexpr size_t rest_bytes = 1 << 20;
-/// From a terminal to whoever else it tells, on a machine that is busy.
+/// Time for a signal from a terminal to reach all its receivers on a busy machine.
 constexpr std::chrono::milliseconds signal_comes{200};
 
-/// A terminal whose owner did not ask for black and white (no-color.org).
+/// True for a terminal, unless the user requested plain output (no-color.org).
 bool is_colourful(int fd) {
   const char* no_color = std::getenv("NO_COLOR");
   const char* terminal = std::getenv("TERM");
@@ -94,7 +94,7 @@ size_t Output::relay(Worker& worker, size_t which) {
   std::array<char, 65536> buffer;
   const ssize_t n = read(stream.from.get(), buffer.data(), buffer.size());
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-  if (n <= 0) {  // end of file; a terminal says EIO
+  if (n <= 0) {  // end of file; a terminal returns EIO
     pass_on(worker, which, stream.lines.flush(Clock::now(), true));
     stream.from.reset();
     return 0;

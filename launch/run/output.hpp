@@ -33,7 +33,7 @@ struct OutputWay {
 /// Sink is full.
 class Output {
  public:
-  /// labels   each line begins with its rank
+  /// \param labels  Prefix each line with its rank.
   Output(int out, int err, bool labels = false);
 
   /// out, err   the ends of the next worker's pipes that we read, non-blocking
@@ -43,21 +43,21 @@ class Output {
   void watch(std::vector<pollfd>& waits);
   /// Does what can be done now. waits: after poll(), as watch() filled it.
   void serve(const std::vector<pollfd>& waits);
-  /// Milliseconds until the beginning of a line has waited long enough; -1: none waits.
+  /// Milliseconds until a partial line must be written, or -1 if none is pending.
   [[nodiscard]] int patience_ms() const;
 
-  /// We are told to end: nobody waits for our reader any more, what he does not take in time is lost; one who goes away
-  /// ends no worker.
+  /// The end was requested: stops waiting for a slow reader of our output. Bytes that it does not read in time are
+  /// dropped, and a reader that closes the pipe no longer ends the workers.
   void hurry();
-  /// All workers ended: takes what they wrote last. Programs that they left behind may go on writing; that is not read.
+  /// All workers have ended: reads their last output. Output of programs that they left behind is not read.
   void take_the_rest();
   [[nodiscard]] bool flushed() const;
-  /// Says what is lost where nobody reads.
+  /// Reports how many bytes are lost because no process reads them.
   void give_up();
 
   /// The last lines of a worker, in the order of add().
   [[nodiscard]] std::string last_lines(size_t worker) const { return workers_.at(worker).tail.text(); }
-  /// What a launcher around one of the worker's own ranks said to stderr of a failure; the first.
+  /// The first failure that a per-rank wrapper around this worker's ranks wrote to stderr.
   [[nodiscard]] const std::optional<ToldFailure>& told_failure(size_t worker) const {
     return workers_.at(worker).told.found();
   }
@@ -82,7 +82,7 @@ class Output {
   /// that the other could not end yet.
   [[nodiscard]] size_t sink_of(size_t which) const { return one_ ? 0 : which; }
   [[nodiscard]] bool may_read(size_t which) const { return hurries_ || !sinks_[sink_of(which)].full(); }
-  /// Reads at most one buffer; returns how many bytes, 0 where there is nothing (more).
+  /// Reads at most one buffer. Returns the number of bytes, or 0 if no more data is available.
   size_t relay(Worker& worker, size_t which);
   void pass_on(Worker& worker, size_t which, std::string_view bytes);
   void show(const Worker& worker, size_t which, std::string_view bytes);

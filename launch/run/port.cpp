@@ -27,9 +27,9 @@ int bind_loopback(int socket, int64_t port) {
   return bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }
 
-/// Whether this launcher is the one that may keep the port: two sockets with SO_REUSEADDR may bind one port while
-/// neither listens, so binding does not tell. An abstract socket belongs to the network's name space as the port does,
-/// and goes with its process.
+/// Claims the port for this launcher. Two sockets with SO_REUSEADDR can bind the same port while neither listens, so
+/// bind() alone is not a claim. An abstract Unix socket has the same network namespace as the port and disappears with
+/// its process.
 bool claim(int lock, int64_t port) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -44,8 +44,8 @@ void let_rank_0_bind(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 }
 
-/// Returns 0 or errno. The first try is without SO_REUSEADDR, which refuses a port that anybody holds; what is then in
-/// the way of the second are the connections of a job that just ended.
+/// Returns 0 or errno. The first attempt does not set SO_REUSEADDR and therefore fails if any process uses the port.
+/// The second attempt tolerates leftover connections of a job that has just ended.
 int keep_port(int socket, int lock, int64_t port) {
   if (port != 0 && !claim(lock, port)) return EADDRINUSE;
   const int error = bind_loopback(socket, port);
@@ -88,7 +88,8 @@ ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
     fail(ErrorKind::environment, "no port {} on 127.0.0.1: {}", wanted.value_or(default_port), std::strerror(error));
   }
   number_ = port_of(socket_.get());
-  if (wanted == 0 || moved) claim(lock_.get(), number_);  // from a launcher that is told to take this number
+  if (wanted == 0 || moved)
+    claim(lock_.get(), number_);  // against a launcher that requests this port number explicitly
   moved_ = moved;
 }
 

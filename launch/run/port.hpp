@@ -15,18 +15,18 @@ namespace accelerate::launch {
 /// the same. Above the well-known ports, below those that Linux hands out by itself. Pure.
 int64_t port_of_job(const std::string& job_id);
 
-/// What a launcher says, after its name, that found 29500 in use and took number.
+/// Message of a launcher that found port 29500 in use and selected `number` instead.
 std::string port_moved(int64_t number);
 
-/// A port of 127.0.0.1 kept for rank 0 as long as this lives: bound and not listening, and open to a listener that sets
-/// SO_REUSEADDR (as c10d does) while nobody else is given it. No two launchers keep one port.
+/// Reserves a port of 127.0.0.1 for rank 0 during the lifetime of this object: bound, not listening, and open to a
+/// listener that sets SO_REUSEADDR (as c10d does). No other process receives this port, and no two launchers share it.
 class ReservedPort {
  public:
-  /// wanted   0: a free one. Unset: 29500, or a free one when that is taken.
-  /// Throws LaunchError (1) when the wanted port is in use.
+  /// \param wanted  Port number; 0 selects a free port. If unset, 29500 is used, or a free port if 29500 is taken.
+  /// \throws LaunchError (1) if the requested port is in use.
   explicit ReservedPort(std::optional<int64_t> wanted);
   [[nodiscard]] int64_t number() const noexcept { return number_; }
-  /// 29500 was taken, and nobody asked for another.
+  /// True if 29500 was taken and no other port was requested.
   [[nodiscard]] bool moved() const noexcept { return moved_; }
 
  private:

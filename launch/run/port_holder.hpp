@@ -8,7 +8,7 @@
 
 namespace accelerate::launch {
 
-/// "mnist (pid 4121)"; nothing when it is another user's, or nobody listens there yet.
+/// Returns "mnist (pid 4121)", or nothing if the port belongs to another user or no process listens yet.
 std::optional<std::string> holder_of_port(int64_t port);
 
 /// " by mnist (pid 4121)", or ", perhaps by another job".

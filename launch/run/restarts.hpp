@@ -13,7 +13,7 @@ namespace accelerate::launch {
 
 struct RestartOptions {
   int64_t max_restarts = 0;
-  /// Workers that ask for another start get it, and not out of max_restarts.
+  /// Workers that request a restart get it without counting against max_restarts.
   bool when_asked = false;
   /// Before a restart; doubled for each start in a row that failed at once.
   std::chrono::milliseconds backoff = std::chrono::milliseconds(500);
@@ -24,7 +24,7 @@ struct RestartOptions {
   size_t hopeless = 3;
 };
 
-/// A start that failed, or asks for another.
+/// A restart attempt that failed or requested another attempt.
 struct FailedStart {
   std::string cause{};  ///< "exit code 3"
   std::chrono::milliseconds lasted{};
@@ -32,11 +32,11 @@ struct FailedStart {
 };
 
 struct RestartDecision {
-  std::optional<std::chrono::milliseconds> after{};  ///< wait so long, then start; unset: no restart
-  std::string line{};                                ///< what is said; empty where nothing needs to be
+  std::optional<std::chrono::milliseconds> after{};  ///< delay before the next attempt; unset if there is none
+  std::string line{};                                ///< message for the log; may be empty
 };
 
-/// starts   all that failed, the last one too, in their order. Pure.
+/// \param starts  All failed attempts in order, including the last one. Pure function.
 RestartDecision decide(const std::vector<FailedStart>& starts, const RestartOptions& options);
 
 }  // namespace accelerate::launch

@@ -10,7 +10,8 @@
 
 namespace accelerate::launch {
 
-/// A signal that is for the ranks and does not ask them to end: batch systems announce the end of the time with it.
+/// True for signals that are forwarded to the ranks without requesting their end. Batch systems use them to announce
+/// the end of the allocated time.
 inline bool is_notice(int number) { return number == SIGUSR1 || number == SIGUSR2; }
 
 struct Signal {
@@ -18,10 +19,10 @@ struct Signal {
   pid_t sender = -1;  ///< SIGCHLD: the child that ended; the first of them, where several ended since the last SIGCHLD
 };
 
-/// SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 come through a descriptor while this lives, instead
-/// of interrupting the thread that made it. Ignored ones (nohup) stay ignored, and so are SIGPIPE and SIGXFSZ (a limit
-/// of file sizes): writes say it. Only SIGCHLD is heard in any case: ignored, the system would hide from us how
-/// children end.
+/// Delivers SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 through a descriptor during its lifetime,
+/// instead of interrupting the constructing thread. Ignored signals (nohup) stay ignored. SIGPIPE and SIGXFSZ (file
+/// size limit) are ignored, because write() reports those errors. SIGCHLD is always enabled: if it were ignored, the
+/// system would discard the exit status of children.
 class Signals {
  public:
   Signals();

@@ -37,7 +37,7 @@ Sink::Sink(int fd, std::string name) : fd_(fd), name_(std::move(name)) {
 ssize_t Sink::write_some(std::string_view bytes) const {
   if (own_ || kind_ == Kind::file) return write(fd(), bytes.data(), bytes.size());
   if (kind_ == Kind::socket) return send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
-  // A terminal or pipe that is not ours to open: it says when there is room for some bytes.
+  // This terminal or pipe could not be reopened, so poll() is needed to learn whether a write would block.
   pollfd ready{.fd = fd_, .events = POLLOUT, .revents = 0};
   if (poll(&ready, 1, 0) == 0) {
     errno = EAGAIN;

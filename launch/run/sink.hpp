@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our stdout or stderr, written without ever waiting for whoever reads it.
+// The launcher's stdout or stderr, written without blocking on its reader.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,10 @@ class Sink {
   /// What may wait for a slow reader before the workers have to.
   static constexpr size_t limit_bytes = 8 << 20;
 
-  /// fd     stays the caller's, and stays as it is for those who share it: pipes and terminals are opened once more,
-  ///        because only so can they be written without waiting
-  /// name   for the texts: "stdout"
+  /// \param fd    Remains owned by the caller, with unchanged flags for processes that share it. Pipes and terminals
+  /// are
+  ///              reopened, because only a separate open file description can be made non-blocking.
+  /// \param name  Name in messages: "stdout".
   Sink(int fd, std::string name);
 
   /// Writes what goes at once and keeps the rest.
@@ -30,13 +31,14 @@ class Sink {
   [[nodiscard]] int fd() const noexcept { return own_ ? own_.get() : fd_; }
   [[nodiscard]] bool empty() const noexcept { return waiting() == 0; }
   [[nodiscard]] bool full() const noexcept { return waiting() >= limit_bytes; }
-  /// Nobody reads any more, and nobody will (| head).
+  /// True if the reader has closed the pipe (| head).
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// From now on what goes beyond the limit is dropped instead of kept.
   void drop_beyond_limit() noexcept { drops_ = true; }
-  /// Why what was printed is lost, one line, once: a full disk. Nothing where all is well, and afterwards.
+  /// Returns once, as one line, why output was lost (for example, a full disk). Returns nothing otherwise.
   std::optional<std::string> take_failure();
-  /// How much nobody read, one line; at the end, when what still waits is given up. Nothing where all was read.
+  /// Returns one line with the number of unread bytes when the remaining output is discarded. Returns nothing if all
+  /// output was read.
   [[nodiscard]] std::optional<std::string> unread() const;
 
  private:

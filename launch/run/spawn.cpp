@@ -33,8 +33,8 @@ struct Channel {
   FileDescriptor theirs{};
 };
 
-/// A terminal of its own where our stream is one, so that a worker's progress bar and colours stay: it asks isatty().
-/// Nothing where the system has no more terminals.
+/// Opens a pseudo-terminal if our stream is a terminal, so that a worker's progress bar and colours remain: workers
+/// call isatty(). Returns an empty channel if the system has no free terminal.
 Channel open_terminal(int like) {
   Channel channel{.ours = FileDescriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC))};
   const int ours = channel.ours.get();
@@ -111,7 +111,7 @@ bool is_file(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
 }
 
-/// A name with a slash, which is a path. Refuses what is not there or no file, with the system's word for it.
+/// Checks a name with a slash, which is a path. Throws with the system's error text if it is missing or is not a file.
 void check_file(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {

@@ -20,19 +20,20 @@ struct Process {
   base::FileDescriptor err{};
 };
 
-/// The path that a shell would run for this name, relative to the given PATH.
-/// Throws LaunchError: 127 when there is no such file, 126 when it may not be executed.
+/// Returns the path that a shell would run for this name with the given PATH.
+/// \throws LaunchError with code 127 if the file does not exist, or 126 if it is not executable.
 std::string find_program(const std::string& name, const env::Variables& variables);
 /// Whether there is one.
 bool is_program(const std::string& name, const env::Variables& variables);
 
-/// Forks and executes. The worker dies (SIGKILL) with the calling thread; rank 0 keeps our stdin unless that is a
-/// terminal (a process group in the background may not read one) and then has input, the others read /dev/null.
+/// Forks and executes a worker. The worker receives SIGKILL when the calling thread ends. Rank 0 inherits our stdin
+/// unless it is a terminal, because a background process group cannot read a terminal; rank 0 then reads `input`. The
+/// other ranks read /dev/null.
 ///
-/// program      result of find_program
-/// open_files   the worker's limit
-/// input        in place of a terminal; -1: /dev/null
-/// Throws LaunchError (126) when the system cannot execute it.
+/// \param program     Result of find_program().
+/// \param open_files  The worker's limit of open files.
+/// \param input       Replaces a terminal. If -1, /dev/null is used.
+/// \throws LaunchError (126) if the system cannot execute the program.
 Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit& open_files, int input = -1);
 
 }  // namespace accelerate::launch

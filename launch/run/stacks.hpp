@@ -9,8 +9,8 @@
 
 namespace accelerate::launch {
 
-/// The stacks of all threads of a process; a line that says why there are none. Waits so long at most; what was
-/// printed until then is returned.
+/// Returns the stacks of all threads of a process, or one line that explains why they are unavailable. Waits for at
+/// most `limit` and then returns the output so far.
 std::string stacks_of(pid_t pid, std::chrono::milliseconds limit);
 
 }  // namespace accelerate::launch

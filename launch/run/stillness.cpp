@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kStill = "accelerate_launch still\n";
 constexpr std::string_view kMoving = "accelerate_launch moving\n";
 
-/// Takes what stands before the separator off the text.
+/// Removes the text before the separator from `text` and returns it.
 std::string_view take_until(std::string_view& text, char separator) {
   const auto end = std::min(text.find(separator), text.size());
   const auto word = text.substr(0, end);

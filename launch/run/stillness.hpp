@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine's guardian says of its ranks to whoever judges over all machines, as text: lines, an empty one at the
-// end.
+// Hang status of one machine, which its guardian sends to the process that combines all machines. The format is lines
+// of text that end with an empty line.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,15 @@
 
 namespace accelerate::launch {
 
-/// The machine's ranks that run stand still, or (without ranks) move again.
+/// The running ranks of the machine make no progress, or (without ranks) make progress again.
 struct Stillness {
   bool is_still = false;
-  std::vector<StillRank> ranks{};  ///< rank, beats, what it waits in; no process, which means nothing elsewhere
+  std::vector<StillRank>
+      ranks{};  ///< rank, beats, current operation; no process id, which is meaningless on other machines
 };
 
 std::string message_of(const Stillness& stillness);
-/// Nothing for what message_of() did not write.
+/// Returns nothing if the text was not written by message_of().
 std::optional<Stillness> read_stillness(std::string_view message);
 
 }  // namespace accelerate::launch

@@ -33,17 +33,17 @@ void check_program(const LaunchPlan& plan) {
   static_cast<void>(find_program(first.command.front(), first.environment));
 }
 
-/// Over several hosts rank 0 may be elsewhere; mpirun and srun have ways of their own with what they read.
+/// On several hosts rank 0 may run elsewhere, and mpirun and srun forward their own stdin.
 bool may_be_typed_to(const LaunchPlan& plan) {
   return plan.runner == Runner::local && plan.machines == 1 && !plan.workers.empty();
 }
 
-/// Of the launcher itself: it passes on what it hears, and decides what follows.
+/// The launcher's side of a job: forwards signals and decides about restarts.
 class Job {
  public:
   Job(const PlanOf& plan_of, const SuperviseOptions& options)
       : plan_of_(plan_of), options_(options), err_(options.err, "stderr") {}
-  /// What we said last is written, too, where its reader is slow.
+  /// Waits for a slow reader, so that the last message is written too.
   ~Job() {
     const auto until = Clock::now() + options_.reader_grace;
     while (!err_.empty() && Clock::now() < until) {
@@ -91,7 +91,7 @@ class Job {
     while (!ended(guardian, typed)) {
     }
     if (auto outcome = guardian.outcome()) return *outcome;
-    // Without it the workers were killed by the system; what they left is ours now.
+    // Without its guardian, the system killed the workers. This process is now the parent of their orphans.
     err_.add(orphans.end());
     places.remove();
     err_.add(fmt::format("accelerate_launch: its guardian (pid {}) ended with {}; the ranks were stopped\n",
@@ -107,7 +107,7 @@ class Job {
     return exit_code;
   }
 
-  /// The same, where the signal came when there was no rank to hear it.
+  /// As above, for a signal that arrived while no rank ran.
   int leave_it_with(int number, int exit_code) {
     err_.add(
         fmt::format("accelerate_launch: signal {} came after the ranks had ended with exit code {}; they ask for "
@@ -116,7 +116,7 @@ class Job {
     return exit_code;
   }
 
-  /// Passes signals on, and what is typed; true when the guardian has told its outcome, or cannot any more.
+  /// Forwards signals and typed input. Returns true when the guardian has sent its outcome or has died.
   bool ended(const Guardian& guardian, TerminalInput& typed) {
     std::array<pollfd, 4> waits{pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
                                 pollfd{.fd = guardian.fd(), .events = POLLIN, .revents = 0}};
@@ -132,8 +132,9 @@ class Job {
     return waits[1].revents != 0;
   }
 
-  /// One request, not the second that kills: timeout(1) tells its child and then the group that both are in; and where
-  /// the program around us (workers.cpp) dies of the signal that we have heard too, the system says so with another.
+  /// True if the signal repeats the first request and therefore must not kill. timeout(1) signals its child and then
+  /// the process group that contains both. If the surrounding program (workers.cpp) dies of the same signal, the kernel
+  /// sends another one.
   bool is_said_again(const Signal& signal) {
     constexpr std::chrono::milliseconds at_once{100};
     const auto now = Clock::now();
@@ -145,7 +146,7 @@ class Job {
     return again || is_end_of_parent;
   }
 
-  /// returns   0 when the time is over, else the signal that came before; a notice only where it ends the wait
+  /// \returns 0 when the time is over, otherwise the signal. A notice signal ends the wait only if notice_ends_it.
   int wait(std::chrono::milliseconds time, bool notice_ends_it) {
     const auto until = Clock::now() + time;
     for (auto left = time; left.count() > 0;
@@ -165,11 +166,11 @@ class Job {
   Signals signals_;
   Sink err_;
   std::vector<FailedStart> failed_;
-  int noticed_ = 0;  // a signal to this start that does not ask for the end
+  int noticed_ = 0;  // a signal to this attempt that does not request the end
   Signal last_{};
   Clock::time_point heard_at_{};
   const pid_t parent_ = getppid();
-  int told_ = 0;  // a signal that asks for the end; the guardian may have been done before it came
+  int told_ = 0;  // a signal that requests the end; the guardian may have finished before it arrived
 };
 
 }  // namespace

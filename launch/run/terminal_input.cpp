@@ -15,7 +15,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// Nothing tells a process that its group has come to the foreground.
+/// No signal reports that a process group has moved to the foreground, so it is polled.
 constexpr int look_again_ms = 200;
 
 }  // namespace
@@ -58,7 +58,7 @@ void TerminalInput::serve(const pollfd& terminal, const pollfd& pipe) {
   if (terminal.revents != 0 && may_read()) pass_on();
 }
 
-/// In the foreground, and lines are edited: who has switched that off, a pager that shows our output, reads keys.
+/// True in the foreground with line editing enabled. A pager that shows our output disables it and reads the keys.
 bool TerminalInput::may_read() {
   const pid_t reader = tcgetpgrp(terminal_.get());
   if (reader < 0) end();  // the terminal is closed
@@ -69,7 +69,7 @@ bool TerminalInput::may_read() {
 void TerminalInput::pass_on() {
   std::array<char, PIPE_BUF> bytes;  // a terminal's longest line; a pipe with room takes it whole
   const ssize_t count = read(terminal_.get(), bytes.data(), bytes.size());
-  if (count < 0 && (errno == EAGAIN || errno == EINTR || !may_read())) return;  // it was for somebody else
+  if (count < 0 && (errno == EAGAIN || errno == EINTR || !may_read())) return;  // the input was for another process
   if (count <= 0) return end();
   full_ = true;
   if (write(ours_.get(), bytes.data(), static_cast<size_t>(count)) < 0) end();

@@ -10,24 +10,25 @@
 
 namespace accelerate::launch {
 
-/// Rank 0 is in a process group of its own, and those may not read a terminal: the launcher reads for it, while its own
-/// group may, and nobody else drives the terminal. A line goes on when rank 0 has read the last one; the rest stays in
-/// the terminal, for a shell or the next start. Nothing here waits, and nothing stops us (SIGTTIN).
+/// Rank 0 has its own process group, which cannot read the terminal. The launcher therefore reads for it while the
+/// launcher is in the foreground and no other program controls the terminal. A line is forwarded after rank 0 has read
+/// the previous one; further input stays in the terminal for a shell or the next attempt. No call blocks, and SIGTTIN
+/// never stops this process.
 class TerminalInput {
  public:
-  /// wanted   false: nothing is read, as where stdin is not the terminal of this session
-  /// Throws LaunchError (1) where the system gives no pipe.
+  /// \param wanted  If false, the terminal is not read; for example, stdin is not the terminal of this session.
+  /// \throws LaunchError (1) if the system cannot create a pipe.
   explicit TerminalInput(bool wanted);
   ~TerminalInput();
   TerminalInput(const TerminalInput&) = delete;
   TerminalInput& operator=(const TerminalInput&) = delete;
 
-  /// In the process that starts rank 0: what it shall read; holds nothing where nothing is read.
+  /// Call in the process that starts rank 0. Returns rank 0's stdin, or an empty descriptor if nothing is read.
   base::FileDescriptor take_end_of_rank();
   /// In the one that reads the terminal, after the fork.
   void keep_our_end() { theirs_.reset(); }
 
-  /// Fills what poll() has to look at; returns how long it may wait, in milliseconds (-1: for ever).
+  /// Fills the poll() entries. Returns the poll() timeout in milliseconds, or -1 for no timeout.
   int watch(pollfd& terminal, pollfd& pipe);
   /// After poll().
   void serve(const pollfd& terminal, const pollfd& pipe);

@@ -9,9 +9,9 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr size_t longest_line = 4096;  // of ours; what a program prints may have no end
+constexpr size_t longest_line = 4096;  // limit for our own lines; a line of the program can be unlimited
 
-/// The number between two texts; nothing where they, or it, are not there.
+/// Returns the number between two texts, or nothing if a text or the number is missing.
 std::optional<int> number_between(std::string_view text, std::string_view before, std::string_view after) {
   if (!text.starts_with(before)) return std::nullopt;
   text.remove_prefix(before.size());
@@ -19,7 +19,7 @@ std::optional<int> number_between(std::string_view text, std::string_view before
   return number && *number >= 1 && *number <= 255 ? std::optional(static_cast<int>(*number)) : std::nullopt;
 }
 
-/// What stands before the last words that failure_report() gives a rank among others.
+/// Returns the text before the closing words that failure_report() uses for one rank among others.
 std::optional<std::string_view> before_last_words(std::string_view text) {
   for (const std::string_view words : {". Its error follows.", ". Its last lines follow.", ". It printed nothing."}) {
     if (text.ends_with(words)) return text.substr(0, text.size() - words.size());

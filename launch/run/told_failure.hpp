@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank failed first, where srun started them: it ends with the highest code of all its tasks, also of those that
-// it stopped because another failed. The launcher around each rank says who failed by itself (failure_report.hpp), and
-// what they say comes through srun in their order.
+// Finds the rank that failed first under srun. srun exits with the highest exit code of all tasks, including tasks that
+// it stopped because another one failed. The per-rank wrapper reports each failure itself (failure_report.hpp), and
+// srun forwards these reports in their order.
 #pragma once
 
 #include <optional>
@@ -12,13 +12,13 @@ namespace accelerate::launch {
 
 struct ToldFailure {
   std::string cause{};  ///< "exit code 7"
-  int exit_code = 1;    ///< of the launcher that told
+  int exit_code = 1;    ///< of the launcher that reported the failure
 
   bool operator==(const ToldFailure&) const = default;
 };
 
-/// The failure that a line tells; nothing for another line, also for one of a rank that ended because it was told to.
-/// Pure.
+/// Parses one line. Returns nothing for other lines, and for a rank that ended because its end was requested. Pure
+/// function.
 std::optional<ToldFailure> told_failure(std::string_view line);
 
 /// Looks for the first of them in a stream.

@@ -13,7 +13,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// What stands behind #!, without blanks around it; "" for another file.
+/// Returns the text after #! without surrounding blanks, or "" for other files.
 std::string interpreter_line(const std::string& program) {
   std::array<char, 256> bytes{};  // as far as the system reads
   std::ifstream file(program, std::ios::binary);

@@ -6,10 +6,10 @@
 
 namespace accelerate::launch {
 
-/// One clause: what the system's "No such file or directory" and "Exec format error" mean for this file.
+/// Returns one clause that explains the system's "No such file or directory" or "Exec format error" for this file.
 ///
-/// program   result of find_program
-/// error     errno of execve
+/// \param program  Result of find_program().
+/// \param error    errno of execve().
 std::string why_not_run(const std::string& program, int error);
 
 }  // namespace accelerate::launch
