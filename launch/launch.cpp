@@ -25,7 +25,7 @@ env::Config read_config(const LaunchOptions& options, const env::Variables& vari
                              : env::read_config(variables);
 }
 
-/// Ranks here that MPI was asked for, and libpmix is not there: mpirun starts them, if that is.
+/// If MPI is requested for local ranks and libpmix is missing, mpirun starts the ranks if it is installed.
 std::optional<Runner> mpi_without_us(Runner runner, LaunchOptions& options, const Call& call) {
   if (runner != Runner::local || options.settings.backend != "mpi") return std::nullopt;
   const LaunchOptions placed = with_slurm_place(options, call.variables);

@@ -10,12 +10,12 @@ namespace accelerate::launch {
 /// does.
 void open_standard_streams();
 
-/// Starts options.command on every rank of this machine and waits for the end. Blocks the signals of the calling thread
-/// that go to the ranks meanwhile (signals.hpp). A guardian process is forked, which runs on without exec: call this
-/// before the process has threads.
+/// Starts options.command on every rank of this machine and waits until all ranks have ended. Meanwhile signals that
+/// are forwarded to the ranks are blocked in the calling thread (signals.hpp). The function forks a guardian process
+/// that does not exec, so call it before the process has threads.
 ///
-/// returns   the exit code: 0, or that of the rank that failed first (128 + signal)
-/// Throws LaunchError when nothing could be started, Error (environment) for a setting that the library would refuse.
+/// \returns 0, or the exit code of the rank that failed first (128 + signal).
+/// \throws LaunchError if no rank could be started, Error (environment) for a setting that the library would refuse.
 int launch(const LaunchOptions& given);
 
 }  // namespace accelerate::launch

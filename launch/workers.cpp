@@ -44,7 +44,7 @@ struct WorkerOf {
   std::string folder{};
 };
 
-// Taken out of the environment: what a rank starts itself is no rank.
+// Removed from the environment, because processes that a rank starts are not ranks.
 std::optional<WorkerOf> read_worker_of() {
   const char* const text = std::getenv(worker_variable);
   if (text == nullptr) return std::nullopt;
@@ -61,7 +61,7 @@ const std::optional<WorkerOf>& worker_of() {
   return mine;
 }
 
-// Calls in this process so far: what a program's calls are told apart by, in it and in its ranks.
+// Number of calls in this process so far. It identifies a call in the program and in its ranks.
 int64_t next_call() {
   static int64_t calls = 0;
   return ++calls;
@@ -76,7 +76,7 @@ std::string contents(const fs::path& path) {
 
 fs::path done_file(const fs::path& folder, int64_t rank) { return folder / fmt::format("done_{}", rank); }
 
-// A new file, for this user only whatever the umask; false where it is there already, or not all of it can be written.
+// Creates a file that only this user can read, regardless of the umask. Returns false if it exists or the write fails.
 bool leave(const fs::path& path, std::string_view text) {
   const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   while (file && !text.empty()) {
@@ -94,8 +94,8 @@ void leave_failure(const fs::path& file, ErrorKind kind, int64_t rank, std::stri
 
 constexpr std::string_view start_prefix = "start_";
 
-// That there was a start of this number, left by the first rank that comes to the call: where none does, the word of
-// the start before is taken for its own.
+// Marker of one restart attempt, written by the first rank that reaches the call. Without it, the result of the
+// previous attempt would be attributed to an attempt that never reached the call.
 fs::path start_file(const fs::path& folder, int64_t start) { return folder / fmt::format("{}{}", start_prefix, start); }
 
 // Of the ranks of one start; the launcher's own failure, which is no start's, is in "failed".
@@ -140,7 +140,7 @@ std::vector<std::string> this_command() {
   return command;
 }
 
-// In the launcher: where the program was killed nobody else removes its folder.
+// In the launcher: if the program was killed, no other process removes its folder.
 [[noreturn]] void end_the_launcher(int code, const WorkerOf& who, pid_t parent) {
   if (::getppid() != parent) remove_folder(who.folder);
   ::_exit(code);
@@ -148,7 +148,8 @@ std::vector<std::string> this_command() {
 
 // A process of its own: MPI can be served once in a process, and the launcher wants the signals for itself.
 [[noreturn]] void be_the_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
-  ::signal(SIGTERM, SIG_DFL);  // ignored, as by a batch script's trap, it would not say that the program is gone
+  // if SIGTERM is ignored, as by a batch script's trap, it could not report the end of the program
+  ::signal(SIGTERM, SIG_DFL);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) end_the_launcher(1, who, parent);
   ::setenv(worker_variable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
@@ -165,7 +166,7 @@ std::vector<std::string> this_command() {
   end_the_launcher(1, who, parent);
 }
 
-// Where the program, or what started it, ignores SIGCHLD, the system forgets how a child ended before we can ask.
+// If the program or its parent ignores SIGCHLD, the system discards the exit status of children before it can be read.
 class ChildrenAreKept {
  public:
   ChildrenAreKept() {
@@ -216,7 +217,7 @@ std::string code_in_words(int code) {
 void check_end(int code, const fs::path& folder, int64_t num_processes) {
   if (code != 0) {
     const std::string launchers = contents(folder / "failed");
-    // Earlier starts' words are still there: what they say was mended, or failed otherwise, since.
+    // Files of earlier attempts remain, but their failures were repaired or superseded since.
     const std::string failure = launchers.empty() ? contents(failure_file(folder, last_start(folder))) : launchers;
     if (!failure.empty()) rethrow(failure, num_processes);
   }

@@ -10,13 +10,14 @@
 
 namespace accelerate::launch {
 
-/// Starts this program again as num_processes ranks of this machine. Each comes through main() to the same call, runs
-/// rank_main there and ends; earlier calls are passed over by it.
+/// Starts this program again as num_processes ranks of this machine. Each rank passes through main() to the same call,
+/// runs rank_main there and exits. Earlier calls return at once in a rank.
 ///
-/// rank_main   gets argument
-/// options     without num_processes, command and what concerns other machines
-/// Throws what the launcher throws; Error of the failed rank's kind with its number and text; Error (peer) for a rank
-/// that ended without a word; Error (usage) in a rank, and where a rank's main() does not come to this call.
+/// \param rank_main  Receives `argument`.
+/// \param options    Without num_processes, command and options for other machines.
+/// \throws LaunchError or Error as the launcher does. Error with the failed rank's kind, number and text. Error (peer)
+///         for a rank that ended without an error text. Error (usage) in a rank, and if a rank's main() does not reach
+///         this call.
 void run_workers(const std::function<void(const std::string&)>& rank_main, int64_t num_processes,
                  const std::string& argument, LaunchOptions options);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks into checkpoints' folders: what they hold, whether they are whole, how two differ.
+// Commands that read checkpoint folders: list the contents, verify them, compare two checkpoints.
 #pragma once
 
 #include <filesystem>
@@ -10,17 +10,17 @@ namespace accelerate::launch {
 
 inline constexpr std::string_view checkpoint_program = "accelerate_checkpoint";
 
-/// A folder's manifest in words, and its tensors one by one; of a folder with checkpoints in it, a line for each.
-/// Throws Error (io) where there is neither.
+/// Describes a folder's manifest and lists its tensors. For a folder that contains checkpoints, returns one line each.
+/// \throws Error (io) if the folder contains neither.
 Answer inspect(const std::filesystem::path& folder, bool tensors);
 
-/// A line for each file of a checkpoint, or of all checkpoints in a folder. The code is 1 where something is wrong.
-/// checksums   read all bytes; else sizes and headers only
+/// Returns one line per file of a checkpoint, or of all checkpoints in a folder. The code is 1 if a file is damaged.
+/// \param checksums  If true, all bytes are read; otherwise only sizes and headers are checked.
 Answer verify(const std::filesystem::path& folder, bool checksums);
 
-/// What differs between two checkpoints, models' folders or files: tensors by name with how far they are apart, numbers
-/// and texts by path. The code is 0 where nothing does, else 1.
-/// most   lines for each file
+/// Compares two checkpoints, model folders or files: tensors by name with their distance, numbers and texts by path.
+/// The code is 0 if they are equal, otherwise 1.
+/// \param most  Maximum number of lines per file.
 Answer diff(const std::filesystem::path& left, const std::filesystem::path& right, size_t most);
 
 /// The program: accelerate_checkpoint inspect|verify|diff ... Trouble is code 2, as diff's.

@@ -12,7 +12,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// Words in lines of at most so many letters.
+/// Wraps the text into lines of at most `most` characters.
 std::string in_lines(const std::string& text, size_t most) {
   std::string result;
   size_t column = 0;

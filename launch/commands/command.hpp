@@ -18,23 +18,23 @@ struct Answer {
 using Arguments = std::vector<std::string>;
 using Command = Answer (*)(const Arguments& arguments);
 
-/// Runs it as main() does: its text to stdout; an Error to stderr.
+/// Runs the command from main(): writes its text to stdout and an Error to stderr.
 ///
-/// returns   the exit code: the answer's; for an Error 2 when the call was wrong, else trouble
+/// \returns the exit code of the answer. For an Error: 2 if the command line was wrong, otherwise `trouble`.
 int run_command(Command command, int argc, char** argv, int trouble = 1);
 
 /// A program's command line: CLI11, with help of one page that ends with examples.
 class CommandLine {
  public:
-  /// name       of the program
-  /// purpose    what it does, in sentences
-  /// examples   lines of a shell
+  /// \param name      Name of the program.
+  /// \param purpose   One or more sentences that describe the program.
+  /// \param examples  Shell commands.
   CommandLine(std::string name, std::string purpose, const std::vector<std::string>& examples);
 
   [[nodiscard]] CLI::App& app() { return app_; }
 
-  /// returns   the page or the version, where asked for; else nothing, and what was declared is filled in
-  /// Throws Error (usage) for what was not declared.
+  /// \returns the help page or the version if requested; otherwise nothing, and the declared options are filled in.
+  /// \throws Error (usage) for an undeclared option.
   std::optional<Answer> parse(const Arguments& arguments);
 
  private:

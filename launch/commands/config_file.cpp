@@ -37,7 +37,7 @@ const std::set<std::string>& keys_of_accelerate() {
 
 YAML::Node quoted(const std::string& text) {
   YAML::Node node(text);
-  node.SetTag("!");  // as the parser marks what stood in quotes
+  node.SetTag("!");  // the parser marks quoted scalars in the same way
   return node;
 }
 
@@ -153,7 +153,7 @@ std::string updated_yaml(std::string_view text, const std::string& path) {
   }
   for (const auto& entry : node_of({})) {
     const std::string key = entry.first.Scalar();
-    // Accelerate's own default for a job that is distributed is -1, for Slurm to say.
+    // Accelerate's own default for a distributed job is -1: Slurm supplies the number.
     const bool unsaid = key == "num_processes" && map["distributed_type"].Scalar() != "NO";
     if (!map[key]) map[key] = unsaid ? YAML::Node(-1) : entry.second;
   }

@@ -34,11 +34,11 @@ ClusterConfig default_config(const Machine& machine, std::string_view mixed_prec
 /// takes them for false.
 std::string yaml_of(const ClusterConfig& config);
 
-/// An older file with today's keys: what it says stays, what is missing gets its default, fp16 and dynamo_backend
-/// become what took their places.
+/// Converts an older config file to today's keys. Existing values are kept, missing keys get their defaults, and fp16
+/// and dynamo_backend are replaced by their successors.
 ///
-/// path   for errors
-/// Throws Error (environment) for what is no such file, and for keys that Accelerate 1.15 does not know, by name.
+/// \param path  Path for error messages.
+/// \throws Error (environment) if the text is not a config file, or for keys unknown to Accelerate 1.15, by name.
 std::string updated_yaml(std::string_view text, const std::string& path);
 
 /// Where both look by default: $ACCELERATE_CONFIG_FILE, else accelerate/default_config.yaml in $HF_HOME,

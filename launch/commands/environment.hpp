@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a bug report should say of a machine.
+// Facts about a machine for a bug report.
 #pragma once
 
 #include <filesystem>
@@ -14,15 +14,15 @@ namespace accelerate::launch {
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-/// What the system's files say: system, processors, memory, GPUs and their driver.
+/// Returns facts from system files: operating system, processors, memory, GPUs and their driver.
 ///
-/// root   where /etc, /proc and /sys lie: "/", elsewhere in tests
+/// \param root  Folder that contains /etc, /proc and /sys: "/", or another folder in tests.
 Facts facts_of_machine(const std::filesystem::path& root, const env::Variables& variables);
 
 /// Programs of other people that we use, where PATH has them.
 Facts facts_of_programs(const env::Variables& variables);
 
-/// Variables that steer training. What tells a job's secret is hidden.
+/// Returns the environment variables that affect training. Values of secrets are hidden.
 Facts facts_of_variables(const env::Variables& variables);
 
 /// The program: accelerate_env [options]

@@ -55,7 +55,7 @@ std::vector<Weight> weights_of(const fs::path& path) {
   return all;
 }
 
-// The bytes of one number of a parameter in a kind of training: weight, gradient, what the optimizer keeps.
+// Bytes per parameter for one kind of training: weight, gradient and optimizer state.
 struct TrainingRow {
   std::string name;
   double weight;

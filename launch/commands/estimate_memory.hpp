@@ -11,7 +11,7 @@
 
 namespace accelerate::launch {
 
-/// Tensors whose names differ after the last dot only: "conv1.weight" and "conv1.bias" are the layer conv1.
+/// Tensors whose names differ only after the last dot: "conv1.weight" and "conv1.bias" form the layer conv1.
 struct LayerSize {
   std::string name{};
   std::vector<std::string> tensors{};
@@ -29,12 +29,12 @@ struct ModelSize {
   uint64_t tensors = 0, bytes = 0;
   uint64_t parameters = 0;  ///< elements of floating and complex tensors; counters and masks are none
   uint64_t numbers = 0;     ///< of which they consist: two in a complex one
-  uint64_t shared = 0;      ///< tensors whose memory was counted with another's
+  uint64_t shared = 0;      ///< tensors whose memory was counted with another tensor
   LayerSize largest{};
 };
 
-/// Pure. Memory that several tensors share counts once.
-/// Throws Error (data) for more than 2^56 bytes, which only expanded tensors have.
+/// Pure function. Memory that several tensors share is counted once.
+/// \throws Error (data) for more than 2^56 bytes, which only expanded tensors can reach.
 ModelSize size_of(const std::vector<Weight>& weights);
 
 /// The program: accelerate_estimate_memory [options] FILE

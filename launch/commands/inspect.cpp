@@ -44,7 +44,7 @@ std::string files_of(const archive::Manifest& manifest) {
   return table_of(rows);
 }
 
-// Those of the files that hold tensors at all: the manifest's ranges and, for files without, what their headers say.
+// Tensors of all files that contain any: from the manifest's ranges, or from the headers of files without ranges.
 std::string tensors_of(const archive::Manifest& manifest, const fs::path& folder) {
   std::string text = "tensors:\n";
   for (const auto& file : manifest.files) {

@@ -50,7 +50,7 @@ fs::path place_of(const fs::path& out, const fs::path& index) {
   return out / (name.ends_with(".safetensors") ? name : "model.safetensors");
 }
 
-// What all shards say alike, and each shard's ties.
+// Metadata that is equal in all shards, and the tied tensors of each shard.
 std::map<std::string, std::string> merged_metadata(const std::vector<WeightFile>& shards) {
   std::map<std::string, std::string> common = shards.front().metadata;
   for (const WeightFile& shard : shards) {

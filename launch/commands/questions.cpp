@@ -42,7 +42,7 @@ void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& 
   if (gpus) config.gpu_ids = questions.text("Which GPUs of each machine, as 0,1 or all?", std::string(all_gpus));
   if (!gpus && config.num_machines > 1 &&
       questions.yes("Shall mpirun start them, on the hosts of a hostfile?", false)) {
-    // Who reads the file later, Accelerate's launcher too, opens the name as it stands there.
+    // Later readers of the file, including Accelerate's launcher, open the name without expanding "~".
     config.mpirun_hostfile =
         with_home(questions.text("The hostfile?", "~/hostfile"), env::find(env::current_variables(), "HOME"));
   }

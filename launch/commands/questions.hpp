@@ -11,7 +11,7 @@
 
 namespace accelerate::launch {
 
-/// Throws Error (usage) when the answers end before the questions do.
+/// \throws Error (usage) if the input ends before the last question.
 class Questions {
  public:
   Questions(std::istream& answers, std::ostream& screen) : answers_(answers), screen_(screen) {}
@@ -20,7 +20,7 @@ class Questions {
   size_t choose(const std::string& question, const std::vector<std::string>& choices, size_t by_default);
   int64_t number(const std::string& question, int64_t lowest, int64_t highest, int64_t by_default);
   bool yes(const std::string& question, bool by_default);
-  /// empty: the default, where there is one.
+  /// An empty answer selects the default, if one exists.
   std::string text(const std::string& question, const std::string& by_default = "");
 
  private:
@@ -31,7 +31,8 @@ class Questions {
   std::ostream& screen_;
 };
 
-/// All that a config file says, asked one after another; what follows from the machine or an answer is not asked.
+/// Asks for every value of a config file, one after another. Questions that the machine or an earlier answer already
+/// decides are skipped.
 ClusterConfig ask_for_config(Questions& questions, const Machine& machine);
 
 }  // namespace accelerate::launch

@@ -24,7 +24,7 @@ bool is_option(std::string argument, std::string_view name) {
   return argument == "__" + std::string(name);
 }
 
-/// An option that says how many ranks there are or who knows it, and the variable that says the same.
+/// An option that determines the number of ranks, and the equivalent variable.
 struct SaysHowMany {
   std::string_view option;
   std::string_view variable;

@@ -9,15 +9,16 @@
 
 namespace accelerate::launch {
 
-/// The command line of accelerate_launch for a test: what was given, and two ranks on the CPU where nothing says how
-/// many and no GPU is there, because one rank talks to nobody. Pure.
+/// Returns the command line of accelerate_launch for a test job: the given options, plus two ranks on the CPU if no
+/// option determines the number of ranks and there is no GPU, because a single rank would test no communication. Pure
+/// function.
 ///
-/// variables   the environment, which may say it, too
-/// folder      of the installed programs
+/// \param variables  The environment, which may also determine the number of ranks.
+/// \param folder     Folder of the installed programs.
 std::vector<std::string> test_command(const Arguments& arguments, const Machine& machine,
                                       const env::Variables& variables, const std::string& folder);
 
-/// The program: accelerate_test [options of accelerate_launch]. Does not come back: it becomes accelerate_launch.
+/// The program accelerate_test [options of accelerate_launch]. Does not return: it executes accelerate_launch.
 Answer test_job(const Arguments& arguments);
 
 }  // namespace accelerate::launch

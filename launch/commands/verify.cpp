@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What stands in the manifest against what stands in the file's header.
+// Compares the ranges of the manifest with the file's own header.
 std::vector<std::string> wrong_ranges(const archive::Manifest& manifest, const std::string& file,
                                       const std::vector<Weight>& weights) {
   std::map<std::string_view, uint64_t> elements;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a file or of a sharded model, whatever wrote them. Only headers are read; the bytes are mapped.
+// Tensors of a weight file or of a sharded model in any supported format. Only headers are read; the data is mapped.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,14 @@ struct WeightFile {
   std::map<std::string, std::string> ties{};                  ///< of a shard: name in the index to tensor in the file
 };
 
-/// One file of safetensors or of torch.save, told apart by what it begins with.
-/// Throws Error (data, io) with the path.
+/// Reads a safetensors or torch.save file; the first bytes determine the format.
+/// \throws Error (data, io) with the path.
 WeightFile read_weight_file(const std::filesystem::path& path, std::string_view operation);
 
-/// The shards that an index beside them lists, each tensor once. A name may also be that of a tie: a shard's metadata
-/// says which tensor of its own is the same, as save_model() writes it.
+/// Reads the shards that an index file lists; each tensor appears once. A name in the index may also be a tied tensor:
+/// the shard's metadata then names the equal tensor, as save_model() writes it.
 ///
-/// Throws Error (data) where index and shards disagree, with the tensor and both files.
+/// \throws Error (data) if index and shards disagree, with the tensor and both files.
 std::vector<WeightFile> read_sharded(const std::filesystem::path& index, std::string_view operation);
 
 /// "[64, 10]"

@@ -34,13 +34,13 @@ std::optional<Step> step_of(const Variables& variables) {
               .node = number(variables, {"SLURM_NODEID"}).value_or(0)};
 }
 
-/// The nodes of the shell of sbatch or salloc; none anywhere else.
+/// Number of nodes if this is the shell of sbatch or salloc; otherwise nothing.
 std::optional<int64_t> nodes_of_allocation(const Variables& variables) {
   if (!env::find(variables, "SLURM_JOB_ID") || env::slurm::in_step(variables)) return std::nullopt;
   return number(variables, {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}).value_or(1);
 }
 
-/// On one node no srun is needed; how many ranks there are is said by the allocation.
+/// On a single node srun is not needed; the allocation determines the number of ranks.
 LaunchOptions with_tasks_of_one_node(const LaunchOptions& options, const Variables& variables) {
   const int64_t tasks = tasks_of_job(variables).number;
   const bool said = options.num_processes || value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;

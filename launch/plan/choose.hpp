@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who starts the ranks, where the options and Slurm's variables leave it open.
+// Selects the runner that starts the ranks if the options do not name one.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ enum class Runner {
   task,    ///< this launcher is one of many that srun started, each of which becomes a rank
 };
 
-/// Throws LaunchError (2) when options contradict one another.
+/// \throws LaunchError (2) if options contradict each other.
 Runner choose_runner(const LaunchOptions& options, const env::Variables& variables);
 
-/// How many ranks the job has whose shell (of sbatch or salloc) this is, where the options leave it open.
+/// Number of ranks of the job in the shell of sbatch or salloc, if the options do not determine it.
 struct SlurmTasks {
   int64_t number = 1;
   bool named = false;  ///< false: one per node, as the job names no number
@@ -34,9 +34,9 @@ SlurmTasks tasks_of_job(const env::Variables& variables);
 /// What was chosen by it, and how to choose otherwise. One line.
 std::string what_slurm_chose(const SlurmTasks& tasks);
 
-/// The options of a launcher that srun started once on each node: which machine this is, and where they meet; in a
-/// batch script on one node: as many ranks as it has tasks. As they are elsewhere, or where the options say it
-/// themselves.
+/// For a launcher that srun started once per node, returns the options with the machine rank and rendezvous address
+/// filled in. In a batch script on a single node, sets as many ranks as the allocation has tasks. Otherwise, or if the
+/// options determine these values, returns the options unchanged.
 LaunchOptions with_slurm_place(const LaunchOptions& options, const env::Variables& variables);
 
 }  // namespace accelerate::launch

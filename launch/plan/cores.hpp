@@ -7,11 +7,11 @@
 
 namespace accelerate::launch {
 
-/// Neighbouring processors for each of so many ranks. Where the ranks divide evenly among the NUMA nodes each stays
-/// within one; where there are more ranks than processors some share one.
+/// Assigns neighbouring processors to each rank. If the ranks divide evenly among the NUMA nodes, each rank stays on
+/// one node. If there are more ranks than processors, ranks share processors.
 ///
-/// nodes     processors of each NUMA node
-/// returns   a list per rank; empty lists where there are no processors
+/// \param nodes  Processors of each NUMA node.
+/// \returns one list per rank; the lists are empty if there are no processors.
 std::vector<std::vector<int>> share_processors(const std::vector<std::vector<int>>& nodes, int64_t ranks);
 
 }  // namespace accelerate::launch

@@ -17,7 +17,7 @@ class LaunchError : public Error {
 
   /// As a shell's: 1 failed, 2 usage, 126 the program cannot be run, 127 it is not found.
   [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
-  /// Without our name, for whoever puts it before the text.
+  /// The message without the program's name, for callers that add it themselves.
   [[nodiscard]] std::string_view message() const noexcept {
     return std::string_view(what()).substr(launcher.size() + std::string_view(": ").size());
   }
@@ -28,7 +28,7 @@ class LaunchError : public Error {
   int exit_code_;
 };
 
-/// Throws a LaunchError with this exit code.
+/// \throws LaunchError with this exit code.
 template <typename... Args>
 [[noreturn]] void fail_with(int exit_code, ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
   throw LaunchError(kind, exit_code, fmt::format(format, std::forward<Args>(args)...));

@@ -7,9 +7,10 @@
 
 namespace accelerate::launch {
 
-/// Why there is no such option, and what there is instead; nothing for a name that Accelerate does not know either.
+/// Explains why an option of Accelerate does not exist here and names the replacement. Returns nothing for a name that
+/// Accelerate does not have either.
 ///
-/// name   without dashes, with underscores
+/// \param name  Option name without dashes, with underscores.
 std::optional<std::string_view> why_foreign(std::string_view name);
 
 }  // namespace accelerate::launch

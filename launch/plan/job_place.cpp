@@ -9,7 +9,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// Where nothing is said: a rank per GPU, one without.
+/// Default number of ranks: one per GPU, or one without GPUs.
 int64_t ranks_of_this_machine(const LaunchOptions& options, const Machine& machine) {
   return on_cpu(options) ? 1 : std::max<int64_t>(1, machine.gpus);
 }
@@ -31,7 +31,7 @@ void check_machines(const LaunchOptions& options, int64_t machines) {
   }
 }
 
-/// As ranks_per_machine says.
+/// Uses ranks_per_machine.
 JobPlace place_as_listed(const LaunchOptions& options, int64_t machines) {
   JobPlace place{.ranks_of_machine = *parse_ranks(*options.ranks_per_machine),
                  .machine_rank = value_of(options, &LaunchOptions::machine_rank)};

@@ -23,8 +23,9 @@ struct JobPlace {
   bool operator==(const JobPlace&) const = default;
 };
 
-/// Throws LaunchError (2): machine_rank outside, ranks_per_machine of other machines or another sum, ranks that do not
-/// divide evenly among the machines, several machines without main_process_ip.
+/// \throws LaunchError (2) if machine_rank is out of range, if ranks_per_machine has another number of machines or
+///         another sum, if the ranks do not divide evenly among the machines, or if several machines have no
+///         main_process_ip.
 JobPlace place_of(const LaunchOptions& options, const Machine& machine);
 
 }  // namespace accelerate::launch

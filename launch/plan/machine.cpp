@@ -27,7 +27,7 @@ std::string trim(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
 }
 
-/// Index below present, or a UUID: nobody but the driver can check one of those.
+/// True for an index below `present` or a UUID; only the driver could verify a UUID.
 bool names_device(const std::string& entry, int64_t present) {
   if (is_number(entry)) return entry.size() <= 6 && std::stoll(entry) < present;
   return entry.starts_with("GPU-") || entry.starts_with("MIG-");
@@ -48,7 +48,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// The first of the processors that share a core with this one; itself where the system does not say.
+/// Returns the first processor that shares a core with this one, or the processor itself if the system has no data.
 int core_of(int processor) {
   const auto siblings = parse_processors(
       first_line(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", processor)));

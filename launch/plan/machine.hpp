@@ -21,19 +21,19 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-/// GPUs a CUDA program would see.
+/// Returns the number of GPUs that a CUDA program would see.
 ///
-/// devices   names in /dev ("nvidia0", "nvidiactl", ...)
-/// visible   CUDA_VISIBLE_DEVICES; unset: all. As in CUDA the list ends at the first entry that names no device: an
-///           empty list or one that starts with -1 shows none.
+/// \param devices  Names in /dev ("nvidia0", "nvidiactl", ...).
+/// \param visible  CUDA_VISIBLE_DEVICES. If unset, all GPUs are visible. As in CUDA, the list ends at the first entry
+///                 that names no device, so an empty list or one that starts with -1 hides all GPUs.
 int64_t count_gpus(const std::vector<std::string>& devices, const std::optional<std::string>& visible);
 
-/// The numbers of "0-3,8"; none for another text.
+/// Parses "0-3,8". Returns an empty list for any other text.
 std::vector<int> parse_processors(std::string_view list);
 
-/// Looks at /dev, /sys and this process's affinity.
+/// Reads /dev, /sys and this process's affinity mask.
 ///
-/// gpus   those of CUDA_VISIBLE_DEVICES that the ranks will see; unset: as this process
+/// \param gpus  CUDA_VISIBLE_DEVICES of the ranks. If unset, the value of this process.
 Machine this_machine(const env::Variables& variables, const std::optional<std::string>& gpus = {});
 
 }  // namespace accelerate::launch

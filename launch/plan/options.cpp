@@ -17,7 +17,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// "ACCELERATE_USE_CPU (--cpu), ...": of the options whose variable is not called as they are.
+/// Returns "ACCELERATE_USE_CPU (--cpu), ...": the options whose variable has another name.
 std::string other_variables() {
   std::string list;
   size_t count = 0;
@@ -82,7 +82,7 @@ std::string help_of(const std::string& help, const std::string& otherwise) {
   return fmt::format("{} (default {}).", help.substr(0, help.size() - 1), otherwise);
 }
 
-/// Declares an option; a text that its type does not take is refused with what it takes.
+/// Declares an option. An invalid value is rejected with a list of the valid values.
 template <typename Type>
 CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type& type, const std::string& otherwise,
                  std::optional<typename Type::Value>& target) {

@@ -14,16 +14,16 @@
 
 namespace accelerate::launch {
 
-/// Defaults that other rooms of the launcher take too; all others stand in the table alone.
+/// Defaults that other parts of the launcher also use; all other defaults are only in the table.
 inline constexpr std::string_view default_address = "127.0.0.1";
 inline constexpr std::string_view all_gpus = "all";
 inline constexpr int64_t default_port = 29500;
 inline constexpr std::chrono::milliseconds default_grace = std::chrono::seconds(5);
 
-/// What the user asked for; unset means "not given". What is not a setting of the library's is told in
+/// Options of the command line; unset means "not given". Options that are not library settings are documented in
 /// options_table.hpp.
 struct LaunchOptions {
-  env::GivenSettings settings{};           ///< what the ranks are told
+  env::GivenSettings settings{};           ///< settings that are passed to the ranks
   std::optional<int64_t> num_processes{};  ///< 1 to 4096, of the whole job; unset: on each machine one per visible GPU,
                                            ///< one on the CPU, without GPUs or on a device by number
   std::optional<int64_t> num_machines{};
@@ -51,15 +51,15 @@ struct LaunchOptions {
   std::optional<bool> label{};                      ///< "[rank 3] " before each line
   std::optional<bool> quiet{};                      ///< errors and reports only
   std::optional<int64_t> max_restarts{};            ///< after failures
-  std::optional<int64_t> resume_code{};             ///< unset: ranks ask for another start by no code
-  std::optional<std::chrono::milliseconds> hang_timeout{};  ///< 0: ranks may stand still for ever
+  std::optional<int64_t> resume_code{};             ///< unset: no exit code requests a restart
+  std::optional<std::chrono::milliseconds> hang_timeout{};  ///< 0 disables hang detection
   std::optional<std::chrono::milliseconds> grace_time{};    ///< between SIGTERM and SIGKILL
   std::vector<std::string> command{};                       ///< program and its arguments
 
   bool operator==(const LaunchOptions&) const = default;
 };
 
-/// The table's defaults; unset: there is none, or it is found out later.
+/// Defaults from the table. Unset fields have no default or are determined later.
 const LaunchOptions& default_options();
 
 /// What was given, else the table's default, for an option that has one.
@@ -71,13 +71,13 @@ Value value_of(const LaunchOptions& options, std::optional<Value> LaunchOptions:
 /// The ranks train on the CPU although GPUs are there.
 bool on_cpu(const LaunchOptions& options);
 
-/// The backend that is asked for by its name; auto is none.
+/// The backend that is requested by name; nothing for "auto".
 std::optional<std::string> named_backend(const LaunchOptions& options);
 
-/// A backend is asked for that carries no tensors of the CPU.
+/// True if the requested backend cannot transfer CPU tensors.
 bool needs_gpus(const LaunchOptions& options);
 
-/// "4,2"; nothing for another text, or a number below 1 or above 4096.
+/// Parses "4,2". Returns nothing for another text, or for a number outside 1 to 4096.
 std::optional<std::vector<int64_t>> parse_ranks(std::string_view list);
 
 /// Either options to act on, or a text to print on stdout (--help, --version).
@@ -86,8 +86,8 @@ struct Parsed {
   std::optional<std::string> print{};
 };
 
-/// arguments   without the program's name. Everything from the first word that is no option belongs to the program.
-/// Throws LaunchError (2) for an unknown option, a value out of range or a missing program.
+/// \param arguments  Arguments without the program's name. The first word that is not an option starts the command.
+/// \throws LaunchError (2) for an unknown option, a value out of range or a missing program.
 Parsed parse(const std::vector<std::string>& arguments);
 
 }  // namespace accelerate::launch

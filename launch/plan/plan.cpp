@@ -22,7 +22,7 @@ bool starts_with_one_of(std::string_view name, const std::array<std::string_view
 
 /// What Open MPI needs to start fast and right under us. The user's own choices win.
 void add_mpi_defaults(env::Variables& variables, int64_t ranks, const Machine& machine) {
-  // Without this hint Open MPI 4 overlooks a PMIx server that is not its own: every rank comes up as rank 0 of 1.
+  // Without this setting Open MPI 4 ignores foreign PMIx servers, and every rank starts as rank 0 of 1.
   variables["OMPI_MCA_schizo"] = "^orte,ompi";
   // Probing for networks would take two thirds of MPI_Init, and btl tcp would listen on all interfaces.
   variables.try_emplace("OMPI_MCA_pml", "ob1");
@@ -30,8 +30,8 @@ void add_mpi_defaults(env::Variables& variables, int64_t ranks, const Machine& m
   if (ranks > machine.usable_cpus) variables.try_emplace("OMPI_MCA_mpi_yield_when_idle", "1");
 }
 
-/// A training step on a CPU frees megabytes that the next one asks for again. By default glibc gives them back to the
-/// kernel, which clears every page anew: a sixth of BasicNet's step on two ranks. The user's own tuning wins.
+/// A training step on the CPU frees megabytes that the next step allocates again. By default glibc returns the memory
+/// to the kernel, which clears every page again: one sixth of BasicNet's step on two ranks. User settings win.
 void add_malloc_defaults(env::Variables& variables) {
   const auto tunables = env::find(variables, "GLIBC_TUNABLES").value_or("");
   if (tunables.find("glibc.malloc.") != std::string::npos) return;
@@ -58,7 +58,7 @@ void drop_own(env::Variables& variables) {
   for_each_option([&](std::string_view /*group*/, const auto& row) { variables.erase(std::string(row.variable)); });
 }
 
-/// What lost to an option, so that the ranks need not say it once more.
+/// Removes values that an option overrides, so that the ranks do not log the conflict again.
 void drop_losers(env::Variables& variables, const LaunchOptions& options) {
   // Every rank with a GPU takes the GPUs' backend; the variable names the CPU's.
   if (needs_gpus(options)) variables.erase("ACCELERATE_BACKEND");

@@ -27,7 +27,7 @@ struct WorkerPlan {
 };
 
 struct LaunchPlan {
-  Runner runner = Runner::local;  ///< what starts the ranks; the workers are ranks, or what it needs to start them
+  Runner runner = Runner::local;  ///< starts the ranks; workers are ranks, or processes that start ranks
   std::vector<WorkerPlan> workers{};
   bool serve_mpi = false;  ///< the launcher is the workers' PMIx server
   int64_t machines = 1;    ///< of the job; the workers are one machine's
@@ -40,9 +40,10 @@ struct Wiring {
   std::string address{default_address};  ///< of rank 0
   int64_t port = 0;                      ///< where it will listen
   bool serve_mpi = false;                ///< wants_mpi(), and a server can be had
-  std::string job_id{};                  ///< drawn at random: strangers who share a port never meet
+  std::string job_id{};                  ///< random, so that unrelated jobs on the same port never join each other
   int64_t restart_count = 0;
-  std::optional<int64_t> max_restarts{};  ///< of who starts all machines again; unset: the options'
+  /// of the launcher that restarts all machines; unset: the value of the options
+  std::optional<int64_t> max_restarts{};
 };
 
 /// Which start of the job this is.
@@ -51,45 +52,47 @@ struct StartOfJob {
   int64_t max_restarts = 0;
 };
 
-/// What the launcher that starts all of them again tells those that it starts, on other hosts perhaps. Reaches no rank.
+/// Writes the attempt's data into the environment of launchers that this launcher starts, possibly on other hosts. Not
+/// passed to the ranks.
 void tell_start(env::Variables& variables, const StartOfJob& start);
-/// Nothing where no launcher did.
+/// Reads the data of tell_start(). Returns nothing if no launcher set it.
 std::optional<StartOfJob> told_start(const env::Variables& variables);
 /// As ranks read it: TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS.
 void set_start_for_ranks(env::Variables& variables, const StartOfJob& start);
 
-/// In which a launcher tells those that stand around its ranks, on other hosts perhaps, its own version. Reaches no
-/// rank.
+/// Variable with the launcher's version for the per-rank wrappers that it starts, possibly on other hosts. Not passed
+/// to the ranks.
 inline constexpr const char* version_of_starter = "ACCELERATE_LAUNCHER_VERSION";
 
-/// options     resolved (resolve.hpp)
-/// inherited   the launcher's own environment; what other launchers left in it does not reach the workers
+/// \param options    Resolved options (resolve.hpp).
+/// \param inherited  The launcher's own environment. Variables of other launchers in it are not passed to the workers.
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
                 const Wiring& wiring);
 
-/// What every rank is told, whoever starts it: the settings of the command line, the GPUs it sees. What
-/// the launcher itself read, or what lost, goes.
+/// Sets the variables that every rank needs with every runner: the settings of the command line and the visible GPUs.
+/// Removes variables that only the launcher reads, and overridden values.
 void set_for_ranks(env::Variables& variables, const LaunchOptions& options);
 
-/// Throws LaunchError (2) when a backend of GPUs is asked for and none is visible, or the CPU is asked for elsewhere;
-/// when there are more ranks than GPUs and nobody said that they may share; when multi_gpu has too few of either.
+/// \throws LaunchError (2) if a GPU backend is requested without visible GPUs or together with the CPU; if there are
+///         more ranks than GPUs without permission to share them; or if multi_gpu has too few GPUs or ranks.
 void check_gpus(const LaunchOptions& options, const Machine& machine);
 
-/// gpus         that the ranks will see, by gpu_ids
-/// of_machine   that this process sees
-/// Throws LaunchError (2) where gpu_ids names none of them, and the ranks would train on the CPU.
+/// \param gpus        Number of GPUs that the ranks will see according to gpu_ids.
+/// \param of_machine  Number of GPUs that this process sees.
+/// \throws LaunchError (2) if gpu_ids selects no GPU, because the ranks would train on the CPU.
 void check_gpu_ids(const LaunchOptions& options, int64_t gpus, int64_t of_machine);
 
-/// This machine as the ranks will see it. Throws what check_gpu_ids() throws.
+/// Returns this machine as the ranks will see it. \throws LaunchError as check_gpu_ids() does.
 Machine machine_of_ranks(const LaunchOptions& options, const env::Variables& variables);
 
-/// What of multi_gpu is known before anyone looks at the machines of all ranks. Throws LaunchError (2).
+/// Checks multi_gpu without information about the machines. \throws LaunchError (2)
 void check_multi_gpu(const LaunchOptions& options, int64_t ranks);
 
-/// Ranks that options ask for, on this machine.
+/// Returns the number of ranks on this machine that the options request.
 int64_t number_of_processes(const LaunchOptions& options, const Machine& machine);
 
-/// What was chosen where nothing was said, and how to choose; nothing where num_processes is given. One line.
+/// Returns one line that states the chosen number of ranks and how to change it. Returns nothing if num_processes is
+/// given.
 std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine);
 
 /// That main_process_ip is passed over, where it is given and one machine has all ranks, which meet there. One line.
@@ -98,14 +101,15 @@ std::optional<std::string> address_not_used(const LaunchOptions& options);
 /// A warning where ranks of this machine share processors. One line.
 std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine);
 
-/// MPI is asked for (by option, variable or config file: options are resolved), or is the default: several ranks on the
-/// CPU of one machine.
+/// True if MPI is requested (by option, variable or config file; the options are resolved), or if it is the default:
+/// several CPU ranks on one machine.
 bool wants_mpi(const LaunchOptions& options, const Machine& machine);
 
-/// A variable that tells a process its place in a job of torchrun, MPI or PMIx. Half of that would contradict ours.
+/// True for a variable with which torchrun, MPI or PMIx describe a process's place in a job. A partial set of them
+/// would contradict our own variables.
 ///
-/// serve_mpi   the batch system's too (Slurm, PBS, ...), because MPI takes its wire-up from there; tuning that a user
-///             gave MPI (OMPI_MCA_btl and the like) always stays
+/// \param serve_mpi  If true, variables of the batch system (Slurm, PBS, ...) are included, because MPI reads its
+///                   wire-up from them. MPI tuning by the user (OMPI_MCA_btl and similar) is always kept.
 bool belongs_to_another_launcher(std::string_view name, bool serve_mpi);
 
 }  // namespace accelerate::launch

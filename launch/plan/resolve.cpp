@@ -21,8 +21,8 @@ void resolve_own(const env::Variables& inherited, const env::Config& config, Res
   });
 }
 
-/// What the command line says in other words: ranks of this machine alone, or another number of machines than those
-/// that a list elsewhere counts.
+/// Removes values that the command line overrides: the number of local ranks, or a number of machines that differs
+/// from a host list elsewhere.
 void drop_what_lost(const LaunchOptions& given, Resolved& result) {
   auto& options = result.options;
   const auto drop = [&](std::string_view name, auto option, std::string_view because) {
@@ -71,8 +71,8 @@ void take_settings_of_file(const env::Variables& inherited, const env::Config& c
   if (!settings.device) given.device.reset();
 }
 
-/// Something else than a device's number says how many ranks a machine has; hosts without slots do each for itself, by
-/// that number. One GPU by its number is for one rank.
+/// True if the number of ranks per machine follows from something other than a GPU index. Hosts without slots each
+/// apply that number themselves. One GPU selected by index is for one rank.
 bool says_ranks(const LaunchOptions& options) {
   return options.num_processes || options.ranks_per_machine || options.hosts || options.hostfile ||
          options.mpirun_hostfile;

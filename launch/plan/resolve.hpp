@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of accelerate_launch beside the other places where the library's settings may stand.
+// Combines the command line of accelerate_launch with the other sources of settings.
 #pragma once
 
 #include <string>
@@ -11,20 +11,20 @@
 namespace accelerate::launch {
 
 struct Resolved {
-  /// With what the environment and the config file say of the launcher's own options, with the file's settings, and
-  /// with --cpu and --backend where another setting or the environment asks for the same.
+  /// Options of the command line, completed with the launcher options and settings from environment and config file,
+  /// and with --cpu and --backend if another setting or variable implies them.
   LaunchOptions options{};
-  /// The options, and the table's default where nothing is said; unset: there is none, or it is found out later.
+  /// As `options`, with the table's defaults. Unset fields have no default or are determined later.
   LaunchOptions values{};
-  /// Longest wait for a peer, as far as the code does not say otherwise.
+  /// Maximum wait for a peer, unless the program sets its own.
   std::chrono::seconds timeout{};
   /// One sentence for every value that lost to a different one, and one for keys of the file that mean nothing here.
   std::vector<std::string> conflicts{};
 };
 
-/// Command line > environment > config file, as the ranks will see them. Pure.
+/// Precedence: command line > environment > config file, as for the ranks. Pure function.
 ///
-/// Throws Error (environment) for a value that the library would refuse, with where it came from.
+/// \throws Error (environment) for a value that the library would refuse, with its source.
 Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config);
 
 }  // namespace accelerate::launch

@@ -68,7 +68,7 @@ std::string as_mpirun(const LaunchPlan& plan, const env::Variables& inherited) {
 }  // namespace
 
 std::string for_shell(std::string_view word) {
-  // A word like A=1 before a command would be an assignment, but none of ours stands there.
+  // A word like A=1 before a command would be an assignment, but no word of ours is in that position.
   if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return std::string(word);
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -11,15 +11,15 @@
 
 namespace accelerate::launch {
 
-/// The word so that any shell takes it as one and as it is: as it stands, else in single quotes.
+/// Quotes the word for any shell: unchanged if it needs no quoting, otherwise in single quotes.
 std::string for_shell(std::string_view word);
 std::string for_shell(const std::vector<std::string>& words);
 
-/// The plan as a script that starts the same processes and ends with the exit code of the first rank that failed.
+/// Returns the plan as a script that starts the same processes and exits with the exit code of the first failed rank.
 ///
-/// plan        without a job's id: the script draws one
-/// inherited   the launcher's environment: what differs from it is written out
-/// folder      where the ranks run
+/// \param plan       Plan without a job id; the script generates one.
+/// \param inherited  The launcher's environment; variables that differ from it are written out.
+/// \param folder     Working folder of the ranks.
 std::string as_script(const LaunchPlan& plan, const env::Variables& inherited, std::string_view folder);
 
 }  // namespace accelerate::launch

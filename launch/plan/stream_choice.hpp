@@ -15,15 +15,15 @@ namespace accelerate::launch {
 /// all; or by local rank, "0:3,1:0", each named once, none for those that are not named.
 class StreamChoice {
  public:
-  /// Nothing for a text that is neither.
+  /// Returns nothing for an invalid text.
   static std::optional<StreamChoice> parse(std::string_view text);
   static StreamChoice all() { return StreamChoice(3); }
   static StreamChoice none() { return StreamChoice(0); }
 
-  /// stream   0: stdout, 1: stderr
+  /// \param stream  0 for stdout, 1 for stderr.
   [[nodiscard]] bool has(int64_t local_rank, size_t stream) const;
 
-  /// That is named; -1 where none is.
+  /// The highest rank that is named, or -1.
   [[nodiscard]] int64_t highest_rank() const;
 
   bool operator==(const StreamChoice&) const = default;

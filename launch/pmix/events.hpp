@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libpmix's own thread tells us.
+// Callbacks from libpmix's own thread.
 #pragma once
 
 #include <pmix_server.h>
@@ -17,7 +17,7 @@
 
 namespace accelerate::launch {
 
-/// What the ranks told the server. Written by libpmix's thread.
+/// Events that the ranks reported to the server. Written by libpmix's thread.
 class PmixEvents {
  public:
   PmixEvents() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -70,7 +70,7 @@ class PmixEvents {
   base::FileDescriptor wake_;
 };
 
-// libpmix hands no context of ours to these, except what was registered for a client: our PmixEvents.
+// libpmix passes no user context to these callbacks, except the object registered with a client: our PmixEvents.
 inline pmix_status_t on_connected(const pmix_proc_t* rank, void* events, pmix_info_t*, size_t, pmix_op_cbfunc_t,
                                   void*) {
   static_cast<PmixEvents*>(events)->connected(rank->rank);
@@ -88,7 +88,7 @@ inline pmix_status_t on_abort(const pmix_proc_t* rank, void* events, int code, c
   return PMIX_OPERATION_SUCCEEDED;
 }
 
-/// Does nothing, but must be there: only then does libpmix itself remove what a crashed rank left behind.
+/// Empty, but required: libpmix removes the files of a crashed rank only if this callback is registered.
 inline pmix_status_t on_job_control(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
                                     pmix_info_cbfunc_t, void*) {
   return PMIX_ERR_NOT_SUPPORTED;

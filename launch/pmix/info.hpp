@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of PMIx attributes whose memory is ours: libpmix copies what it is given.
+// Lists of PMIx attributes with memory owned here: libpmix copies its arguments.
 #pragma once
 
 #include <pmix_common.h>
@@ -23,7 +23,7 @@ class PmixInfos {
   void uint32(const char* key, uint32_t value) { add(key, PMIX_UINT32).data.uint32 = value; }
   void rank(const char* key, uint32_t value) { add(key, PMIX_PROC_RANK).data.rank = value; }
   void string(const char* key, const std::string& value) { add(key, PMIX_STRING).data.string = keep(value); }
-  /// value   result of PMIx_generate_regex or _ppn in its readable form
+  /// \param value  Result of PMIx_generate_regex or PMIx_generate_ppn in readable form.
   void regex(const char* key, const std::string& value) {
     pmix_value_t& entry = add(key, PMIX_REGEX);
     entry.data.bo.bytes = keep(value);

@@ -33,7 +33,7 @@ int lock(int folder, int how) {
   return 0;
 }
 
-/// Ours, and nobody holds its lock.
+/// Removes the folder if it belongs to this user and no process holds its lock.
 void remove_if_stale(const std::filesystem::path& path) {
   const base::FileDescriptor folder(open_folder(path));
   struct stat status {};

@@ -8,23 +8,23 @@
 
 namespace accelerate::launch {
 
-/// Where a PrivateFolder will lie. Decided before it is made, so that more than one process can see to its end.
+/// Path of a future PrivateFolder. It is chosen before the folder is created, so that several processes can remove it.
 struct FolderPlace {
   std::string parent{};
-  std::string named_by{};  ///< the variable that the parent comes from, for the text; empty: none
+  std::string named_by{};  ///< variable that determined the parent, for messages; may be empty
   std::string name = random_name();
 
-  /// "accelerate_launch.", and what nobody guesses
+  /// Returns "accelerate_launch." followed by an unpredictable suffix.
   static std::string random_name();
   [[nodiscard]] std::string path() const { return parent + "/" + name; }
 };
 
-/// A new folder <parent>/accelerate_launch.<name> for this user only, removed with all it holds at the end. Making one
-/// first sweeps the parent of folders whose launcher was killed: a living one holds a lock on its folder. Where the
-/// file system knows no locks nothing is swept.
+/// A new folder <parent>/accelerate_launch.<name> that only this user can access, removed with its contents on
+/// destruction. The constructor first removes folders of killed launchers from the parent: a running launcher holds a
+/// lock on its folder. On a file system without locks nothing is removed.
 class PrivateFolder {
  public:
-  /// Throws LaunchError (1) when the parent cannot be written.
+  /// \throws LaunchError (1) if the parent is not writable.
   explicit PrivateFolder(const FolderPlace& place);
   ~PrivateFolder();
   PrivateFolder(const PrivateFolder&) = delete;
@@ -40,7 +40,7 @@ class PrivateFolder {
   base::FileDescriptor lock_;
 };
 
-/// Removes a folder with all it holds; nothing where it is not there.
+/// Removes a folder with its contents. Does nothing if it does not exist.
 void remove_folder(const std::string& path);
 
 /// TMPDIR, else /tmp, else (where that cannot be written) /dev/shm.

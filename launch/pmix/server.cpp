@@ -20,7 +20,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// libpmix 4.2 trusts whoever knows the job's name, so nobody may guess it.
+/// libpmix 4.2 accepts every client that knows the job's name, so the name must be unpredictable.
 std::string unpredictable_name() {
   std::random_device random;
   return fmt::format("accelerate-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -30,8 +30,8 @@ std::string unpredictable_name() {
 /// machine any name does.
 std::string short_host_name() { return base::host_name().substr(0, 49); }
 
-/// While the server starts: its hwloc looks at processors alone. It would ask ten X servers for GPUs, too, and read
-/// each PCI device's registers.
+/// During the server's start-up, restricts hwloc to processors. By default hwloc would also query ten X servers for
+/// GPUs and read the registers of every PCI device.
 class OnlyProcessors {
  public:
   OnlyProcessors() : set_(std::getenv(kName) == nullptr && setenv(kName, "linux,stop", 0) == 0) {}
@@ -196,7 +196,7 @@ class PmixServer : public MpiServer {
   std::string host_;
   std::string job_;
   std::string folder_;         // session folders of PMIx and Open MPI
-  std::string shared_memory_;  // what the ranks share with one another
+  std::string shared_memory_;  // shared memory of the ranks
   PmixEvents events_;
 };
 

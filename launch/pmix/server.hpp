@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What MPI ranks need of whoever starts them: a PMIx server. The launcher is one, so there is no mpirun.
+// PMIx server for MPI ranks. Because the launcher is one, no mpirun is needed.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class MpiServer {
   MpiServer& operator=(const MpiServer&) = delete;
   /// What the environment of this rank needs in addition.
   virtual env::Variables variables(int64_t rank) = 0;
-  /// Readable when a rank came or aborted, until heard() is called.
+  /// Readable after a rank joined or aborted, until heard() is called.
   [[nodiscard]] virtual int wake_fd() const = 0;
   virtual void heard() const = 0;
   [[nodiscard]] virtual std::optional<MpiAbort> aborted() const = 0;
@@ -39,12 +39,12 @@ class MpiServer {
 /// Why serve_mpi would fail on this machine, with the remedy; empty when it would not.
 std::optional<std::string> why_no_mpi_server();
 
-/// Removes what would mislead libpmix from this process's environment, loads it and starts the server.
+/// Removes variables that would mislead libpmix from this process's environment, loads libpmix and starts the server.
 ///
-/// temporary       folder for the files of PMIx and Open MPI, the caller's
-/// shared_memory   folder for what the ranks share with one another, the caller's
-/// returns   the server, which lives until the process ends
-/// Throws LaunchError (1).
+/// \param temporary      Folder for the files of PMIx and Open MPI; owned by the caller.
+/// \param shared_memory  Folder for the ranks' shared memory; owned by the caller.
+/// \returns the server, which lives until the process ends.
+/// \throws LaunchError (1) if libpmix cannot be loaded or the server cannot start.
 MpiServer& serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory);
 
 }  // namespace accelerate::launch

@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The host's own variables and those that came.
+/// Merges the host's own variables with the received ones.
 std::vector<std::string> with_ours(const std::vector<std::string>& came) {
   auto variables = env::current_variables();
   for (const auto& word : came) {
@@ -97,7 +97,7 @@ class Agent {
     if (number && *number > 0 && *number < NSIG) launcher_->tell(static_cast<int>(*number));
   }
 
-  /// Nobody is there any more who could want the job.
+  /// The launcher that requested the job is gone.
   void lose() {
     constexpr std::chrono::minutes for_its_ranks{2};  // which have their own, shorter grace
     if (!launcher_) fail(ErrorKind::peer, "nobody said what to start");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every runner gets: the launcher was called, and this is what is known.
+// Input of every runner: the launcher's command line and everything derived from it.
 #pragma once
 
 #include <chrono>
@@ -21,14 +21,14 @@ struct Call {
   void note(const std::optional<std::string>& line) const;
 };
 
-/// Throws LaunchError (1) when the launcher that started the job, on whichever host, is of another version.
+/// \throws LaunchError (1) if the launcher that started the job, on any host, has another version.
 void check_version(const std::string& of_starter);
 
-/// How ranks that this launcher starts itself are supervised. Throws LaunchError (2) for options that contradict one
-/// another.
+/// Returns the supervision options for ranks that this launcher starts itself.
+/// \throws LaunchError (2) if options contradict each other.
 SuperviseOptions supervise_options(const LaunchOptions& options);
 
-/// Where the ranks run. Throws LaunchError (1) when it was removed.
+/// Returns the working folder of the ranks. \throws LaunchError (1) if it has been removed.
 std::string current_folder();
 
 }  // namespace accelerate::launch

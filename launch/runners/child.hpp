@@ -14,10 +14,10 @@ namespace accelerate::launch {
 
 class PipedChild {
  public:
-  /// program     looked for in PATH unless it has a slash
-  /// variables   "NAME=value"
-  /// death       the signal that it gets when this process dies
-  /// Throws LaunchError (1) where it cannot be started.
+  /// \param program    Searched in PATH unless it contains a slash.
+  /// \param variables  Environment as "NAME=value".
+  /// \param death      Signal that the child receives when this process dies.
+  /// \throws LaunchError (1) if the program cannot be started.
   PipedChild(const std::string& program, std::vector<std::string> arguments, std::vector<std::string> variables,
              int death);
   /// Kills it where it still runs.
@@ -32,10 +32,10 @@ class PipedChild {
 
   /// Bytes for its stdin, written when it reads.
   void send(std::string_view bytes);
-  /// No more will come.
+  /// Closes the child's stdin.
   void end_input();
   void flush();
-  /// To wait for with POLLOUT; -1 where nothing waits.
+  /// Descriptor to poll with POLLOUT, or -1 if no data is pending.
   [[nodiscard]] int wants_to_write() const noexcept { return waiting_.empty() ? -1 : input_.get(); }
   [[nodiscard]] size_t waiting() const noexcept { return waiting_.size(); }
 

@@ -30,13 +30,13 @@ inline constexpr std::chrono::seconds longest_silence{30};
 
 std::string bytes_of(const Frame& frame);
 
-/// Takes the first whole frame off the buffer; nothing while it is not whole.
-/// Throws LaunchError (1) for bytes that are none, or more than 64 MiB of them.
+/// Removes the first complete frame from the buffer and returns it. Returns nothing while it is incomplete.
+/// \throws LaunchError (1) for bytes that are not a frame, or for a frame above 64 MiB.
 std::optional<Frame> take_frame(std::string& buffer);
 
 /// What a launcher on another host is to do.
 struct RemoteJob {
-  std::string version{};                 ///< of the launcher that asks
+  std::string version{};                 ///< of the requesting launcher
   std::string folder{};                  ///< to run in
   std::vector<std::string> arguments{};  ///< of accelerate_launch
   std::vector<std::string> variables{};  ///< "NAME=value", beside those that the host has
@@ -45,7 +45,7 @@ struct RemoteJob {
 };
 
 Frame frame_of(const RemoteJob& job);
-/// Throws LaunchError (1) for a frame that is no job.
+/// \throws LaunchError (1) if the frame does not contain a job.
 RemoteJob job_of(const Frame& frame);
 
 }  // namespace accelerate::launch

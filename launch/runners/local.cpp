@@ -19,7 +19,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// What is asked for, and what is here.
+/// Requested options and available resources.
 struct Here {
   LaunchOptions options{};
   Machine machine{};
@@ -39,8 +39,8 @@ Here look_around(const Call& call) {
   return here;
 }
 
-/// MPI's wire-up where it is wanted and can be had. It is the default of CPU ranks, so its absence is said and gloo is
-/// used; asked for by name, its absence is an error.
+/// Whether MPI's wire-up is requested and available. For CPU ranks it is the default: if it is missing, a message is
+/// logged and gloo is used. If MPI was requested by name, its absence is an error.
 bool decide_mpi(const Call& call, const Here& here) {
   if (!wants_mpi(here.options, here.machine)) return false;
   const auto why_not = why_no_mpi_server();
@@ -57,7 +57,7 @@ bool decide_mpi(const Call& call, const Here& here) {
 
 std::string script_of_local(const Call& call) {
   const auto here = look_around(call);
-  (void)supervise_options(here.options);  // what it refuses
+  (void)supervise_options(here.options);  // called for its checks
   check_backend(here.options, value_of(here.options, &LaunchOptions::num_machines));
   const auto port = value_of(here.options, &LaunchOptions::main_process_port);
   Wiring wiring{.port = port == 0 ? ReservedPort(0).number() : port, .serve_mpi = decide_mpi(call, here)};

@@ -11,8 +11,8 @@ namespace accelerate::launch {
 /// The ranks as a shell would start them; no port is kept.
 std::string script_of_local(const Call& call);
 
-/// Runs them; returns the exit code.
-/// Throws LaunchError for what this machine has not: GPUs, a port, MPI.
+/// Runs the ranks of this machine and returns the exit code.
+/// \throws LaunchError for a missing resource of this machine: GPUs, a port, MPI.
 int run_local(const Call& call);
 
 }  // namespace accelerate::launch

@@ -37,9 +37,9 @@ Hello hello_of(const JobPlace& place, int64_t restarts, std::chrono::millisecond
           .hang_ms = hang.count()};
 }
 
-/// One start of the ranks of all machines.
+/// One restart attempt of the ranks of all machines.
 ///
-/// wiring   but for the port and the job's id, on which the machines agree
+/// \param wiring  Without the port and the job id, on which the machines agree during rendezvous.
 Together start(const LaunchOptions& options, const Machine& machine, const env::Variables& variables,
                const Invitation& invitation, Wiring wiring, SuperviseOptions supervised, BondOptions bond) {
   Gathered gathered = meet(invitation);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One machine of several: somebody started a launcher on each of them, by hand or otherwise.
+// One machine of several, each with its own launcher.
 #pragma once
 
 #include "launch/plan/machine.hpp"
@@ -8,14 +8,14 @@
 
 namespace accelerate::launch {
 
-/// Throws LaunchError (2) for MPI over several machines, which others start.
+/// \throws LaunchError (2) for MPI over several machines, which mpirun or srun must start.
 void check_backend(const LaunchOptions& options, int64_t machines);
 
-/// Meets the other launchers, starts the ranks of this machine and ends with all.
+/// Performs the rendezvous with the other launchers, starts the ranks of this machine and ends with all machines.
 ///
-/// options   resolved, with num_machines above 1
-/// timeout   for the others to come
-/// returns   0, or the exit code of the rank that failed first, wherever it was
+/// \param options  Resolved options with num_machines above 1.
+/// \param timeout  Maximum time for the rendezvous.
+/// \returns 0, or the exit code of the rank that failed first on any machine.
 int run_one_machine(const LaunchOptions& options, const Machine& machine, const env::Variables& variables,
                     std::chrono::milliseconds timeout, const SuperviseOptions& supervise_options);
 

@@ -65,8 +65,8 @@ void drop_what_ranks_here_would_see(env::Variables& variables, const LaunchOptio
   set_for_ranks(variables, options);
 }
 
-/// mpirun and its daemons ask after one another on connections where nothing comes; by default only after 300 s, and
-/// for 180 s more. As over our own connections: a host is lost after 25 s.
+/// By default mpirun and its daemons probe idle connections only after 300 s, and give up 180 s later. These settings
+/// match our own connections: a lost host is detected after 25 s.
 void notice_lost_hosts(env::Variables& variables) {
   variables.try_emplace("OMPI_MCA_oob_tcp_keepalive_time", "10");
   variables.try_emplace("OMPI_MCA_oob_tcp_keepalive_intvl", "5");
@@ -93,7 +93,7 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   check_multi_gpu(options, total);
   if (options.enable_cpu_affinity.value_or(false)) words.insert(words.end(), {"--bind-to", "none"});  // task.hpp binds
   if (list.empty()) {
-    words.emplace_back("--oversubscribe");  // more ranks than cores are told, and allowed
+    words.emplace_back("--oversubscribe");  // allows more ranks than cores; the user is informed
   } else {
     words.insert(words.end(), {"-H", list});
   }

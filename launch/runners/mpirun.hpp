@@ -12,16 +12,16 @@
 
 namespace accelerate::launch {
 
-/// What was chosen where neither num_processes nor the hosts' slots say how many ranks there are, and how to choose.
-/// One line.
+/// Returns one line that states the chosen number of ranks and how to change it, if neither num_processes nor the
+/// hosts' slots determine it.
 std::optional<std::string> what_mpirun_chose(const LaunchOptions& options, std::vector<HostSlots> hosts);
 
-/// One worker, which is mpirun. Pure.
+/// Plans one worker, which is mpirun. Pure function.
 ///
-/// options   resolved
-/// hosts     empty: this one alone
-/// job_id    chooses the port too, where none is given
-/// self      this program's path, where it stands around each rank (task.hpp)
+/// \param options  Resolved options.
+/// \param hosts    If empty, only this host is used.
+/// \param job_id   Also selects the port if none is given.
+/// \param self     This program's path if it wraps each rank (task.hpp).
 LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                        const std::string& job_id, const std::string& self);
 

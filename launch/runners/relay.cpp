@@ -48,7 +48,7 @@ std::vector<std::string> ssh_command(const std::string& host, const std::string&
           "-T",
           "-x",
           "-o",
-          "BatchMode=yes",  // several at once cannot ask for passwords
+          "BatchMode=yes",  // several parallel connections cannot prompt for passwords
           "-o",
           "ConnectTimeout=" + patience,
           "-o",
@@ -104,7 +104,7 @@ class Relay {
     }
     if (waits[1].revents != 0) ssh_.flush();
     if (waits[2].revents != 0) pass_input_on();
-    // Behind input that nobody takes no signal arrives; without a connection the ranks over there are told to end.
+    // A signal would be stuck behind unsent input. Closing the connection ends the remote ranks.
     if (ssh_.waiting() == 0) {
       end_by_.reset();
     } else if (end_by_ && Clock::now() > *end_by_) {
@@ -127,7 +127,7 @@ class Relay {
 
   std::string host_;
   env::Variables variables_;
-  Signals signals_;  // before the child, so that its end is heard
+  Signals signals_;  // constructed before the child, so that its end is noticed
   Clock::time_point start_ = Clock::now();
   Clock::time_point alive_at_ = Clock::now() + alive_every;
   PipedChild ssh_;

@@ -7,22 +7,23 @@
 
 namespace accelerate::launch {
 
-/// The word that makes accelerate_launch one of them; nobody gives it by hand.
+/// Internal flag: run accelerate_launch as a relay. Not for users.
 inline constexpr const char* relay_word = "--relay";
 inline constexpr const char* agent_word = "--agent";
 
-/// Starts ssh to a host and an agent there; passes stdin, signals and this process's environment on. Its output is
-/// ours.
+/// Starts ssh to a host and an agent there. Forwards stdin, signals and this process's environment, and copies the
+/// agent's output.
 ///
-/// words     host, seconds to connect, arguments of the launcher there
-/// returns   the exit code of the launcher there; 255 also where the host cannot be reached or the connection was lost
-/// Throws LaunchError.
+/// \param words  Host, connection timeout in seconds, arguments of the remote launcher.
+/// \returns the exit code of the remote launcher; 255 also if the host is unreachable or the connection was lost.
+/// \throws LaunchError if ssh cannot be started.
 int run_relay(const std::vector<std::string>& words);
 
-/// Runs the launcher that a relay asks for. When the relay is gone, or silent for 30 seconds, the job is told to end.
+/// Runs the launcher that a relay requests. If the relay closes the connection, or is silent for 30 seconds, the job is
+/// ended.
 ///
-/// returns   the exit code of that launcher
-/// Throws LaunchError.
+/// \returns the exit code of that launcher.
+/// \throws LaunchError if the request is invalid or the launcher cannot be started.
 int run_agent();
 
 }  // namespace accelerate::launch

@@ -20,7 +20,7 @@ void check_multi_gpu_of(const LaunchOptions& options, const std::string& tasks) 
   check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
 }
 
-/// The environment of a rank whose place is in Slurm's variables.
+/// Environment of a rank that reads its place from Slurm's variables.
 env::Variables environment_under_slurm(const LaunchOptions& options, const env::Variables& inherited) {
   env::Variables variables = inherited;
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ACCELERATE_JOB_ID"}) {
@@ -43,7 +43,7 @@ LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherit
   const std::string tasks =
       fmt::to_string(options.num_processes ? *options.num_processes : tasks_of_job(inherited).number);
   check_multi_gpu_of(options, tasks);
-  // Ranks that ask for another start end with a code, too, and each in its own time.
+  // Ranks that request a restart also exit with a non-zero code, each in its own time.
   const auto* at_first_code = options.resume_code ? "--kill-on-bad-exit=0" : "--kill-on-bad-exit=1";
   WorkerPlan srun{.command = {"srun", at_first_code, "--ntasks=" + tasks},
                   .environment = environment_under_slurm(options, inherited)};

@@ -10,15 +10,15 @@
 
 namespace accelerate::launch {
 
-/// One worker, which is srun; the ranks find their places in Slurm's variables. Pure.
+/// Plans one worker, which is srun. The ranks read their places from Slurm's variables. Pure function.
 ///
-/// options   resolved; without num_processes as many ranks as the allocation has tasks
-/// self      this program's path, where it stands around each rank (task.hpp)
+/// \param options  Resolved options. Without num_processes, the allocation's number of tasks is used.
+/// \param self     This program's path if it wraps each rank (task.hpp).
 LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherited, const std::string& job_id,
                      const std::string& self);
 
-/// One worker, the rank that this task of srun becomes. Pure.
-/// Throws LaunchError (2) when num_processes is another number than srun's tasks, or restarts are asked for.
+/// Plans one worker, the rank that this task of srun becomes. Pure function.
+/// \throws LaunchError (2) if num_processes differs from srun's tasks, or if restarts are requested.
 LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherited);
 
 }  // namespace accelerate::launch

@@ -15,8 +15,8 @@
 namespace accelerate::launch {
 namespace {
 
-/// For a shell: host, the words before the variables, those after them, the variables' names. A value is quoted for the
-/// shell over there by its own, so that it stands in no script.
+/// Arguments of the shell script: host, the words before the variables, the words after them, the variables' names.
+/// Each value is quoted for the remote shell by the local shell, so that no value appears in a script.
 constexpr std::string_view kByName =
     R"sh(# Your own variables are taken by name, with the values that they have where this runs.
 _host=$1 _words=$2 _rest=$3
@@ -65,7 +65,7 @@ std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::v
       options.ranks_per_machine ? std::vector<int64_t>{} : fill_hosts(hosts, options.num_processes.value_or(0));
   LaunchOptions common = options;
   common.runner = "local";
-  common.max_restarts = std::nullopt;  // whoever started all of them starts all of them again
+  common.max_restarts = std::nullopt;  // only the launcher that started all machines restarts them
   common.hosts = common.hostfile = common.mpirun_hostfile = common.config_file = std::nullopt;
   common.num_processes = common.ranks_per_machine ? options.num_processes : std::nullopt;
   if (!ranks.empty()) common.ranks_per_machine = fmt::format("{}", fmt::join(ranks, ","));

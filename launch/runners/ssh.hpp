@@ -11,16 +11,16 @@
 
 namespace accelerate::launch {
 
-/// What the launcher on each of the hosts is told, in their order. Pure.
+/// Returns the launcher options for each host, in order. Pure function.
 ///
-/// options   resolved
-/// job_id    only chooses a port where none is given: two jobs of the same hosts rarely get one
+/// \param options  Resolved options.
+/// \param job_id   Only selects a port if none is given, so that two jobs on the same hosts rarely share one.
 std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::vector<HostSlots>& hosts,
                                             const std::string& job_id);
 
-/// A relay (relay.hpp) for each host; workers are machines.
+/// Plans one relay (relay.hpp) per host; workers are machines.
 ///
-/// self   this program's path
+/// \param self  This program's path.
 LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                     const std::string& job_id, const std::string& self, std::chrono::seconds to_connect);
 

@@ -38,7 +38,7 @@ std::string this_launcher(bool needed) {
   fail(ErrorKind::usage, "other machines would start accelerate_launch, but this program is {}", self.string());
 }
 
-/// What stands around each rank; ranks do without it where nothing asks for it.
+/// Path of the per-rank wrapper; empty if no option needs a wrapper.
 std::string around_ranks(const Call& call) { return this_launcher(wants_watched_ranks(call.options)); }
 
 LaunchPlan ssh_plan(const Call& call) {
@@ -62,7 +62,7 @@ LaunchPlan srun_plan(const Call& call) {
 
 LaunchPlan task_plan(const Call& call) { return plan_task(call.options, call.variables); }
 
-/// Each run of the script draws its own id, which stands on no command line.
+/// Each run of the script generates its own job id, which does not appear on a command line.
 LaunchPlan with_id_of_script(LaunchPlan plan, const Call& call) {
   auto& variables = plan.workers.front().environment;
   const auto given = call.variables.find("ACCELERATE_JOB_ID");
@@ -100,7 +100,7 @@ LaunchPlan task_by_hand(const Call& call) {
   return plan;
 }
 
-/// mpirun's ranks on this machine share what it has, as ours do.
+/// mpirun's ranks on this machine share its resources in the same way as our own ranks.
 void check_this_machine(const Call& call) {
   if (!hosts_of(call.options).empty()) return;
   LaunchOptions here = call.options;
@@ -123,12 +123,12 @@ int run_others(const Call& call) {
   SuperviseOptions patient = supervise_options(call.options);
   patient.grace += std::chrono::seconds(10);  // what runs there has the grace itself
   patient.restarts = {.max_restarts = value_of(call.options, &LaunchOptions::max_restarts), .when_asked = true};
-  patient.hang = {};  // who is around the ranks looks after these
+  patient.hang = {};  // the per-rank wrappers detect hangs
   patient.output = {};
   const auto plan_again = [&](int64_t restart) {
     auto variables = call.variables;
     tell_start(variables, {restart, patient.restarts.max_restarts});
-    // mpirun gives its ranks terminals, whatever ours is.
+    // mpirun always gives its ranks terminals, even if ours is not one.
     if (call.options.label.value_or(false) && isatty(STDOUT_FILENO) == 0) variables.try_emplace("NO_COLOR", "1");
     return plan_call({.options = call.options, .variables = variables, .timeout = call.timeout});
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runners: one row each, and one file for what it starts.
+// The table of runners: one row and one file per runner.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace accelerate::launch {
 /// What the runner would start, in a form that a shell can run; for --dry_run.
 std::string script_of(Runner runner, const Call& call);
 
-/// Starts it and waits for the end; returns the exit code.
-/// Throws LaunchError when the program that it needs is not there.
+/// Starts the runner, waits for its end and returns the exit code.
+/// \throws LaunchError if a program that the runner needs does not exist.
 int run(Runner runner, const Call& call);
 
 }  // namespace accelerate::launch

@@ -62,7 +62,7 @@ int run_task(WorkerPlan worker, const LaunchOptions& options) {
 
 int run_task(const LaunchOptions& options) {
   auto variables = env::current_variables();
-  // A launcher from before this check says nothing.
+  // Launchers that are older than this check do not set the variable.
   if (const auto version = env::find(variables, version_of_starter)) check_version(*version);
   const auto place = env::read(variables);
   set_for_ranks(variables, options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank that srun or mpirun started, and this launcher around it: a failure is told with the rank, its host and its
-// last lines, and labels, log files and a watch over it are had where they are asked for.
+// Per-rank wrapper for ranks that srun or mpirun started: reports a failure with rank, host and last lines, and
+// provides labels, log files and hang detection if requested.
 #pragma once
 
 #include <string>
@@ -12,24 +12,24 @@
 
 namespace accelerate::launch {
 
-/// The word that makes accelerate_launch stand around a rank; nobody gives it by hand.
+/// Internal flag: run accelerate_launch as a per-rank wrapper under srun or mpirun. Not for users.
 inline constexpr const char* task_word = "--task";
 
 /// What of these options another launcher cannot do for its ranks.
 bool wants_watched_ranks(const LaunchOptions& options);
 
-/// "SELF --task --label=1 ... -- program arguments". Pure.
+/// Returns "SELF --task --label=1 ... -- program arguments". Pure function.
 ///
-/// self   the launcher's path on all hosts; empty: the program alone
+/// \param self  The launcher's path on all hosts. If empty, the program runs without a wrapper.
 std::vector<std::string> words_of_rank(const LaunchOptions& options, const std::string& self);
 
-/// What a rank keeps to among those of its machine, by the place that its variables give it; none where srun has bound
-/// it already. Pure.
+/// Returns the processors of this rank among the ranks of its machine, from its environment. Empty if srun has already
+/// bound the rank. Pure function.
 std::vector<int> processors_of_task(const env::Variables& variables, const Machine& machine);
 
-/// returns   the rank's exit code
+/// \returns the rank's exit code.
 int run_task(WorkerPlan worker, const LaunchOptions& options);
-/// The same for a launcher that words_of_rank() asked for: the rank has its place from the environment.
+/// As above for a wrapper that words_of_rank() requested: the rank's place comes from the environment.
 int run_task(const LaunchOptions& options);
 
 }  // namespace accelerate::launch
