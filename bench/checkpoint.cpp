@@ -18,7 +18,7 @@ torch::nn::Sequential hundred_million() {
   return net;
 }
 
-/// Seconds of the call alone; what it left to be done is waited for beside the clock.
+/// Seconds of the call alone. Asynchronous work that it left is awaited outside the measured time.
 double stall(accelerate::Accelerator& accelerator, const fs::path& folder, int64_t iterations) {
   double seconds = 0;
   for (int64_t i = 0; i < iterations + 1; ++i) {  // the first one makes its buffers

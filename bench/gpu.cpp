@@ -54,7 +54,7 @@ struct Step {
   std::function<void()> plain, graphed;
 };
 
-/// loss   of what the network gives for x
+/// \param loss  Function of the network's output for x.
 template <typename Net, typename Loss>
 Step training_step(const Net& net, const torch::Tensor& inputs, const Loss& loss,
                    accelerate::Precision precision = accelerate::Precision::no) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One side of a comparison: cases that the driver (bench/run) asks for, round by round, so that ours and the peer's
-// take turns while both processes stay warm. Started by hand, a bench measures its cases and prints them.
+// One side of a comparison. The driver (bench/run) requests rounds of each case, so that our process and the peer's
+// process alternate while both stay warm. Started by hand, a bench measures its cases and prints them.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace bench {
 
 struct Case {
   std::string name;
-  /// One round: the mean of `iterations` steps, in seconds or whatever the case counts.
+  /// Runs one round: returns the mean of `iterations` steps in seconds, or in the case's own unit.
   std::function<double(int64_t iterations)> round;
 };
 
-/// A case of the seconds of one step; two more steps go before, untimed: they bring the ranks together.
+/// A case that measures seconds per step. Two untimed steps precede each round and synchronise the ranks.
 ///
-/// finish   waits for what the steps left running (a GPU); part of the time
+/// \param finish  Waits for asynchronous work of the steps (a GPU); part of the measured time.
 Case timed(std::string name, const std::function<void()>& step, const std::function<void()>& finish = {});
 
 /// A case of the heap allocations of one step (needs allocations.cpp).
@@ -28,10 +28,10 @@ Case counted(std::string name, const std::function<void()>& step, const std::fun
 double seconds_per_step(int64_t iterations, const std::function<void()>& step,
                         const std::function<void()>& finish = {});
 
-/// Answers the driver until it hangs up, every rank on a pipe of its own: a rank that waits for its turn blocks in
+/// Serves the driver until it closes the pipe. Every rank has its own pipe: a rank that waits for its turn blocks in
 /// read() and takes no time from the other side. Returns the exit code.
 ///
-/// about   versions, backend and threads, for people
+/// \param about  Versions, backend and threads, for the report.
 int serve(int64_t rank, const std::string& about, const std::vector<Case>& cases);
 
 }  // namespace bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first all-reduce of a program that has just been started; rank 0 says when it has the result.
+// First all-reduce of a newly started program; rank 0 prints when the result is ready.
 #include <accelerate/accelerate.hpp>
 
 int main() {

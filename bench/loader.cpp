@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of 60000 images of 28 x 28 bytes, shuffled: as floats in [0, 1], as they come, and their bytes copied; blocks
-// of tokens from a mapped file; JPEG images.
+// Shuffled batches of 60000 images of 28 x 28 bytes: as floats in [0, 1], unconverted, and copied as bytes; token
+// blocks from a mapped file; JPEG images.
 #include <accelerate/accelerate.hpp>
 #include <cstdlib>
 #include <cstring>

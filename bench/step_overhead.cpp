@@ -31,7 +31,7 @@ class HandWritten {
 };
 
 const std::vector<int64_t> kTiny{16, 16, 10};
-const std::vector<int64_t> kFiftyLayers(51, 16);  // 100 parameters: what the optimizer costs where there are many
+const std::vector<int64_t> kFiftyLayers(51, 16);  // 100 parameters: optimizer cost with many parameters
 
 struct Batch {
   torch::Tensor input, target;

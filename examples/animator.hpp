@@ -44,7 +44,7 @@ class Animator {
     write();
   }
 
-  /// The file as it is so far. Before the first epoch: whether it can be written, said before it costs an epoch.
+  /// Writes the current file. The call before the first epoch fails early if the file is not writable.
   void write() const {
     if (svg_.empty()) return;
     std::ofstream file(svg_);

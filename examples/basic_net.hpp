@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 struct BasicNetImpl : torch::nn::Module {
-  /// dropout   false: both dropout layers let everything pass, for comparisons
+  /// \param dropout  If false, both dropout layers are disabled, for comparisons.
   explicit BasicNetImpl(bool dropout = true) : dropout_(dropout) {}
 
   /// images [B, 1, 28, 28]; returns log-probabilities [B, 10]

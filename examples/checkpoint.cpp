@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// examples/mnist.cpp with checkpoints: it may be killed at any time, and goes on where it stood when it is started
-// again with --resume.
+// examples/mnist.cpp with checkpoints: after a kill at any time, a restart with --resume continues from the last
+// checkpoint.
 #include <CLI/CLI.hpp>
 #include <accelerate/accelerate.hpp>
 
@@ -20,7 +20,7 @@ struct Options {
   uint64_t seed = 42;
 };
 
-/// returns   the program's exit code
+/// \returns the program's exit code.
 int train(const Options& options) {
   accelerate::Accelerator accelerator({.project = {.project_dir = options.project_dir, .total_limit = 2}});
   accelerator.set_seed(options.seed, {.device_specific = true});
@@ -48,7 +48,7 @@ int train(const Options& options) {
       if (step % 20 == 0) accelerator.print("epoch {} step {} loss {:.4f}\n", epoch + 1, step, loss.item<double>());
       if (step % options.checkpointing_steps == 0) accelerator.save_state({}, {.async = options.async});
       if (notice.came()) accelerator.set_trigger();
-      if (accelerator.check_trigger()) {  // on all ranks, as soon as one has heard it
+      if (accelerator.check_trigger()) {  // true on all ranks once one rank has been preempted
         accelerator.save_state();
         accelerator.print("was told to stop: saved after step {}\n", step);
         return accelerate::resume_exit_code;

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   std::filesystem::path folder = argc > 1 ? argv[1] : "";
   if (folder.empty()) accelerator.local_main_process_first([&] { folder = generated::cifar10(); });
 
-  // Read as they are, normalised last: what a crop adds at the sides is black, as in torchvision.
+  // Read without normalisation, which follows the crop: padding of the crop is black, as in torchvision.
   constexpr data::ColourNormalisation as_they_are{{0, 0, 0}, {1, 1, 1}};
   const data::Normalize normalize({0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616});
   const auto source = [&](data::Split split) { return data::cifar10(folder, {}, split, as_they_are).source(); };

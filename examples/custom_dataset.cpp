@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// custom_dataset: a data set of one's own, whose samples are a struct of one's own. A net learns to tell slope and
-// height of a line from points on it, with other noise in every epoch.
+// custom_dataset: a user-defined data set with a user-defined sample struct. A network learns slope and height of a
+// line from points on it, with different noise in every epoch.
 #include <accelerate/accelerate.hpp>
 #include <random>
 
@@ -20,7 +20,7 @@ class Lines {
  public:
   explicit Lines(int64_t size) : size_(size) {}
   [[nodiscard]] int64_t size() const { return size_; }
-  /// const: several workers may call it at a time. The pass is a further argument of those who draw random numbers.
+  /// const, because several workers may call it concurrently. The optional argument `pass` is for random numbers.
   [[nodiscard]] Line get(int64_t i, const data::ReadContext& pass) const {
     std::mt19937 random(static_cast<unsigned>(i));
     std::uniform_real_distribution<float> number(-1, 1);

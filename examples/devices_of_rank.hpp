@@ -10,15 +10,14 @@
 #include <stdexcept>
 #include <vector>
 
-/// The rank's own device, then every one at a distance of `ranks`: of 2 ranks with 2 devices each, 0 and 2, 1 and 3. On
-/// the CPU as many threads.
+/// Returns the rank's own device, then every device at a distance of `ranks`: for 2 ranks with 2 devices each, 0 and 2,
+/// 1 and 3. On the CPU, returns the same number of CPU devices (threads).
 ///
-/// own       the accelerator's, of rank r of the machine number r
-/// count     devices of each rank
-/// ranks     of this machine
-/// visible   devices of this machine, of that type
-///
-/// Throws std::invalid_argument where there are fewer than all ranks ask for.
+/// \param own      The accelerator's device; on local rank r the device with index r.
+/// \param count    Devices per rank.
+/// \param ranks    Ranks on this machine.
+/// \param visible  Visible devices of this type on this machine.
+/// \throws std::invalid_argument if there are fewer devices than all ranks need.
 inline std::vector<torch::Device> devices_of_rank(torch::Device own, int64_t count, int64_t ranks, int64_t visible) {
   if (own.is_cpu()) return std::vector<torch::Device>(static_cast<size_t>(count), own);
   if (count > 1 && count * ranks > visible) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains BasicNet on MNIST: on one process, on many, on GPUs; nothing here says which.
+// Trains BasicNet on MNIST in one process, in many, or on GPUs, without code that depends on it.
 #include <CLI/CLI.hpp>
 #include <accelerate/accelerate.hpp>
 

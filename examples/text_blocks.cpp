@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// text_blocks [FILE]: a small language model on tokenised text that lies in one mapped file. FILE has one token after
-// another, bytes as uint16; without it a small one is made.
+// text_blocks [FILE]: a small language model on tokenised text in one mapped file. FILE contains consecutive tokens as
+// uint16; without FILE a small one is generated.
 #include <accelerate/accelerate.hpp>
 
 #include "generated_data.hpp"
@@ -13,7 +13,7 @@ constexpr int64_t kVocabulary = 128;
 constexpr int64_t kWidth = 64;
 
 struct LanguageModelImpl : torch::nn::Module {
-  /// tokens [B, T]; returns what may come after each of them [B, T, kVocabulary]
+  /// \param tokens  [B, T]. \returns logits [B, T, kVocabulary] of the next token.
   torch::Tensor forward(const torch::Tensor& tokens) { return out(std::get<0>(memory(embedding(tokens)))); }
 
   torch::nn::Embedding embedding = register_module("embedding", torch::nn::Embedding(kVocabulary, kWidth));
@@ -23,7 +23,7 @@ struct LanguageModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(LanguageModel);
 
-/// What the model says after a beginning, letter by letter.
+/// Returns the text that the model generates after a prefix, letter by letter.
 std::string continued(LanguageModel& net, std::string text, int64_t letters, const torch::Device& device) {
   torch::NoGradGuard no_grad;
   for (int64_t i = 0; i < letters; ++i) {

@@ -44,7 +44,7 @@ void write_last_error(int status, void* /*unused*/) noexcept {
   try {
     const std::lock_guard lock(last_error->mutex);
     write_note(last_error->note);
-  } catch (...) {  // without memory nothing can be said
+  } catch (...) {  // out of memory: no error note is possible
   }
 }
 
@@ -77,7 +77,7 @@ int64_t seconds_of(const Json& timestamp) {
   return seconds;
 }
 
-/// A number of seconds that no clock here shows (whoever wrote it counts otherwise) is no time.
+/// A timestamp outside the range of the system clock, from a writer with another unit, is ignored.
 int64_t time_of(const Json& timestamp) {
   int64_t time_ns = 0;
   return __builtin_mul_overflow(seconds_of(timestamp), second_ns, &time_ns) ? 0 : time_ns;

@@ -20,11 +20,11 @@ struct ErrorNote {
 /// As torchrun reads it: {"message": {"message": text, "extraInfo": {"timestamp": "seconds"}}}, and the nanoseconds.
 std::string to_json(const ErrorNote& note);
 
-/// Nothing for what is no such file, or says nothing.
+/// Returns nothing if the text is not an error file or contains no message.
 std::optional<ErrorNote> parse_error_note(std::string_view json);
 
-/// Remembers the text of an Error. When this process then ends by an exception, or by a code that is not 0, and
-/// TORCHELASTIC_ERROR_FILE names a file, the last text is written there: an Error that was handled is nobody's concern.
+/// Records the text of an Error. If this process then ends with an exception or a non-zero exit code, and
+/// TORCHELASTIC_ERROR_FILE names a file, the last recorded text is written there. Handled errors are not reported.
 void note_error(std::string_view text) noexcept;
 
 }  // namespace accelerate::base

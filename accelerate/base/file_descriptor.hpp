@@ -9,7 +9,8 @@
 
 namespace accelerate::base {
 
-/// Closes what it holds, and leaves errno as it was: whoever throws next still has the cause. -1 holds nothing.
+/// Owns a descriptor and closes it without changing errno, so that a later throw can still report the cause. -1 means
+/// empty.
 class FileDescriptor {
  public:
   FileDescriptor() = default;

@@ -22,14 +22,14 @@ struct Collective {
   std::span<const int64_t> shape{};
 };
 
-/// The file as it lies in memory. Zeros mean: no rank has come yet.
+/// Layout of the mapped file. All zeros mean that the rank has not started yet.
 struct HeartbeatPage {
   static constexpr size_t max_dims = 8;
 
   std::atomic<uint64_t> beats;    ///< changes whenever the rank gets on
   std::atomic<int64_t> step;      ///< backward() so far
-  std::atomic<int64_t> waits_in;  ///< sequence of the operation that is waited for; 0: none, -1: a message
-  std::atomic<uint64_t> version;  ///< of what follows; odd while it is written
+  std::atomic<int64_t> waits_in;  ///< sequence of the pending operation; 0 if none, -1 for a message
+  std::atomic<uint64_t> version;  ///< version of the following fields; odd during a write
   int64_t sequence;
   int64_t dims;
   std::array<int64_t, max_dims> shape;
@@ -43,7 +43,7 @@ struct Heartbeat {
   uint64_t beats = 0;
   int64_t step = 0;
   int64_t waits_in = 0;
-  int64_t sequence = 0;  ///< of the last operation that was begun; 0: none
+  int64_t sequence = 0;  ///< of the last started operation; 0 if none
   std::string call{};    ///< "all_reduce, operation 41 of world ([1024] float32)"
 
   bool operator==(const Heartbeat&) const = default;
@@ -52,16 +52,16 @@ struct Heartbeat {
 /// A consistent look; the call is empty where none was begun or the writer never rested.
 Heartbeat read(const HeartbeatPage& page);
 
-/// This process's page; null where nobody asked for it. Mapped at the first call.
+/// Returns this process's page, or null if heartbeats are not requested. Mapped at the first call.
 HeartbeatPage* own_heartbeat();
 
 // For the library, each on any thread. Without a page they do nothing.
 void beat_step();
 void beat_begun(const Collective& collective);
-/// From a wait's begin to its end, whatever its end.
+/// Marks the duration of a wait, including one that ends with an exception.
 class BeatWait {
  public:
-  /// sequence   0: of a message, which has none
+  /// \param sequence  Number of the operation; 0 for a message, which has none.
   explicit BeatWait(int64_t sequence);
   ~BeatWait();
   BeatWait(const BeatWait&) = delete;

@@ -33,7 +33,7 @@ std::atomic<LogLevel>& current_level() {
   return level;
 }
 
-/// The first look at the level says when the variable holds no level.
+/// The first query of the level logs a warning if the variable contains no valid level.
 void check_asked_level() {
   static std::atomic_flag checked;
   if (checked.test_and_set() || parse_level(asked_level())) return;
@@ -54,7 +54,7 @@ Sink& sink() {
   return one;
 }
 
-/// While the handler runs; what it logs itself would come to it for ever.
+/// Marks a running handler, because messages from inside it would recurse without end.
 struct Handling {
   Handling() { sink().is_handling = true; }
   ~Handling() { sink().is_handling = false; }

@@ -21,15 +21,15 @@ using LogHandler = std::function<void(LogLevel, std::string_view line)>;
 /// Replaces the handler of this process; an empty one restores stderr. Returns the previous handler.
 LogHandler set_log_handler(LogHandler handler);
 
-/// Lines below it are dropped. The start value is ACCELERATE_LOG_LEVEL (debug, info, warning, error), else warning; for
-/// another word a line says so.
+/// Messages below this level are dropped. The initial value is ACCELERATE_LOG_LEVEL (debug, info, warning, error); if
+/// unset, warning. An invalid value is reported by one message.
 void set_log_level(LogLevel level);
 [[nodiscard]] LogLevel log_level();
 
 /// One line "[rank 3 of 8, gpu-b] message".
 void write_log(LogLevel level, const Place& place, std::string_view message);
 
-/// The line as it is, whatever the level: of those who have a level of their own.
+/// Writes the line at any level, for callers with a level of their own.
 void pass_to_log(LogLevel level, std::string_view line);
 
 template <typename... Args>
@@ -42,7 +42,8 @@ void log(LogLevel level, const Place& place, fmt::format_string<Args...> format,
 bool is_new_line(const Place& place, std::string_view message);
 void forget_lines();
 
-/// The same, but a line that this process said before is not said again: for what every Accelerator finds out anew.
+/// As log(), but a line that this process has already logged is dropped. For messages that every Accelerator would
+/// repeat.
 template <typename... Args>
 void log_once(LogLevel level, const Place& place, fmt::format_string<Args...> format, Args&&... args) {
   if (level < log_level()) return;

@@ -7,7 +7,7 @@
 
 namespace accelerate::base {
 
-/// On one line: what a file says, without what would steer the terminal; bytes that do not print as \x1b.
+/// Returns the text on one line, safe for a terminal: non-printable bytes are escaped as \x1b.
 std::string printable(std::string_view text);
 
 /// 'text', printable; of a long one the first 60 bytes.

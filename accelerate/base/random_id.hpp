@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tells a thing from every other of its kind: a job, a save.
+// Random identifiers for jobs and saves.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ void remove_all_of(const fs::path& path) {
 void remove_tree(const fs::path& path) noexcept {
   try {
     remove_all_of(path);
-  } catch (...) {  // NOLINT: what is left is left
+  } catch (...) {  // NOLINT: best effort
   }
 }
 

@@ -17,7 +17,7 @@ template <typename Run>
   }
 }
 
-/// All that was thrown says.
+/// Returns the full text of an exception.
 inline std::string text_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -28,7 +28,7 @@ inline std::string text_of(const std::exception_ptr& failure) {
   }
 }
 
-/// One line about what was thrown: the first of its text.
+/// Returns the first line of an exception's text.
 inline std::string what_failed(const std::exception_ptr& failure) {
   const std::string text = text_of(failure);
   return text.substr(0, text.find('\n'));

@@ -20,7 +20,7 @@
 namespace accelerate::comm {
 namespace {
 
-/// A backend's connection; whatever it throws becomes an Error.
+/// Connects one backend. Every exception is converted to an Error.
 std::shared_ptr<Connection> connect_row(const BackendRow& row, const ConnectionContext& context) {
   const auto begun = Clock::now();
   try {
@@ -66,8 +66,8 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& given) {
     return Group(std::move(group));
   }
   const bool on_device = options.device && !options.device->is_cpu();
-  // c10d logs a backtrace with every lost connection; our errors say what there is to say. NCCL's watchdog, which ends
-  // the process, is heard.
+  // c10d logs a backtrace for every lost connection, which our errors already describe. Messages of NCCL's watchdog,
+  // which ends the process, are kept.
   if (::setenv("TORCH_CPP_LOG_LEVEL", on_device ? "ERROR" : "FATAL", 0) == 0) c10::initLogging();
   const auto variables = env::current_variables();
   const auto table = backend_table();

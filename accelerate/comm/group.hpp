@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of ranks and what they do together. One value handle over every backend.
+// A process group: one value handle for every backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,8 +33,8 @@ class Pending {
   Pending() = default;  ///< nothing to wait for
   explicit Pending(std::shared_ptr<PendingOperation> operation) : operation_(std::move(operation)) {}
 
-  /// Until the result is there (accelerator: until the current stream will see it), at most the group's timeout.
-  /// Throws Error (peer) on a lost peer, a mismatch or the deadline; the group is broken afterwards.
+  /// Waits until the result is ready (on an accelerator: visible to the current stream), for at most the group's
+  /// timeout. \throws Error (peer) for a lost peer, a mismatch or an expired timeout. The group is unusable afterwards.
   void wait();
   /// The same with a deadline of its own.
   void wait(std::chrono::milliseconds timeout);
@@ -66,18 +66,18 @@ class Group {
   /// LibTorch's own handle, for code that wants c10d; null in a group of one without connection.
   [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
-  /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused. Where one rank has
-  ///          a NaN the max and min are NaN over mpi and threads; gloo and NCCL may lose it.
+  /// \param tensor  Replaced in place by the reduction over all ranks. The mean of an integer tensor is rejected. If a
+  ///                rank has a NaN, max and min are NaN over mpi and threads; gloo and NCCL may drop it.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                                          Execution execution = Execution::eager) const;
 
-  /// tensor   changed in place to root's
+  /// \param tensor  Replaced in place by the root's tensor.
   void broadcast(const at::Tensor& tensor, int64_t root = 0) const;
   [[nodiscard]] Pending broadcast_async(const at::Tensor& tensor, int64_t root = 0) const;
 
-  /// tensor    [n_r, ...] of rank r; 0-dim counts as [1]
-  /// returns   [n_0 + ... + n_{P-1}, ...] in rank order, on every rank; first dimensions may differ
+  /// \param tensor  [n_r, ...] on rank r; a 0-dim tensor counts as [1].
+  /// \returns [n_0 + ... + n_{P-1}, ...] in rank order, on every rank; first dimensions may differ.
   [[nodiscard]] at::Tensor all_gather(const at::Tensor& tensor) const;
   /// The same as a list, one tensor of a rank each, [n_r, ...].
   [[nodiscard]] std::vector<at::Tensor> all_gather_list(const at::Tensor& tensor) const;
@@ -85,35 +85,37 @@ class Group {
   /// input     [n, ...], of one shape on all ranks
   [[nodiscard]] Pending all_gather_async(const at::Tensor& output, const at::Tensor& input) const;
 
-  /// returns   on root the list of all ranks' tensors [n_r, ...], elsewhere empty
+  /// \returns the tensors [n_r, ...] of all ranks on the root; an empty list on other ranks.
   [[nodiscard]] std::vector<at::Tensor> gather(const at::Tensor& tensor, int64_t root = 0) const;
 
-  /// tensors   on root one tensor per rank (shapes may differ), elsewhere ignored
-  /// returns   this rank's
+  /// \param tensors  On the root, one tensor per rank (shapes may differ); ignored on other ranks.
+  /// \returns this rank's tensor.
   [[nodiscard]] at::Tensor scatter(const std::vector<at::Tensor>& tensors, int64_t root = 0) const;
 
-  /// tensor   on root changed in place to the reduction; elsewhere its content is unspecified afterwards
+  /// \param tensor  Replaced in place by the reduction on the root; unspecified content on other ranks afterwards.
   void reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, int64_t root = 0) const;
 
-  /// input     [P * n, ...]
-  /// returns   [n, ...], the reduction of every rank's rows rank*n .. rank*n + n-1
+  /// \param input  [P * n, ...]
+  /// \returns [n, ...], the reduction over all ranks of rows rank*n to rank*n + n-1.
   [[nodiscard]] at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Pending reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
                                              ReduceOp op = ReduceOp::sum) const;
 
-  /// tensors   one per receiving rank; returns one per sending rank. Shapes may differ.
+  /// \param tensors  One tensor per receiving rank; shapes may differ. \returns one tensor per sending rank.
   [[nodiscard]] std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& tensors) const;
 
   void send(const at::Tensor& tensor, int64_t to, int64_t tag = 0) const;
-  /// tensor   of the sender's shape and dtype, filled in place
+  /// \param tensor  Must have the sender's shape and dtype; filled in place.
   void recv(const at::Tensor& tensor, int64_t from, int64_t tag = 0) const;
 
   void barrier() const;
 
-  /// Throws Error (peer), without talking to anybody, when the group is broken, or an operation on the accelerator
-  /// failed after its caller went on: what it should have written is not there.
+  /// Checks the group locally, without communication.
   ///
-  /// asked_by   names the operation in the message
+  /// \param asked_by  Name of the operation for the message.
+  /// \throws Error (peer) if the group is broken, or if an asynchronous operation on the accelerator has failed, so
+  /// that
+  ///         its result is invalid.
   void check(std::string_view asked_by) const;
 
   /// Objects as bytes; lengths may differ between ranks.
@@ -134,11 +136,11 @@ class Group {
 /// The group of all ranks of the job. A job of one process is a default-made Group.
 Group connect(const env::ProcessEnv& process, const ConnectOptions& options = {});
 
-/// The same ranks over connections of their own, for tensors of an accelerator too. All ranks of the group call it,
-/// each with its device. Returns its argument where it carries that device already, or is a group of
-/// one without connection. Throws Error (environment) where no
-/// backend is there for that type of device. For ranks that are threads, and for a group that was there before its
-/// device was chosen; connect() does it for processes.
+/// Returns a group of the same ranks with separate connections that also support tensors of an accelerator. A
+/// collective call: all ranks of the group call it, each with its own device. Returns the argument if it already
+/// supports that device, or if it is a group of one rank without a connection. For ranks that are threads, and for
+/// groups that were created before their device was chosen; connect() does the same for processes.
+/// \throws Error (environment) if no backend supports that device type.
 Group with_device(const Group& group, at::Device device);
 
 /// Runs rank_main on world_size threads of this process, each with its rank of one "threads" group: a simulation of

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: what peers do comes out under the name of the user's call.
+// Private: reports errors of collectives under the name of the user's call.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace accelerate::comm {
 
-/// The Error again: "backward: the gradients of the model are not averaged: waited 60 s in operation 3 ([34] float32);
-/// rank 0 has not come." instead of "all_reduce: waited ...", an operation that the user never wrote.
+/// Returns the Error under the user's operation: "backward: the gradients of the model are not averaged: waited 60 s in
+/// operation 3 ([34] float32); rank 0 has not come." instead of "all_reduce: waited ...", which the user never called.
 [[nodiscard]] Error told_as(std::string_view call, std::string_view what, const Place& place, const Error& error);
 
 /// What the collective returns, which runs for the user's call. Code of the user's is no part of it.
@@ -25,7 +25,7 @@ auto in_user_call(std::string_view call, std::string_view what, const Place& pla
   }
 }
 
-/// "first.weight and 5 more": what tells one model from another.
+/// Returns "first.weight and 5 more", which identifies a model.
 [[nodiscard]] std::string first_and_more(std::string_view first, size_t count);
 
 }  // namespace accelerate::comm

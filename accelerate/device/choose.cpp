@@ -15,7 +15,7 @@ std::string counted(const AcceleratorType& accelerator) {
   return fmt::format("{} {}{}", accelerator.count, kind, accelerator.count == 1 ? "" : "s");
 }
 
-/// by   where it was asked for, in brackets
+/// \param by  Source of the request, in parentheses.
 void check_there(const env::DeviceName& asked, const AcceleratorType& accelerator, const Place& place,
                  std::string_view operation, std::string_view by) {
   const std::string known = name_of(accelerator.type);

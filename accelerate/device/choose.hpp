@@ -24,15 +24,16 @@ struct AcceleratorType {
 /// Of this process: CUDA, XPU, a vendor's own. No device without a driver, or in a build without any. Never throws.
 AcceleratorType accelerator() noexcept;
 
-/// The device of settings.device exactly, if given; else the CPU where it is asked for or there is no
-/// accelerator; else the accelerator's device of the local rank. A name without a number is that of the local rank too.
+/// Returns exactly settings.device if given; otherwise the CPU if it is requested or there is no accelerator; otherwise
+/// the accelerator device of the local rank. A device name without an index also selects the local rank's device. Pure
+/// function.
 ///
-/// Pure. Throws Error (device) for a device by name that is not there, and for more local ranks than devices, unless
-/// settings.allow_shared_gpus, which deals the devices out in turn.
+/// \throws Error (device) for a device that does not exist, and for more local ranks than devices unless
+///         settings.allow_shared_gpus is set, which assigns the devices round-robin.
 c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings, const AcceleratorType& accelerator,
                    const Place& place = {});
 
-/// Throws Error (device), as choose() does, where it is neither the CPU nor one of the visible devices.
+/// \throws Error (device), as choose() does, if the device is neither the CPU nor a visible device.
 void check_visible(c10::Device device, const AcceleratorType& accelerator, std::string_view operation,
                    const Place& place = {});
 

@@ -7,14 +7,14 @@
 
 namespace accelerate::device {
 
-/// Where a tensor's values go, and where they come from: of one shape.
+/// Destination and source of a copy, with equal shapes.
 struct CopyPair {
   at::Tensor to, from;
 };
 
-/// to.copy_(from) for each, without gradients. Large ones on the CPU of one dtype and row-major are cut and copied by
-/// all processors: one processor moves half of what memory can, and pages of a mapped file are brought by whoever
-/// touches them.
+/// Performs to.copy_(from) for each pair, without gradients. Large row-major CPU pairs with equal dtypes are split and
+/// copied by all processors: a single processor reaches half of the memory bandwidth, and pages of a mapped file are
+/// loaded by the thread that touches them.
 void copy_all(const std::vector<CopyPair>& pairs);
 
 }  // namespace accelerate::device

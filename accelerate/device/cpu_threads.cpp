@@ -14,7 +14,7 @@
 namespace accelerate::device {
 namespace {
 
-/// The first line, "" when there is none.
+/// Returns the first line, or "" if there is none.
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -60,7 +60,7 @@ std::optional<int64_t> to_number(std::string_view text) {
   return value;
 }
 
-/// folder   of a cgroup, "/a/b"
+/// \param folder  Path of a cgroup, "/a/b".
 std::optional<int64_t> quota_of(const std::string& folder, bool version1, const FirstLine& first_line_of) {
   if (!version1) return parse_quota(first_line_of("/sys/fs/cgroup" + folder + "/cpu.max"));
   const std::string at = "/sys/fs/cgroup/cpu" + folder;

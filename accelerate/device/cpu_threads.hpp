@@ -29,7 +29,7 @@ void set_threads(int64_t threads);
 
 // Pure parts of physical_cores():
 
-/// The first line of a file, "" when there is none.
+/// Returns the first line of a file, or "" if there is none.
 using FirstLine = std::function<std::string(const std::string& path)>;
 
 /// "0-3,8" -> {0, 1, 2, 3, 8}; other text -> {}.
@@ -41,9 +41,9 @@ int64_t count_cores(const std::vector<int64_t>& cpus, const std::function<std::s
 /// "150000 100000" -> 2 (rounded up), "max 100000" and other text -> no limit.
 std::optional<int64_t> parse_quota(std::string_view cpu_max);
 
-/// The smallest CPU quota of this process's cgroup and those above it, in whole CPUs; both versions of cgroups.
+/// Returns the smallest CPU quota of this process's cgroup and its parents, in whole CPUs. Supports cgroups 1 and 2.
 ///
-/// cgroups   text of /proc/self/cgroup
+/// \param cgroups  Text of /proc/self/cgroup.
 std::optional<int64_t> cpu_quota(const std::string& cgroups, const FirstLine& first_line_of);
 
 }  // namespace accelerate::device

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of accelerators on their way to the host, while the host goes on.
+// Asynchronous copies of accelerator tensors to the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,17 +10,17 @@
 
 namespace accelerate::device {
 
-/// Copies on a stream of their own, one of each device. Movable; whoever drops it before finish() leaves its copies in
-/// order, but does not know when they are over.
+/// Copies on separate streams, one per device. Movable. If it is destroyed before finish(), the copies still complete
+/// in order, but their completion is not observable.
 class Download {
  public:
-  /// Begins to copy; the host does not wait.
+  /// Starts a copy without blocking the host.
   ///
-  /// target   of the source's shape and dtype, in pinned memory; not read or freed before arrive()
-  /// source   on an accelerator, dense; what its current stream did before comes first
+  /// \param target  Pinned memory with the source's shape and dtype; must not be read or freed before arrive().
+  /// \param source  Dense tensor on an accelerator. The copy follows earlier work of its current stream.
   void begin(const at::Tensor& target, const at::Tensor& source);
-  /// All are begun: what the current streams do from here on comes after the copies, so that the sources may be changed
-  /// and freed. The host does not wait. Once.
+  /// Call once after all copies have started. Later work on the current streams follows the copies, so the sources may
+  /// then be modified and freed. Does not block the host.
   void finish();
   /// The host waits for all copies; from any thread, after finish().
   void arrive();

@@ -61,7 +61,7 @@ void record(Graph& graph, c10::Device device, const std::function<void()>& befor
     } catch (...) {
       try {
         graph.end();
-      } catch (const std::exception&) {  // says that something could not be recorded; the first exception says what
+      } catch (const std::exception&) {  // reports only that the capture failed; the first exception has the reason
       }
       throw;
     }

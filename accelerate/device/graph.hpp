@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recording of what the host gives to a device, to be given again in one call: CUDA graphs, and what other devices
-// have like them.
+// Capture of device work that is replayed with one call: CUDA graphs, and equivalents on other devices.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,10 +15,10 @@ namespace accelerate::device {
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// The current stream, which must not be the default one, records what it is given from now on, and so do streams
-  /// that are made to wait for it.
+  /// Starts capturing on the current stream, which must not be the default stream, and on streams that are made to wait
+  /// for it.
   virtual void begin() = 0;
-  /// The end of it. Throws where the device could not record something.
+  /// Ends the capture. \throws if the device could not capture an operation.
   virtual void end() = 0;
   /// Gives all of it to the current stream; the host does not wait.
   virtual void replay() = 0;
@@ -39,11 +38,12 @@ struct GraphRow {
 /// For a device that this library does not know: as comm::add_backend(). The row must outlive the program's graphs.
 void add_graphs(const GraphRow& row);
 
-/// Records what work gives to the device, on a stream of its own that comes after the current one and before what the
-/// current one gets next.
+/// Captures the device work of `work` on a separate stream, which is ordered after the current stream and before its
+/// later work.
 ///
-/// before   runs on that stream first, and is not recorded
-/// Throws what before and work throw, and what the device could not record; the graph is then to be thrown away.
+/// \param before  Runs first on that stream and is not captured.
+/// \throws the exceptions of `before` and `work`, or an error if an operation cannot be captured; the graph must then
+///         be discarded.
 void record(Graph& graph, c10::Device device, const std::function<void()>& before, const std::function<void()>& work);
 
 }  // namespace accelerate::device

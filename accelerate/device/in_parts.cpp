@@ -12,7 +12,7 @@
 namespace accelerate::device {
 namespace {
 
-/// What the thread sanitizer is told of: it does not see OpenMP's own waiting.
+/// Annotation for the thread sanitizer, which does not see OpenMP's own synchronisation.
 struct Handover {
   void give() {
 #if defined(__SANITIZE_THREAD__)
@@ -31,8 +31,8 @@ Handover begun, done;
 
 }  // namespace
 
-// The iterator's loop is within the library, where OpenMP is switched on. It walks over bytes that nobody touches:
-// where a part begins in them is what it begins with.
+// The loop of TensorIterator is inside LibTorch, where OpenMP is enabled. It iterates over bytes that are never
+// accessed: the address of a part within them gives its first index.
 void in_parts(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> part) {
   grain = std::max<int64_t>(grain, 1);
   if (count <= grain) return part(0, count);

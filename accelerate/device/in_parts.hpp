@@ -8,9 +8,9 @@
 
 namespace accelerate::device {
 
-/// Calls part(first, count) for all of 0 to count - 1, on LibTorch's threads, at least `grain` each; the caller's is
-/// one of them. What a part throws comes out. What at::parallel_for() is within LibTorch: that one is a template, which
-/// in code without OpenMP in its own flags, ours and its users', runs on one thread.
+/// Calls part(first, count) for 0 to count - 1 on LibTorch's threads, including the calling thread, with at least
+/// `grain` indices each. Exceptions of a part are rethrown. at::parallel_for() is a template that runs on one thread in
+/// code compiled without OpenMP flags, as this library and its users' code are.
 void in_parts(int64_t count, int64_t grain, c10::function_ref<void(int64_t first, int64_t count)> part);
 
 }  // namespace accelerate::device

@@ -11,7 +11,7 @@ namespace {
 // The CPU's allocator has no type of its own for it.
 constexpr std::string_view cpu_allocator = "DefaultCPUAllocator: can't allocate memory";
 
-/// " (parameters 3.5 MiB, gradients 3.5 MiB, optimizer 7.0 MiB)", as they come; empty where no kind is said.
+/// Returns " (parameters 3.5 MiB, gradients 3.5 MiB, optimizer 7.0 MiB)" in the given order, or "" without kinds.
 std::string by_kind(const std::vector<KnownTensor>& known) {
   std::vector<std::pair<std::string_view, int64_t>> sums;
   for (const auto& tensor : known) {

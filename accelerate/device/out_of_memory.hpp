@@ -15,24 +15,25 @@
 
 namespace accelerate::device {
 
-/// What is known to lie in the memory that ran out.
+/// A tensor that is known to be in the exhausted memory.
 struct KnownTensor {
   std::string text{};  ///< "fc1.weight [128, 9216] float32"
   int64_t bytes = 0;
-  std::string kind{};  ///< "parameters", "optimizer_1": what it is added up with
+  std::string kind{};  ///< "parameters", "optimizer_1": category for totals
 };
 using KnownTensors = std::function<std::vector<KnownTensor>()>;
 
-/// Whether an allocator of LibTorch's says that memory ran out: by its type, or, the CPU's, by its text alone.
+/// True if the exception is a LibTorch allocator's out-of-memory error: by its type, or for the CPU by its text.
 [[nodiscard]] bool says_out_of_memory(const std::exception& error);
 
-/// Error (device): who, doing what, what the allocator said, what is known to be there by kinds, the largest tensors,
-/// and what to do.
+/// \throws Error (device) with place, operation, the allocator's text, known memory by kind, the largest tensors and
+/// the
+///         remedy.
 [[noreturn]] void fail_out_of_memory(const c10::Error& error, const Place& place, std::string_view operation,
                                      const std::vector<KnownTensor>& known = {});
 
-/// What call returns. known: asked when memory ran out. Throws that Error where an allocator of LibTorch's throws, a
-/// device's or the CPU's; costs nothing where it does not.
+/// Returns the result of `call`. `known` is evaluated only if memory is exhausted. No cost on success.
+/// \throws Error (device) as above if an allocator of LibTorch fails, on a device or on the CPU.
 template <typename Call>
 decltype(auto) naming_out_of_memory(const Place& place, std::string_view operation, const Call& call,
                                     const KnownTensors& known = {}) {

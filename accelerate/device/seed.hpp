@@ -35,7 +35,7 @@ void set_deterministic(bool on);
 /// The state of the device's default generator, uint8 [n] on the CPU, n = 5056 (CPU) or 16 (GPU).
 at::Tensor rng_state(c10::Device device);
 
-/// state   as rng_state gives it, of a device of the same type. Throws Error (usage) for another shape or dtype.
+/// \param state  Result of rng_state() for a device of the same type. \throws Error (usage) for another shape or dtype.
 void set_rng_state(c10::Device device, const at::Tensor& state, const Place& place = {});
 
 }  // namespace accelerate::device

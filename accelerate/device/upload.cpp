@@ -42,9 +42,9 @@ std::vector<at::Tensor> room_for(const std::vector<at::Tensor>& tensors, c10::De
 struct UploadLane::Staging {
   explicit Staging(c10::DeviceType type) : copied(type) {}
 
-  /// tensor   the i-th of the upload
-  /// target   where it goes: says in which order its elements lie
-  /// returns   its values in pinned memory
+  /// \param i       Index of the tensor within the upload.
+  /// \param target  Destination; determines the memory order.
+  /// \returns the values in pinned memory.
   at::Tensor stage(size_t i, const at::Tensor& tensor, const at::Tensor& target) {
     if (tensor.strides() == target.strides() && tensor.is_pinned()) {
       kept.push_back(tensor);
@@ -60,7 +60,7 @@ struct UploadLane::Staging {
     return at::from_blob(memory.mutable_data_ptr(), tensor.sizes(), target.strides(), options).copy_(tensor);
   }
 
-  std::vector<at::Tensor> pinned;  // [n] uint8 each, at least as large as what it last held
+  std::vector<at::Tensor> pinned;  // [n] uint8 each, at least as large as its largest content so far
   std::vector<at::Tensor> kept;    // the user's own pinned tensors
   c10::Event copied;
   bool open = false;  // an upload has yet to arrive
@@ -101,7 +101,7 @@ Upload UploadLane::begin(const std::vector<at::Tensor>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (copies(upload.targets_[i])) staged[i] = staging.stage(i, tensors[i], upload.targets_[i]);
   }
-  // What `home` did with that memory before comes first.
+  // Earlier work of `home` on that memory completes first.
   memory_free_.record(home);
   memory_free_.block(stream_);
   const c10::StreamGuard guard(stream_);
@@ -117,7 +117,7 @@ void Upload::Release::operator()(UploadLane::Staging* staging) const noexcept { 
 Upload::~Upload() {
   if (!staging_) return;
   try {
-    staging_->copied.block(home_);   // whoever gets the targets' memory next comes after the copies
+    staging_->copied.block(home_);   // later users of the targets' memory wait for the copies
   } catch (const std::exception&) {  // the device is lost
   }
 }
@@ -127,7 +127,7 @@ void Upload::arrive() {
   const auto staging = std::exchange(staging_, nullptr);
   if (staging) staging->copied.block(current);
   if (current == home_) return;
-  if (staging) staging->copied.block(home_);  // whoever gets the memory next there comes after the copy
+  if (staging) staging->copied.block(home_);  // later users of the memory there wait for the copy
   c10::Event made(device_.type());
   made.record(home_);
   made.block(current);
@@ -141,7 +141,8 @@ at::Tensor Upload::take(const at::Tensor& tensor) {
   const size_t i = taken_++;
   if (i < sources_.size() && sources_[i].is_same(tensor) && targets_[i].defined())
     return std::exchange(targets_[i], {});
-  // Of pinned memory that a loader reuses as soon as nobody holds it: nothing here holds it until the copy is over.
+  // A loader reuses pinned memory as soon as it has no owner, and this function does not own it until the copy
+  // completes.
   return tensor.to(device_, tensor.scalar_type(), /*non_blocking=*/!tensor.is_pinned());
 }
 

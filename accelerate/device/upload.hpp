@@ -20,19 +20,19 @@ class Upload;
 /// use from several threads at once; outlives its uploads.
 class UploadLane {
  public:
-  /// device   an accelerator's, with its number
+  /// \param device  Accelerator device with an index.
   explicit UploadLane(c10::Device device);
   /// The host waits for copies that are under way.
   ~UploadLane();
   UploadLane(const UploadLane&) = delete;
   UploadLane& operator=(const UploadLane&) = delete;
 
-  /// Begins to copy them, one copy each; the host does not wait for any.
+  /// Starts one copy per tensor without blocking the host.
   ///
-  /// Tensors that are pinned are read where they are, and kept until then; of others there is a copy in pinned memory
-  /// when this returns. What is on a device already, requires a gradient, or is sparse or quantized stays for
-  /// Upload::take().
-  /// Throws c10::OutOfMemoryError where the device has no room; then nothing was begun.
+  /// Pinned tensors are read in place and kept alive until their copies complete; others have been copied to pinned
+  /// memory when the call returns. Tensors that are already on a device, require a gradient, or are sparse or quantized
+  /// are left to Upload::take().
+  /// \throws c10::OutOfMemoryError if the device has no memory; no copy was started then.
   [[nodiscard]] Upload begin(const std::vector<at::Tensor>& tensors);
 
  private:
@@ -56,9 +56,10 @@ class Upload {
 
   /// The current stream waits for the copies, the host does not. Once, before take().
   void arrive();
-  /// Once for each tensor of begin(), in that order.
-  /// returns   it on the device; what did not ride along, and a tensor that is not the one given to begin(), is copied
-  ///           on the current stream now
+  /// Call once for each tensor of begin(), in that order.
+  /// \returns the tensor on the device. A tensor that was left out, or that is not the one given to begin(), is copied
+  /// on
+  ///          the current stream now.
   [[nodiscard]] at::Tensor take(const at::Tensor& tensor);
 
  private:

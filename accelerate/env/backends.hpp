@@ -10,7 +10,7 @@ namespace accelerate::env {
 
 struct BackendName {
   std::string name;
-  std::string device;  ///< whose tensors it carries: "cpu", "cuda", ...
+  std::string device;  ///< device type of its tensors: "cpu", "cuda", ...
 
   bool operator==(const BackendName&) const = default;
 };
@@ -24,7 +24,7 @@ void add_backend(const BackendName& backend);
 /// With a device: one for it.
 bool is_backend(std::string_view name, std::string_view device = "");
 
-/// What stands for "whichever is there": it beats a name in a weaker place, and is no backend's.
+/// Requests any available backend. Overrides a backend name from a weaker source.
 inline constexpr std::string_view any_backend = "auto";
 
 /// "mpi, gloo or nccl"; with a device only those for it.

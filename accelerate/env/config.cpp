@@ -42,7 +42,7 @@ bool is_foreign(const std::string& key) {
   return std::any_of(all.begin(), all.end(), [&](const auto& each) { return each.key == key && each.setting.empty(); });
 }
 
-/// What `accelerate config` writes as a map of its own may stand in the file directly, too.
+/// Groups that `accelerate config` writes as nested maps may also appear at the top level.
 bool is_only_a_group(const std::string& key, const YAML::Node& value) {
   return key == "mpirun_config" && value.IsMap();
 }
@@ -70,7 +70,7 @@ void read_map(const YAML::Node& map, Config& config, bool is_group = false) {
   }
 }
 
-/// What kind of training a file was made for stands before everything else: its other keys may be those of that kind.
+/// The kind of training is checked first, because the other keys may belong to that kind.
 void check_kind(const YAML::Node& root, const std::string& path) {
   std::map<std::string, std::string> kind;
   for (const auto& entry : root) {

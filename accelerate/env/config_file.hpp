@@ -8,10 +8,10 @@
 
 namespace accelerate::env {
 
-/// The config file at this path, as parse_config.
+/// Reads the config file at this path; see parse_config().
 ///
-/// named_by   for the error: "--config_file"
-/// Throws Error (io) when it cannot be read.
+/// \param named_by  Source of the path for the message: "--config_file".
+/// \throws Error (io) if the file cannot be read.
 Config read_config_file(const std::string& path, std::string_view named_by);
 
 }  // namespace accelerate::env

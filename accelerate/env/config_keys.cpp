@@ -18,7 +18,7 @@ struct OtherTraining {
   std::string_view instead;
 };
 
-/// In order: the first whose type fits.
+/// In order of priority: the first kind with a matching type is reported.
 constexpr std::array<OtherTraining, 6> kOtherTrainings{{
     {"FSDP",
      "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and "
@@ -52,8 +52,8 @@ bool asks_for_something(const ForeignKey& key, const std::string& value) {
   return !value.empty() && value != key.asks_nothing && value != "NO" && !(flag && !*flag);
 }
 
-/// A file that says how to shard and not what kind of training it is: nobody shall train data parallel where something
-/// else was configured. Beside a distributed_type such a group means nothing, as in Accelerate.
+/// A file with sharding options but without a distributed_type is refused, because data parallel training would
+/// silently replace the configured one. With a distributed_type, such a group has no meaning, as in Accelerate.
 void check_groups(const std::map<std::string, std::string>& values, const std::string& path) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> groups{
       {{"fsdp_config", "FSDP"}, {"deepspeed_config", "DEEPSPEED"}, {"megatron_lm_config", "MEGATRON_LM"}}};

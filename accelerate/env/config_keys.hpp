@@ -15,12 +15,12 @@ namespace accelerate::env {
 /// What accelerate_launch reads (launch/plan/options_table.hpp), the library does not.
 const std::vector<std::string_view>& launcher_keys();
 
-/// A key of Hugging Face Accelerate that says nothing here, or says it under another name.
+/// A key of Hugging Face Accelerate that has no meaning here or has another name.
 struct ForeignKey {
   std::string_view key;
   /// The setting that it is; "": none.
   std::string_view setting = "";
-  /// The value beside empty ones, no and false that asks for nothing.
+  /// A value without effect, in addition to empty, "no" and "false".
   std::string_view asks_nothing = "";
 };
 
@@ -29,11 +29,11 @@ const std::vector<ForeignKey>& foreign_keys();
 /// Every key that a file may have, ours first.
 std::vector<std::string> known_keys();
 
-/// Keys of these values that are there and ask for something, but mean nothing here.
+/// Returns the keys with an effective value that have no meaning here.
 std::vector<std::string> keys_without_meaning(const std::map<std::string, std::string>& values);
 
-/// Throws Error (environment) when the file was made for a kind of training that is not ours, with what there is
-/// instead: data parallel training where a sharded one was configured would not fit, or quietly be another.
+/// \throws Error (environment) if the file configures an unsupported kind of training, with the available alternative.
+///         Data parallel training in place of a sharded one might not fit into memory or would silently differ.
 void check_distributed_type(const std::map<std::string, std::string>& values, const std::string& path);
 
 }  // namespace accelerate::env

@@ -87,7 +87,7 @@ std::vector<LauncherSet> sets_in_order(const Variables& variables) {
           variables, Source::open_mpi,
           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}),
       plain_set(variables, Source::pmi, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}),
-      // PMIx itself says only the rank; IBM's jsrun adds the rest.
+      // PMIx itself provides only the rank; IBM's jsrun adds the other values.
       plain_set(variables, Source::pmix,
                 {"PMIX_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"}),
       plain_set(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names under which launchers say which process of which job this is. What the values mean: process_env.cpp.
+// Environment variables with which launchers describe a process's place in its job. process_env.cpp interprets them.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct Field {
   std::optional<std::string> text;
 };
 
-/// What one launcher says.
+/// The variables of one launcher.
 struct LauncherSet {
   Source source;
-  std::vector<Field> fields;  ///< rank, world size, local rank, local world size; none outside a Slurm step
+  std::vector<Field> fields;  ///< rank, world size, local rank, local world size; empty outside a Slurm step
 };
 
 Field field(const Variables& variables, const std::string& name);
@@ -30,7 +30,7 @@ Field first_set(const Variables& variables, const std::vector<std::string>& name
 
 /// "RANK is 'one', must be an integer", Error (environment).
 [[noreturn]] void refuse_text(const Field& wrong, std::string_view expected);
-/// from   is set
+/// \param from  A field that is set.
 int64_t number(const Field& from);
 
 /// A launcher is a row here; the first complete set counts.
@@ -42,7 +42,7 @@ bool is_complete(const LauncherSet& set);
 
 /// "RANK=3 and WORLD_SIZE=4"
 std::string said(const LauncherSet& set);
-/// What is there, what is missing, what to do: Error (environment).
+/// \throws Error (environment) with the variables that are set, those that are missing, and the remedy.
 [[noreturn]] void refuse_half(const LauncherSet& set);
 
 }  // namespace accelerate::env

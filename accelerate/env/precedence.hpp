@@ -15,7 +15,7 @@
 
 namespace accelerate::env {
 
-/// Where a value came from, from the weakest to the strongest.
+/// Source of a value, from the weakest to the strongest.
 enum class Origin { unset, config, variable, code };
 
 struct Came {
@@ -41,7 +41,7 @@ auto read_setting(const Row& row, const std::string& text, const std::string& wh
   return *value;
 }
 
-/// Throws Error (usage) for a value that the row does not allow.
+/// \throws Error (usage) for a value that the row does not allow.
 template <typename Row, typename T>
 void check_given(const Row& row, const T& value) {
   if (row.type.allows(value)) return;
@@ -50,9 +50,9 @@ void check_given(const Row& row, const T& value) {
   base::fail(ErrorKind::usage, {}, "settings", "{} is {}, must be {}", row.name, shown, row.type.expected());
 }
 
-/// Pure. given wins over the variable, the variable over the config file.
+/// Pure function. `given` overrides the variable, which overrides the config file.
 ///
-/// row   of the table of settings
+/// \param row  Row of the table of settings.
 template <typename Row, typename T>
 Resolved<T> resolve(const Row& row, const std::optional<T>& given, const Variables& variables, const Config& config,
                     std::string_view given_by) {

@@ -26,7 +26,7 @@ void check_inside(const Field& what, int64_t value, const Field& of, int64_t siz
   }
 }
 
-/// The ranks of one machine in order have local ranks 0, 1, ...: so many must come before and behind this one.
+/// The ranks of one machine have consecutive local ranks from 0, which bounds the rank and the world size.
 void check_agree(const LauncherSet& set, const ProcessEnv& process) {
   const int64_t behind = process.world_size - 1 - process.rank;
   const int64_t behind_here = process.local_world_size - 1 - process.local_rank;
@@ -38,7 +38,7 @@ void check_agree(const LauncherSet& set, const ProcessEnv& process) {
              process.local_rank, set.fields[3].name, process.local_world_size);
 }
 
-/// set   complete
+/// \param set  A complete set.
 ProcessEnv numbers(const LauncherSet& set) {
   ProcessEnv process{.source = set.source, .rank = number(set.fields[0]), .world_size = number(set.fields[1])};
   if (set.fields[2].text) {
@@ -89,7 +89,7 @@ void read_slurm_master(const Variables& variables, ProcessEnv& process) {
   }
 }
 
-/// A step of a launcher that is not the one which placed this process says nothing about its job.
+/// A step of a launcher that did not place this process does not identify its job.
 std::string read_job_id(const Variables& variables, Source source) {
   if (auto own = find(variables, "ACCELERATE_JOB_ID")) return *own;
   switch (source) {
@@ -119,7 +119,7 @@ std::string describe(const LauncherSet& set) {
   }
 }
 
-/// Whether what half a set says is what the chosen set says too.
+/// True if all values of the partial set match the chosen set.
 bool agrees(const LauncherSet& half, const ProcessEnv& chosen) {
   const std::array values{chosen.rank, chosen.world_size, chosen.local_rank, chosen.local_world_size};
   for (size_t i = 0; i < values.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which process of which job this is: the contract between whatever started us and the library.
+// The place of a process in its job: the contract between launcher and library.
 #pragma once
 
 #include <cstdint>
@@ -28,25 +28,26 @@ struct ProcessEnv {
   int64_t world_size = 1;        ///< processes of the job
   int64_t local_rank = 0;        ///< 0 <= local_rank < local_world_size
   int64_t local_world_size = 1;  ///< processes of the job on this machine
-  /// Where rank 0 listens. Unset: the job fits one machine, or MPI carries the address.
+  /// Address on which rank 0 listens. Unset if the job fits one machine or if MPI distributes the address.
   std::optional<std::string> master_addr{};
   std::optional<int64_t> master_port{};
   /// How often the launcher restarted this job; keys in the rendezvous store carry it.
   int64_t restart_count = 0;
   /// torchrun's agent already holds the store at master_addr:master_port, so every rank is a client.
   bool agent_store = false;
-  /// Tells this job from every other one: part of every key in the rendezvous store, so that strangers who share a port
-  /// never meet. ACCELERATE_JOB_ID (accelerate_launch draws it at random), else what the launcher has: torchrun's
-  /// TORCHELASTIC_RUN_ID, Slurm's job and step, PMIx's namespace. "" where nothing tells.
+  /// Identifies the job. It is part of every key in the rendezvous store, so unrelated jobs on the same port never join
+  /// each other. Value of ACCELERATE_JOB_ID (random, set by accelerate_launch); otherwise the launcher's id: torchrun's
+  /// TORCHELASTIC_RUN_ID, Slurm's job and step, PMIx's namespace. "" if none is available.
   std::string job_id{};
 
   bool operator==(const ProcessEnv&) const = default;
 };
 
-/// Reads the first complete set of torchrun, Open MPI, PMI (MPICH, Intel MPI), PMIx, MVAPICH, Slurm; none: one process.
-/// Throws Error (environment), naming the variables and their values, for half a set without a complete one, half a set
-/// of torchrun with another RANK or WORLD_SIZE than the complete one, text instead of a number, a rank outside its
-/// world or a contradiction inside one set.
+/// Reads the first complete set of variables of torchrun, Open MPI, PMI (MPICH, Intel MPI), PMIx, MVAPICH or Slurm.
+/// Without any set, the job has one process.
+/// \throws Error (environment), with the variables and their values, for a partial set without a complete one, for a
+///         partial torchrun set whose RANK or WORLD_SIZE differs from the complete set, for text instead of a number,
+///         for a rank outside the world size, or for a contradiction within one set.
 ProcessEnv read(const Variables& variables);
 
 /// The torchrun names of it; read(write(e)) equals e but for the source.

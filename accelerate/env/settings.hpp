@@ -17,7 +17,7 @@
 
 namespace accelerate::env {
 
-/// What the program's code says, or the command line. Unset is "not given", which is not "given as the default".
+/// Settings from code or the command line. Unset means "not given", which differs from "given as the default".
 struct GivenSettings {
   std::optional<int64_t> gradient_accumulation_steps{};
   std::optional<Precision> mixed_precision{};
@@ -73,11 +73,12 @@ struct Config {
   std::map<std::string, std::string> values{};
 };
 
-/// YAML of one level, "cpu: true". A key without value is not given.
-/// Throws Error (environment) for text that is not such YAML and for an unknown key, listing the known.
+/// Parses YAML of one level, "cpu: true". A key without a value counts as not given.
+/// \throws Error (environment) for invalid YAML and for an unknown key, with the known keys.
 Config parse_config(std::string_view text, const std::string& path);
 
-/// The file named by ACCELERATE_CONFIG_FILE; without that variable nothing. Throws Error (io) when it cannot be read.
+/// Reads the file that ACCELERATE_CONFIG_FILE names, or returns an empty config if the variable is unset.
+/// \throws Error (io) if the file cannot be read.
 Config read_config(const Variables& variables);
 
 /// The settings, and a sentence for every value that lost to a different one.
@@ -86,17 +87,18 @@ struct Resolution {
   std::vector<std::string> conflicts{};
 };
 
-/// code > environment > config file > default, for every setting. A GPU in device and cpu exclude one another: the
-/// one from the stronger place holds, cpu where both come from the same. Pure.
+/// Precedence of every setting: code > environment > config file > default. A GPU in `device` and `cpu` exclude each
+/// other: the stronger source wins, and `cpu` wins within one source. Pure function.
 ///
-/// given_by   who gives from_code, for the texts
-/// Throws Error: usage for a value of the code, environment for one of a variable or the file, with where it came from.
+/// \param given_by  Name of the source of `from_code` for messages.
+/// \throws Error (usage) for an invalid value from code; Error (environment) for an invalid variable or config value,
+///         with its source.
 Resolution weigh(const GivenSettings& from_code, const Variables& variables, const Config& config,
                  std::string_view given_by = "the code");
 
-/// The same; every conflict is logged as a warning on rank 0, once in a process.
+/// As weigh(); in addition every conflict is logged once per process as a warning on rank 0.
 ///
-/// Throws as weigh.
+/// \throws as weigh().
 Settings resolve_settings(const GivenSettings& from_code, const Variables& variables, const Config& config,
                           const Place& place = {});
 

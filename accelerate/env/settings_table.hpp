@@ -14,14 +14,14 @@
 
 namespace accelerate::env {
 
-/// How accelerate_launch is told.
+/// The option of accelerate_launch for a setting.
 struct CommandLineOption {
   std::string_view name;        ///< without dashes
   std::string_view value_name;  ///< "N", as the help calls it; empty: the option takes no value
   std::string help;
 };
 
-/// A default that is no value but is found out later, as the help says it. Empty: off, or nothing.
+/// Help text for a default that is determined at run time. Empty for "off" or "none".
 struct FoundOut {
   std::string_view how{};
 };
@@ -33,14 +33,14 @@ struct Setting {
   std::string_view variable;  ///< in the environment
   CommandLineOption option;
   Type type;            ///< which values it may have (value_types.hpp)
-  Default otherwise{};  ///< its value where nobody gives one
-  Member member;        ///< where it stands in a struct of all settings
+  Default otherwise{};  ///< value if none is given
+  Member member;        ///< its member in a struct of all settings
   /// A variable of OpenMP's, which may hold a number per level of nesting, "5,2": the first is ours.
   bool first_of_list = false;
 
   static constexpr bool has_default = !std::is_same_v<Default, FoundOut>;
 
-  /// As the help says it.
+  /// The default in help texts.
   [[nodiscard]] std::string default_text() const {
     if constexpr (has_default) {
       return type.text(typename Type::Value(otherwise));

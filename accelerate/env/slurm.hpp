@@ -21,7 +21,7 @@ std::optional<std::string> first_host(std::string_view node_list);
 /// Tasks of node number `node` in "2(x3),1"; a single number means every node. Nothing for other text.
 std::optional<int64_t> tasks_of_node(std::string_view tasks_per_node, int64_t node);
 
-/// A port that all ranks of one step work out alike, 15000 .. 31999: below the ports that Linux hands out by itself.
+/// A port from 15000 to 31999 that all ranks of one step compute identically, below Linux's ephemeral ports.
 int64_t port(int64_t job, int64_t step);
 
 }  // namespace accelerate::env::slurm

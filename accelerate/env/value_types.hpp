@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types of what settings hold: which values there are, how they stand in text, and in which words that is said.
-// Each has
-//   Value            as the code gives it
-//   parse(text)      nothing for a text that is none or whose value is not allowed
-//   allows(value)    whether the code may give it
+// Types of setting values: valid values, text form and messages. Each type has
+//   Value            type of the value in code
+//   parse(text)      nothing for an invalid text
+//   allows(value)    whether code may set this value
 //   expected()       "an integer, at least 1"
-//   text(value)      as a variable holds it; parse(text(value)) is value
-//   show(value)      for people
+//   text(value)      text in an environment variable; parse(text(value)) is value
+//   show(value)      text in messages
 #pragma once
 
 #include <fmt/format.h>

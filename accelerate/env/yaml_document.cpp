@@ -12,7 +12,7 @@
 namespace accelerate::env {
 namespace {
 
-/// Throws where a document begins at the place where the one before it did.
+/// \throws if a document starts at the position of the previous one.
 class GoesOn final : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark& mark) override {

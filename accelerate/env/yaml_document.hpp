@@ -9,10 +9,9 @@
 
 namespace accelerate::env {
 
-/// Null where the text is empty, or comments alone.
-/// Throws Error (environment), said by `who`, for what is no YAML, with its line, and for several documents.
-/// YAML::LoadAll (yaml-cpp 0.7 and 0.8) never comes back from a text with a comma where a document begins: it finds one
-/// empty document after another there. This does.
+/// Parses one YAML document. Returns null if the text is empty or contains only comments. A comma at the start of a
+/// document makes YAML::LoadAll (yaml-cpp 0.7 and 0.8) loop forever over empty documents; this function does not.
+/// \throws Error (environment) with operation `who` for invalid YAML, with its line, and for several documents.
 YAML::Node yaml_document(const std::string& text, const std::string& path, std::string_view who);
 
 }  // namespace accelerate::env

@@ -10,16 +10,16 @@
 
 namespace accelerate::job {
 
-/// Whether an error says that memory ran out: the accelerator's allocator, cuBLAS and cuDNN without workspace, the
-/// CPU's allocator, and the host's own (std::bad_alloc).
+/// True for out-of-memory errors of the accelerator's allocator, of cuBLAS and cuDNN without workspace, of the CPU
+/// allocator, and for std::bad_alloc.
 bool is_out_of_memory(const std::exception& error);
 
-/// Calls run(batch_size) with a tenth less each time (rounded down) until it does not run out of memory on any rank.
-/// Where run is collective it must run out on all ranks alike: one that comes back alone waits for those that wait for
-/// it in there, until the timeout.
+/// Calls run(batch_size) and reduces the size by one tenth (rounded down) until no rank runs out of memory. If `run`
+/// calls collectives, all ranks must run out of memory alike; otherwise a rank that returns alone waits until the
+/// timeout for the ranks inside the collective. Other exceptions are rethrown.
 ///
-/// returns   the size that fitted, the same on all ranks
-/// Other exceptions pass through. Throws Error: usage for a start below 1, device when size 0 is reached.
+/// \returns the size that fitted, equal on all ranks.
+/// \throws Error (usage) for a starting size below 1; Error (device) if the size reaches 0.
 int64_t find_executable_batch_size(const comm::Group& group, const std::function<void(int64_t)>& run,
                                    int64_t starting_batch_size);
 

@@ -10,10 +10,10 @@ namespace accelerate::job {
 /// Until all ranks are there, for the user's call of that name.
 void wait_in_turn(const comm::Group& group, std::string_view call);
 
-/// One rank runs the function before the others do. An exception passes through after the barrier, so that a failure on
-/// one rank does not leave the others waiting.
+/// One rank runs the function before the others. An exception is rethrown after the barrier, so that a failure on one
+/// rank does not block the others.
 ///
-/// call   what the user called, for messages
+/// \param call  Name of the user's call for messages.
 template <typename Function>
 void first(const comm::Group& group, std::string_view call, bool is_first, Function&& function) {
   if (!is_first) {

@@ -9,7 +9,7 @@ namespace accelerate::job {
 /// Rank 0's states of LibTorch's default generators (CPU, this rank's accelerator) go to all ranks. Collective.
 void synchronize_rng_states(const comm::Group& group, at::Device device);
 
-/// Seeds the default generators of this rank, which the environment (or simulate()) tells.
+/// Seeds the default generators of this rank; the rank comes from the environment or simulate().
 void set_seed(uint64_t seed, const device::SeedOptions& options = {});
 
 }  // namespace accelerate::job

@@ -18,7 +18,7 @@ env::Settings settings_of(const env::GivenSettings& given, const env::Variables&
   return env::resolve_settings(given, variables, env::read_config(variables), place);
 }
 
-// Ranks of a machine share its cores. What the program told LibTorch itself is not raised.
+// The ranks of a machine share its cores. A smaller number of threads that the program has set is kept.
 void set_threads(const env::ProcessEnv& process, const env::Settings& settings) {
   const int64_t share =
       device::threads_per_rank(device::physical_cores(), process.local_world_size, settings.threads_per_rank);
@@ -66,7 +66,7 @@ Job start_on(comm::Group group, const env::GivenSettings& given) {
   start.settings = settings_of(given, variables, start.place);
   if (group.backend().ends_with("threads")) {
     start.process = process_of_thread(group);
-    // They simulate: an accelerator only where one is asked for.
+    // Ranks as threads simulate a job on the CPU, and use an accelerator only on request.
     if (group.device()) {
       start.device = *group.device();
       device::make_current(start.device);

@@ -20,13 +20,13 @@ struct Job {
   Place place{};
 };
 
-/// Reads environment and config file under what the program gave, chooses the device, sets the threads of this rank
-/// and meets the other ranks. On a thread of simulate() the group is that thread's.
+/// Combines the given settings with environment and config file, selects the device, sets the number of threads and
+/// connects to the other ranks. On a thread of simulate() that thread's group is used.
 Job start(const env::GivenSettings& given, bool force_process_group);
 
-/// The same on a group that exists already: all of a job, a part of it, or ranks as threads. Those compute on the CPU
-/// unless a device is asked for by name, and get threads of their own number only where one is given.
-/// What connects ranks (backend, timeout, debug) is the group's, not given's.
+/// As start(), on an existing group: all ranks of a job, a subset, or ranks as threads. Ranks as threads compute on the
+/// CPU unless a device is requested by name, and get their own number of threads only if it is given. The connection's
+/// settings (backend, timeout, debug) are those of the group.
 Job start_on(comm::Group group, const env::GivenSettings& given);
 
 /// This rank, before there is a group: of the thread of simulate(), else of the environment.

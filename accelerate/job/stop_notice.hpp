@@ -7,22 +7,23 @@
 
 namespace accelerate::job {
 
-/// What a program ends with that was told to stop, saved a checkpoint and would like to be started again: EX_TEMPFAIL
-/// of <sysexits.h>.
+/// Exit code of a program that was asked to stop, has saved a checkpoint and requests a restart: EX_TEMPFAIL of
+/// <sysexits.h>.
 inline constexpr int resume_exit_code = 75;
 
-/// Hears that the job is to end: SIGTERM (a launcher, a cluster that takes its machine back) and SIGUSR1 (Slurm's
-/// --signal, some time before the end). While it lives these signals end nothing; the program looks at came() between
-/// steps. One at a time in a process.
+/// Detects preemption: SIGTERM (from a launcher, or a cluster that reclaims its machine) and SIGUSR1 (Slurm's --signal,
+/// some time before the end). During its lifetime these signals do not end the process; the program polls came()
+/// between steps. Only one instance per process.
 class StopNotice {
  public:
   explicit StopNotice(std::initializer_list<int> signals = {SIGTERM, SIGUSR1});
-  /// The signals do again what they did before.
+  /// Restores the previous signal handlers.
   ~StopNotice();
   StopNotice(const StopNotice&) = delete;
   StopNotice& operator=(const StopNotice&) = delete;
 
-  /// To this process; other ranks may hear of it earlier or later: agree by set_trigger() and check_trigger().
+  /// True if this process received a signal. Other ranks may receive it at another time: agree with set_trigger() and
+  /// check_trigger().
   [[nodiscard]] bool came() const;
 
  private:

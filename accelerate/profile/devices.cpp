@@ -12,7 +12,7 @@
 namespace accelerate::profile {
 namespace {
 
-// docs.nvidia.com/deploy/nvml-api: what is used of nvml.h, which machines without the toolkit do not have.
+// Declarations from docs.nvidia.com/deploy/nvml-api, because nvml.h is missing on machines without the toolkit.
 using NvmlDevice = struct nvmlDevice_st*;
 struct NvmlMemory {
   unsigned long long total, free, used;
@@ -38,7 +38,7 @@ class Nvml {
 
   [[nodiscard]] bool begun() const { return begun_; }
 
-  /// False where there is no such function, or it fails.
+  /// Returns false if the function does not exist or fails.
   template <typename... Args>
   bool call(const char* name, Args... arguments) const {
     void* found = ::dlsym(handle_, name);
@@ -83,7 +83,7 @@ std::vector<DeviceFacts> devices_of_libtorch() {
       const auto [free, total] = at::accelerator::getMemoryInfo(index);
       facts.total_bytes = static_cast<int64_t>(total);
       facts.used_bytes = static_cast<int64_t>(total - free);
-    } catch (const std::exception&) {  // not every accelerator tells
+    } catch (const std::exception&) {  // not every accelerator reports this
     }
     all.push_back(std::move(facts));
   }

@@ -18,12 +18,12 @@ struct DeviceFacts {
   std::optional<int64_t> temperature{};     ///< degrees Celsius
 };
 
-/// All GPUs of the machine, whatever CUDA_VISIBLE_DEVICES says, by NVIDIA's management library, which is loaded now.
-/// Where there is none, what LibTorch knows of its accelerator's devices; where that has none, nothing. Never throws
-/// for what is not there.
+/// Returns all GPUs of the machine, regardless of CUDA_VISIBLE_DEVICES, through NVIDIA's management library, which is
+/// loaded on demand. Without that library, returns the devices that LibTorch reports, which may be none. Never throws
+/// because of missing components.
 [[nodiscard]] std::vector<DeviceFacts> devices();
 
-/// The first half of it: by a library of that name; none where it cannot be loaded or says no.
+/// Uses the management library of that name. Returns nothing if it cannot be loaded or fails.
 [[nodiscard]] std::optional<std::vector<DeviceFacts>> devices_by_nvml(const std::string& library);
 
 /// A line for each, under a heading.

@@ -15,7 +15,7 @@ using base::bytes_text;
 
 namespace {
 
-/// "VmRSS:     1234 kB" of /proc/self/status, in bytes; 0 where there is no such line.
+/// Reads "VmRSS:     1234 kB" of /proc/self/status in bytes; 0 if the line does not exist.
 int64_t status_bytes(std::string_view key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -26,7 +26,7 @@ int64_t status_bytes(std::string_view key) {
 
 constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
-/// Null for an accelerator whose allocator keeps no count.
+/// Returns null for an accelerator whose allocator has no statistics.
 c10::DeviceAllocator* allocator_of(c10::Device device) {
   return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
 }

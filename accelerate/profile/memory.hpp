@@ -14,7 +14,7 @@ namespace accelerate::profile {
 struct MemoryFigures {
   int64_t allocated_bytes = 0;  ///< by tensors
   int64_t peak_allocated_bytes = 0;
-  int64_t reserved_bytes = 0;  ///< taken from the device, tensors' and what is kept for the next
+  int64_t reserved_bytes = 0;  ///< obtained from the device: tensors and cached blocks
   int64_t peak_reserved_bytes = 0;
   int64_t resident_bytes = 0;  ///< of the process, in the machine's memory
   int64_t peak_resident_bytes = 0;
@@ -31,8 +31,8 @@ void reset_peak_memory(c10::Device device);
 /// What LibTorch's allocator keeps for the next tensors goes back to the device. May wait for the device.
 void empty_cache(c10::Device device);
 
-/// "allocated 1.5 GiB (peak 2.0 GiB), reserved 2.1 GiB (peak 2.1 GiB), resident 812 MiB (peak 1.1 GiB)"; without the
-/// accelerator's where there is none.
+/// Returns "allocated 1.5 GiB (peak 2.0 GiB), reserved 2.1 GiB (peak 2.1 GiB), resident 812 MiB (peak 1.1 GiB)";
+/// without an accelerator only the resident figures.
 [[nodiscard]] std::string memory_text(const MemoryFigures& memory);
 
 }  // namespace accelerate::profile

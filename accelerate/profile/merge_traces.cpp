@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Nothing for what is no Chrome trace.
+/// Returns nothing if the text is not a Chrome trace.
 std::optional<Json> parsed(const std::string& text) {
   Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!all.is_object() || !all.contains("traceEvents") || !all["traceEvents"].is_array()) return {};
@@ -33,7 +33,7 @@ class RankEvents {
     if (!event.is_object()) return;
     if (event.contains("pid")) event["pid"] = process(event["pid"]);
     if (event.contains("ts") && event["ts"].is_number()) event["ts"] = event["ts"].get<double>() + later_us_;
-    // Arrows join what has one number.
+    // Flow arrows connect events with equal ids, so ids are made unique per rank.
     if (event.contains("id")) event["id"] = "rank " + std::to_string(rank_) + " " + event["id"].dump();
     if (event.value("name", "") == "process_name" && event.contains("args")) {
       event["args"]["name"] = "rank " + std::to_string(rank_) + ": " + event["args"].value("name", "");

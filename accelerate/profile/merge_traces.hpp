@@ -17,7 +17,7 @@ struct RankTrace {
 
 struct MergedTrace {
   std::string json{};
-  /// Ranks whose text is no trace: an object with traceEvents.
+  /// Ranks whose text is not a trace (an object with traceEvents).
   std::vector<int64_t> left_out{};
 };
 

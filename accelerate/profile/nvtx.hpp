@@ -10,12 +10,12 @@
 
 namespace accelerate::profile {
 
-/// While it lives, operators, their backward and what is recorded by name on this thread, and on threads that work for
-/// it, open and close ranges by LibTorch's own stubs: those of a build with CUDA, which needs no GPU for it. What ends
-/// on another thread than it began on is no range.
+/// During its lifetime, operators, their backward and named ranges on this thread, and on threads that work for it, are
+/// NVTX ranges. Uses LibTorch's stubs, which exist in builds with CUDA and need no GPU. A range that ends on another
+/// thread is dropped.
 class NvtxRanges {
  public:
-  /// Without such a build nothing is marked, and a line of the log says so, once.
+  /// In a build without these stubs nothing is marked, and one message is logged.
   explicit NvtxRanges(const Place& place);
   ~NvtxRanges();
   NvtxRanges(const NvtxRanges&) = delete;

@@ -66,7 +66,7 @@ bool is_copy(const kineto::KinetoEvent& event) {
   return is(libkineto::ActivityType::GPU_MEMCPY, event) || is(libkineto::ActivityType::GPU_MEMSET, event);
 }
 
-/// Beside what it did, a device's events are the host's ranges drawn once more.
+/// Excludes host ranges that are repeated among a device's events.
 bool did_something(const kineto::KinetoEvent& event) {
   return is(libkineto::ActivityType::CONCURRENT_KERNEL, event) || is_copy(event);
 }
@@ -110,7 +110,7 @@ void escape_names(const std::string& path) {
   std::ifstream written(path, std::ios::binary);
   if (!written) return;
   const std::string escaped = with_escaped_names(bytes_of(written));
-  std::ofstream(path, std::ios::binary) << escaped;  // where it fails stop() says that this is no JSON
+  std::ofstream(path, std::ios::binary) << escaped;  // if this fails, stop() reports invalid JSON
 }
 
 void check_options(const ProfileOptions& options, const Place& place) {
@@ -144,7 +144,7 @@ struct Profiler::Recording {
   }
   ~Recording() {
     try {
-      if (!running && !over) start();  // what was prepared ends only so
+      if (!running && !over) start();  // a prepared recording can only end after it has started
       if (!over) (void)stop();
     } catch (...) {
     }
@@ -216,7 +216,7 @@ void Profiler::step() {
   if (stopped_) return;
   if (recording_) recording_->step.reset();
   ++step_;
-  const auto failure = base::attempt([&] {  // on_trace_ready's: the schedule goes on all the same
+  const auto failure = base::attempt([&] {  // an exception of on_trace_ready does not stop the schedule
     if (now_ == ProfileAction::record_and_save) finish_recording(true);
   });
   if (!stopped_) apply(action(step_));  // on_trace_ready may have stopped it

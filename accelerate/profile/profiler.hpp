@@ -21,7 +21,7 @@ class Profiler;
 
 /// Names and meaning are torch.profiler's and Hugging Face Accelerate's ProfileKwargs'.
 struct ProfileOptions {
-  /// Which steps are recorded; step() ends each. Unset: all from the beginning to stop().
+  /// Which steps are recorded; step() ends each step. If unset, all steps until stop() are recorded.
   std::optional<ProfileSchedule> schedule_option{};
   /// Called on each rank when a recording is over, after its trace was written.
   std::function<void(Profiler&)> on_trace_ready{};
@@ -32,9 +32,8 @@ struct ProfileOptions {
   /// Floating point operations that this rank's device can do in a second, in the dtype of the forward, by its data
   /// sheet (NVIDIA H100 SXM in bfloat16: 989e12). Above 0 the table has the MFU; implies with_flops.
   double peak_flops_per_s = 0.0;
-  /// While it records, steps, operators and waits for data are also NVTX ranges, for Nsight Systems (nsys profile).
-  /// They are LibTorch's own, of builds with CUDA; no GPU is needed. In other builds a line of the log says that there
-  /// are none.
+  /// If true, steps, operators and waits for data are also NVTX ranges for Nsight Systems (nsys profile) while the
+  /// profiler records. Requires a LibTorch build with CUDA, but no GPU; in other builds one message is logged.
   bool nvtx = false;
   /// Each rank writes its recording to <dir>/profile_<rank>.json, for chrome://tracing and ui.perfetto.dev; of several
   /// recordings the last stays. stop() makes <dir>/profile.json of all ranks', and <dir>/profile_summary.json, from
@@ -42,30 +41,31 @@ struct ProfileOptions {
   std::string output_trace_dir{};
 };
 
-/// Records operators from its making to its end, as the schedule says. Where it is in a loop, step() ends each step:
+/// Records operators during its lifetime according to the schedule. In a loop, step() ends each step:
 ///
 ///   auto profiler = accelerator.profile({.schedule_option = ProfileSchedule{.wait = 1, .warmup = 1, .active = 3}});
 ///   for (auto& batch : loader) { ...; profiler.step(); }
 ///   profiler.stop();
 ///   accelerator.print("{}", profiler.table());
 ///
-/// On the thread that made it, of which backward and workers of LibTorch are part; one at a time in a process.
+/// Records the constructing thread, including backward and LibTorch's worker threads. Only one profiler can record in a
+/// process. Not thread-safe.
 class Profiler {
  public:
-  /// Throws Error (usage) for a schedule that cannot be, and where another one records in this process; Error (io) for
-  /// a folder that cannot be made.
+  /// \throws Error (usage) for an invalid schedule, and if another profiler records in this process; Error (io) if a
+  ///         folder cannot be created.
   Profiler(const ProfileOptions& options, comm::Group group, c10::Device device);
   /// Ends a recording that still runs, without its trace; stop() was not called, so the program is failing.
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// A step is over. Where it was a recording's last, the host waits for the device, and only there.
-  /// Throws Error (io) where a trace cannot be written.
+  /// Ends a step. The host waits for the device only at the last step of a recording.
+  /// \throws Error (io) if a trace cannot be written.
   void step();
-  /// The end, for a recording that still runs too. With an output_trace_dir collective: rank 0 makes one trace of all
-  /// ranks' whose files it sees, and says which are missing or no JSON; what on_trace_ready throws is thrown after
-  /// that. A second call does nothing.
+  /// Ends profiling and any active recording. With an output_trace_dir the call is collective: rank 0 merges the traces
+  /// of all ranks that it can read and reports missing or invalid ones. Exceptions of on_trace_ready are rethrown
+  /// afterwards. A second call has no effect.
   void stop();
 
   /// Recordings that are over.

@@ -12,7 +12,7 @@ struct ProfileSchedule {
   int64_t wait = 0;
   int64_t warmup = 0;  ///< recorded and thrown away: the profiler's own start
   int64_t active = 1;  ///< recorded; at least 1
-  int64_t repeat = 0;  ///< cycles; 0: until the end
+  int64_t repeat = 0;  ///< number of cycles; 0 for unlimited
 };
 
 enum class ProfileAction { none, warmup, record, record_and_save };

@@ -167,7 +167,7 @@ TraceSummary summarize(const std::vector<Span>& spans) {
   summary.length_ns = length_of(within_steps);
   summary.device_busy_ns = length_of(common(within_steps, joined(busy)));
   summary.data_wait_ns = length_of(joined(waits));
-  // The host only starts what a device does: its spans say nothing about how long that took.
+  // The host only launches the device's collectives, so its spans do not measure their duration.
   const auto apart = joined(collective_kernels.empty() ? collectives : collective_kernels);
   summary.communication_ns = length_of(apart);
   summary.overlapped_ns = length_of(common(apart, joined(kernels.empty() ? computing : kernels)));

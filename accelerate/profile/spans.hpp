@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a recording says, as numbers: where a step's time went.
+// Evaluation of a recording: where a step's time was spent.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct Span {
   bool is_async = false;   ///< ends on another thread: no part of what encloses it
   bool on_device = false;  ///< it has no thread and is no operator
   bool is_copy = false;    ///< on a device: a copy or a fill, which computes nothing
-  uint64_t number = 0;  ///< an operator's own in this recording; on a device, of the operator that started it; 0: none
+  uint64_t number = 0;     ///< number of the operator; on a device, of the operator that launched the work; 0 if none
   uint64_t flops = 0;
 };
 
 struct OperatorTime {
   std::string name{};
   int64_t calls = 0;
-  int64_t self_ns = 0;   ///< without what it calls
+  int64_t self_ns = 0;   ///< without called operators
   int64_t total_ns = 0;  ///< with it
   /// Of the kernels, copies and fills on the device that it started itself, not by an operator it calls; those that ran
   /// at the same time on two streams count both.
@@ -43,17 +43,16 @@ struct TraceSummary {
   int64_t data_wait_ns = 0;               ///< of the loop, for a loader's next batch
   int64_t communication_ns = 0;           ///< at least one collective ran: on the device, if any did there
   int64_t overlapped_ns = 0;              ///< ... while operators computed: kernels, if a device ran any
-  int64_t device_busy_ns = 0;             ///< of the steps, while anything ran on the device; 0: it is the CPU
+  int64_t device_busy_ns = 0;             ///< time in the steps in which the device executed anything; 0 on the CPU
   int64_t device_ns = 0;                  ///< of all that it did, also what no operator started: a graph's replay
   std::vector<OperatorTime> operators{};  ///< longest time on the device first, then longest self time
-  uint64_t flops = 0;                     ///< of all of them; 0: not counted
-  double peak_flops_per_s = 0.0;          ///< of the device; 0: not given
+  uint64_t flops = 0;                     ///< total; 0 if not counted
+  double peak_flops_per_s = 0.0;          ///< of the device; 0 if unknown
   int64_t peak_allocated_bytes = 0;       ///< of the device, when the recording ended; 0 on the CPU
   int64_t peak_resident_bytes = 0;        ///< of the process
 
   [[nodiscard]] double flops_per_s() const;
-  /// Model FLOPs utilisation, 0 to 1: what was computed over what the device could have; none where either is not
-  /// known.
+  /// Model FLOPs utilisation, 0 to 1: computed FLOPs divided by the device's peak. Nothing if either is unknown.
   [[nodiscard]] std::optional<double> mfu() const;
 };
 
@@ -76,8 +75,8 @@ inline constexpr const char* kDataSpan = "accelerate::next_batch";
 /// Pure.
 [[nodiscard]] TraceSummary summarize(const std::vector<Span>& spans);
 
-/// For a console: a line of shares, then the operators that took longest.
-/// rows   of them, at most
+/// Console table: one line with the shares of time, then the longest operators.
+/// \param rows  Maximum number of operators.
 [[nodiscard]] std::string summary_table(const TraceSummary& summary, int64_t rows);
 
 }  // namespace accelerate::profile

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that all ranks run together, and what rank 0 says of them.
+// Checks that all ranks run together, and rank 0's report about them.
 #pragma once
 
 #include <accelerate/accelerate.hpp>
@@ -9,22 +9,21 @@
 
 namespace selftest {
 
-/// run   on every rank; throws where a result is not what it should be, and asks of the group the same on all ranks
+/// `run` is called on every rank, must make the same collective calls on all ranks, and throws for a wrong result.
 struct Check {
   std::string name;
   std::function<void(accelerate::Accelerator&)> run;
 };
 
-/// Throws unless both have the same dtype, shape and values; what is the name in the message.
+/// \throws unless dtype, shape and values are equal. `what` is the name in the message.
 void expect_equal(const at::Tensor& found, const at::Tensor& expected, const std::string& what);
 void expect(bool holds, const std::string& what);
 
-/// Runs them one after another on every rank. A check that fails on some ranks does not keep the others from running,
-/// unless the ranks no longer talk.
+/// Runs the checks in order on every rank. A failed check does not stop the following ones unless the group is broken.
 ///
-/// say       is called on rank 0 with each line: "passed  broadcast", "FAILED  all_gather: rank 1: ..."
-/// returns   how many failed, the same on all ranks
-/// Throws Error (peer) where the group broke.
+/// \param say  Called on rank 0 with each line: "passed  broadcast", "FAILED  all_gather: rank 1: ..."
+/// \returns the number of failed checks, equal on all ranks.
+/// \throws Error (peer) if the group is broken.
 int64_t run_checks(accelerate::Accelerator& accelerator, const std::vector<Check>& checks,
                    const std::function<void(const std::string&)>& say);
 

@@ -83,7 +83,7 @@ void all_to_all(Accelerator& accelerator) {
   }
 }
 
-// Everybody sends to the next rank; even ranks send first, so that nobody waits for ever.
+// Every rank sends to the next one. Even ranks send first, which avoids a deadlock.
 void send_and_receive(Accelerator& accelerator) {
   const Group& group = accelerator.group();
   if (group.size() == 1) return;

@@ -18,8 +18,8 @@ inline std::string shown(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// type   what the message says that it must be
-/// Throws Error (data) where it is missing or not of the right type.
+/// \param type  Expected type for the message.
+/// \throws Error (data) if the member is missing or has another type.
 template <typename Value>
 Value member(const nlohmann::json& json, const char* key, bool right_type, const char* type) {
   if (!json.contains(key)) {
@@ -48,7 +48,7 @@ inline std::string text(const nlohmann::json& json, const char* key) {
   return member<std::string>(json, key, json.contains(key) && json[key].is_string(), "a string");
 }
 
-/// Throws Error (data) for JSON that is no object, or was written by another version of this library.
+/// \throws Error (data) if the JSON is not an object, or was written by another version of this library.
 inline void check_version(const nlohmann::json& json, int64_t version) {
   if (!json.is_object()) {
     base::fail(ErrorKind::data, {}, "load_state", "the saved state is {}, must be a JSON object", json.type_name());

@@ -7,8 +7,8 @@
 
 namespace accelerate::state {
 
-/// Where a loader stands in its epoch, for all ranks alike. An epoch's order follows from seed and epoch, so a position
-/// in it says which samples have been seen.
+/// Position of a loader in its epoch, equal on all ranks. Seed and epoch determine the epoch's order, so the position
+/// determines which samples have been consumed.
 struct LoaderState {
   int64_t epoch = 0;
   /// Samples of the epoch's order that all ranks together have consumed; 0 between epochs.
@@ -17,11 +17,11 @@ struct LoaderState {
   int64_t origin = 0;
   /// Length of the epoch's order.
   int64_t samples = 0;
-  /// What kind of order it is, as a sampler calls its own ("sequential", "random"). Empty: not known.
+  /// Kind of order, as named by the sampler ("sequential", "random"). Empty if unknown.
   std::string order{};
-  /// Unset: the order depends on none.
+  /// Unset if the order does not depend on a seed.
   std::optional<uint64_t> seed{};
-  // How the order is shared out; batch_size is as it was asked for. Another way may go on after `consumed`.
+  // How the order is sharded; batch_size is the requested one. Another sharding can continue after `consumed`.
   int64_t world_size = 1;
   int64_t batch_size = 1;
   bool split_batches = false;

@@ -22,9 +22,9 @@ struct Piece {
   void* key = nullptr;
   /// What is updated: the parameter itself, or [end - begin] elements of it.
   at::Tensor value{};
-  /// Laid out like value. Undefined: there is none, the piece is left alone.
+  /// Same layout as `value`. If undefined, there is no gradient and the optimizer skips this shard.
   at::Tensor gradient{};
-  /// A copy of value in float32 that is stepped on in its place; value is what it rounds to. Undefined: none.
+  /// Float32 master copy on which the optimizer steps; `value` is its rounded copy. Undefined if there is none.
   at::Tensor master{};
 };
 

@@ -15,7 +15,7 @@ namespace accelerate::state {
 struct PlateauState {
   double best = 0;
   int64_t num_bad = 0;   ///< metrics in a row that were no better
-  int64_t cooldown = 0;  ///< metrics to come that do not count as bad
+  int64_t cooldown = 0;  ///< number of further metrics that do not count as bad
 
   bool operator==(const PlateauState&) const = default;
 };
@@ -32,14 +32,14 @@ struct PythonSchedule {
   std::vector<Dict> phases{};  ///< of OneCycleLR
   /// What it keeps in the optimizer's parameter groups, a number for each.
   std::map<std::string, std::vector<double>> of_groups{};
-  std::vector<SchedulerState> parts{};  ///< schedules that it is made of; one whose turn is to come has -1 steps
+  std::vector<SchedulerState> parts{};  ///< its component schedules; one that has not started has -1 steps
   bool counts = true;                   ///< false: only its parts know how many steps were made
 
   /// It follows from the rest.
   bool operator==(const PythonSchedule&) const { return true; }
 };
 
-/// Where a learning-rate schedule stands, the same on all ranks. Its arguments are not part of it.
+/// State of a learning-rate schedule, equal on all ranks. The schedule's arguments are not included.
 struct SchedulerState {
   std::string name{};  ///< kind of schedule, with those it is made of
   int64_t steps = 0;

@@ -15,7 +15,7 @@
 namespace accelerate::tracking {
 namespace {
 
-/// Returns how much the system took; less than all: errno says why.
+/// Returns the number of written bytes. If it is less than requested, errno has the reason.
 size_t write_all(int file, std::string_view bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
@@ -40,7 +40,7 @@ void AppendFile::append(std::string_view bytes) {
   const size_t done = write_all(file_.get(), bytes);
   if (done == bytes.size()) return;
   const int cause = errno;
-  // Half a record would make what follows unreadable.
+  // A partial record would make later records unreadable.
   struct stat now {};
   if (done > 0 && ::fstat(file_.get(), &now) == 0)
     (void)!::ftruncate(file_.get(), now.st_size - static_cast<off_t>(done));

@@ -15,14 +15,15 @@ namespace accelerate::tracking {
 class AppendFile {
  public:
   AppendFile() = default;
-  /// Made where it is not there, else appended to. Throws Error (io).
+  /// Creates the file if it does not exist; existing content is kept. \throws Error (io)
   explicit AppendFile(std::filesystem::path path);
 
-  /// All of it or nothing. Throws Error (io), "no space left" among others.
+  /// Appends all bytes or none. \throws Error (io), for example "no space left".
   void append(std::string_view bytes);
-  /// All that is in it. Throws Error (io).
+  /// Returns the whole content. \throws Error (io)
   [[nodiscard]] std::string read() const;
-  /// The file holds this from now on. A reader, and a killed run, see the old or the new one. Throws Error (io).
+  /// Replaces the content. A reader, or a run that is killed, sees either the old or the new content. \throws Error
+  /// (io)
   void replace(std::string_view text);
   /// Whether it ends within a line: the last run in it ended while it wrote.
   [[nodiscard]] bool ends_within_line() const;

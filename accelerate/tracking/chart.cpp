@@ -50,7 +50,7 @@ std::string grid(const Scale& x, const Scale& y, std::string_view name) {
   return svg;
 }
 
-/// label   in its colour, in a row above all curves; empty: none
+/// \param label  Drawn in the curve's colour above all curves; may be empty.
 std::string curve(const std::vector<Point>& points, const Scale& x, const Scale& y, size_t number,
                   const std::string& label) {
   if (points.empty()) return "";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.csv: a row for each call of log(), a column for each name. A name that comes later gets a column at the end;
-// rows before it end where they ended.
+// metrics.csv: one row per call of log(), one column per name. A new name adds a column at the end; earlier rows stay
+// shorter.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ class Csv final : public Tracker {
     return "";
   }
 
-  /// The header lies at the file's beginning, so a new column means a new file.
+  /// The header is at the start of the file, so a new column requires rewriting it.
   void make_columns(const Values& row) {
     auto columns = columns_;
     for (const auto& [name, value] : row) {

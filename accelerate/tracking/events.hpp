@@ -14,7 +14,7 @@ namespace accelerate::tracking {
 /// The first of a file.
 [[nodiscard]] Message version_event(double time);
 
-/// summary   one or several summary values, from below
+/// \param summary  One or several summary values, made by the functions below.
 [[nodiscard]] Message summary_event(const std::vector<Message>& summary, int64_t step, double time);
 
 [[nodiscard]] Message scalar_summary(const std::string& tag, double value);

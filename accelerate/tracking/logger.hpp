@@ -15,21 +15,21 @@
 namespace accelerate::tracking {
 
 struct LoggerOptions {
-  /// Lines below it are dropped. Unset: the library's, which is ACCELERATE_LOG_LEVEL, else warning.
+  /// Messages below this level are dropped. If unset, the library's level: ACCELERATE_LOG_LEVEL, otherwise warning.
   std::optional<base::LogLevel> level{};
-  /// Only the main process says its lines; off: every rank.
+  /// If true, only the main process logs; otherwise every rank does.
   bool main_process_only = true;
 };
 
-/// Lines "[rank 3] message" where the library's go: to stderr, or to set_log_handler()'s. A value; copies that say
-/// their lines otherwise come from everywhere(), in_order() and once(), which may be combined:
+/// Logs lines "[rank 3] message" to the library's destination: stderr, or the handler of set_log_handler(). A value
+/// type. everywhere(), in_order() and once() return modified copies and can be combined:
 ///
 ///   logger.info("{} batches", loader.size());             // the main process
-///   logger.everywhere().warning("slow: {:.1f} s", t);     // every rank that comes here
+///   logger.everywhere().warning("slow: {:.1f} s", t);     // every rank that calls it
 ///   logger.in_order().info("{} samples", n);              // every rank, rank 0 first
 class Logger {
  public:
-  /// barrier   returns when all ranks have called it; empty for one rank
+  /// \param barrier  Returns after all ranks have called it; may be empty for one rank.
   Logger(int64_t rank, int64_t world_size, std::function<void()> barrier, const LoggerOptions& options = {})
       : rank_(rank), world_size_(world_size), barrier_(std::move(barrier)), options_(options) {}
 
@@ -38,13 +38,13 @@ class Logger {
     other.options_.main_process_only = false;
     return other;
   }
-  /// Every rank, one after the other. Its lines are collective, whatever their level: all ranks say as many.
+  /// Every rank logs, one after another. Each call is collective at any level: all ranks must make the same calls.
   [[nodiscard]] Logger in_order() const {
     Logger other = everywhere();
     other.in_order_ = true;
     return other;
   }
-  /// A line that this rank has said before is not said again.
+  /// Drops a line that this rank has already logged.
   [[nodiscard]] Logger once() const {
     Logger other = *this;
     other.once_ = true;
@@ -77,7 +77,7 @@ class Logger {
     }
   }
 
-  /// Whether this rank says lines of that level.
+  /// True if this rank logs messages of that level.
   [[nodiscard]] bool says(base::LogLevel level) const {
     return (rank_ == 0 || !options_.main_process_only) && level >= options_.level.value_or(base::log_level());
   }

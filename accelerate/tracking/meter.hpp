@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line about how far something has come, in the form of Python's tqdm.
+// One line of progress in the format of Python's tqdm.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Meter {
   bool utf8 = true;              ///< the bar in eighths of a character; else in digits
 };
 
-/// "epoch 1:  45%|████▌     | 45/100 [00:12<00:15,  3.67it/s, loss=0.25]", at most width columns.
+/// Returns "epoch 1:  45%|████▌     | 45/100 [00:12<00:15,  3.67it/s, loss=0.25]", at most `width` columns.
 [[nodiscard]] std::string meter_line(const Meter& meter);
 
 /// "02:05", "1:02:05"; seconds below 0 or beyond numbers are "?".

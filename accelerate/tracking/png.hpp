@@ -7,8 +7,8 @@
 
 namespace accelerate::tracking {
 
-/// The picture as a PNG file (w3.org/TR/png).
-/// Throws Error (usage) where channels are not 1 to 4 or the pixels are not height * width * channels.
+/// Encodes the image as a PNG file (w3.org/TR/png).
+/// \throws Error (usage) if channels is not 1 to 4 or the number of pixels is not height * width * channels.
 [[nodiscard]] std::string png_of(const Image& image);
 
 }  // namespace accelerate::tracking

@@ -134,7 +134,7 @@ void ProgressBar::finish() noexcept {
   shown_ = false;
   try {
     const std::string text = line(true);
-    // Where nobody watches, a bar within another that was soon over is not worth a line.
+    // Without a terminal, a short nested bar is not printed.
     const bool worth_a_line = terminal_ || row_ == 0 || Clock::now() - begin_ >= options_.line_interval;
     if (worth_a_line) write_line(text, true);
     give_row(row_);

@@ -21,7 +21,7 @@ struct ProgressOptions {
   std::string description{};
   /// What is counted.
   std::string unit = "it";
-  /// Steps in all. Unset: what the range has, where it knows; else there is no bar, only numbers.
+  /// Total number of steps. If unset, the size of the range; if that is unknown, only numbers are shown without a bar.
   std::optional<int64_t> total{};
   /// Nothing is shown.
   bool disable = false;
@@ -31,9 +31,9 @@ struct ProgressOptions {
   bool leave = true;
   /// Between two drawings, at least. Between them a step costs a look at the clock.
   std::chrono::milliseconds interval{100};
-  /// Between two lines where nobody watches: the output is no terminal.
+  /// Interval between two lines if the output is not a terminal.
   std::chrono::milliseconds line_interval{std::chrono::seconds(10)};
-  /// Columns. Unset: the terminal's.
+  /// Width in columns. If unset, the width of the terminal.
   std::optional<int64_t> width{};
   /// File descriptor; stderr.
   int output = 2;
@@ -59,7 +59,7 @@ class ProgressBar {
     if (shown_) meter_.postfix = fmt::format(format, std::forward<Args>(args)...);
   }
   void set_description(std::string description) { meter_.description = std::move(description); }
-  /// The last line. Never throws; nothing is drawn after it.
+  /// Draws the final line. Never throws. Later updates are ignored.
   void finish() noexcept;
 
  private:
@@ -74,15 +74,15 @@ class ProgressBar {
   Meter meter_;
   bool shown_;
   bool terminal_;
-  int64_t row_ = 0;  // 0: the outermost bar's
+  int64_t row_ = 0;  // 0 for the outermost bar
   Clock::time_point begin_, next_, measured_;
   int64_t measured_steps_ = 0;
   double recent_steps_ = 0, recent_seconds_ = 0;
 };
 
-/// A range that shows how far it is walked; what it gives is the range's own.
+/// A range that draws its progress and yields the elements of the wrapped range.
 ///
-/// range   an lvalue is referenced, an rvalue kept
+/// \param range  An lvalue is kept by reference, an rvalue by value.
 template <typename Range>
 class ProgressRange {
   using Inner = decltype(std::declval<std::remove_reference_t<Range>&>().begin());
@@ -107,7 +107,7 @@ class ProgressRange {
     }
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return at_end(); }
-    /// Of the range: loaders tell there where they stand.
+    /// The wrapped range, through which loaders expose their position.
     [[nodiscard]] const Inner& base() const { return inner_; }
 
    private:

@@ -117,7 +117,7 @@ std::string file_html(const LoggedFile& file) {
   return html;
 }
 
-/// place   of its folder, below the one that was asked for
+/// \param place  Its folder relative to the requested one.
 void add_file(LoggedFolder& logged, const std::filesystem::path& path, const std::string& place) {
   const std::string name = place == "." ? "" : place;
   const bool is_profile = path.filename() == "profile_summary.json";

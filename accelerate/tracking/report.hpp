@@ -10,13 +10,13 @@
 
 namespace accelerate::tracking {
 
-/// What one metrics.jsonl says, and where it lies.
+/// Content and path of one metrics.jsonl.
 struct LoggedFile {
-  std::string name{};  ///< of its folder, below the one that was asked for
+  std::string name{};  ///< its folder relative to the requested one
   RunLogs logs{};
 };
 
-/// One profile_summary.json, and where it lies.
+/// Content and path of one profile_summary.json.
 struct LoggedProfile {
   std::string name{};
   std::vector<RankProfile> ranks{};
@@ -29,9 +29,10 @@ struct LoggedFolder {
   std::vector<std::string> unreadable_files{};     ///< "b/metrics.jsonl cannot be read: Permission denied"
 };
 
-/// Every metrics.jsonl and profile_summary.json in a folder and below it, by name.
-/// Throws Error (io) where there is no such folder and where no such file in it can be read; Error (data) where there
-/// is no such file in it.
+/// Reads every metrics.jsonl and profile_summary.json in a folder and its subfolders, sorted by name.
+/// \throws Error (io) if the folder does not exist or none of its files is readable; Error (data) if it contains no
+/// such
+///         file.
 [[nodiscard]] LoggedFolder read_logged_folder(const std::filesystem::path& folder);
 
 /// A page of HTML that needs no other file and no network: for each run its configuration, its length, its curves with

@@ -16,7 +16,7 @@ std::string as_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Numbers, and the words that stand for those that JSON has not.
+/// Returns a number, including the strings that represent values without a JSON notation.
 std::optional<double> as_number(const Json& value) {
   if (value.is_number()) return value.get<double>();
   if (value.is_boolean()) return value.get<bool>() ? 1.0 : 0.0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run's metrics.jsonl says, read back.
+// Reads a run's metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,21 @@ struct Series {
 struct RunLog {
   std::string project{};
   std::vector<std::pair<std::string, std::string>> config{};  ///< values as text
-  std::vector<Series> series{};                               ///< in the order in which they came
+  std::vector<Series> series{};                               ///< in order of first appearance
   std::vector<std::pair<std::string, std::string>> texts{};   ///< the last of each name
-  double begin_time = 0.0, end_time = 0.0;                    ///< seconds since 1970; 0: not known
+  double begin_time = 0.0, end_time = 0.0;                    ///< seconds since 1970; 0 if unknown
   int64_t lines = 0;
 };
 
 struct RunLogs {
   std::vector<RunLog> runs{};
-  int64_t unreadable_lines = 0;  ///< cut by a full disk, or somebody else's
+  int64_t unreadable_lines = 0;  ///< truncated by a full disk, or in another format
 };
 
-/// Lines without a step count on from the last. Never throws for what stands in a line.
+/// Lines without a step continue from the previous step. Never throws because of a line's content.
 [[nodiscard]] RunLogs parse_run_logs(std::string_view jsonl);
 
-/// Steps per second between lines that have step and time, in about a hundred pieces; empty where there are too few.
+/// Steps per second between lines with step and time, in about one hundred intervals. Empty with too few lines.
 [[nodiscard]] Series throughput_of(const Series& times);
 
 }  // namespace accelerate::tracking

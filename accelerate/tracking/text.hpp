@@ -15,8 +15,8 @@ namespace accelerate::tracking {
 /// In quotes, escaped.
 [[nodiscard]] std::string json_string(std::string_view text);
 
-/// Of one value that is no group. JSON has no word for what is not finite: "NaN", "Infinity" and "-Infinity" in quotes,
-/// as protobuf writes them in JSON.
+/// JSON text of a single value. Non-finite numbers become the strings "NaN", "Infinity" and "-Infinity", as in
+/// protobuf's JSON format.
 [[nodiscard]] std::string json_text(const Value& value);
 
 /// Of one value that is no group: text as it is; nan, inf and -inf as C++, Python and R read them.

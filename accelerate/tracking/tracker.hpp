@@ -11,17 +11,17 @@
 
 namespace accelerate::tracking {
 
-/// What a tracker is told when a run begins.
+/// Facts about a new run.
 struct Run {
   std::string project{};
   std::filesystem::path folder{};  ///< <logging_dir>/<project>, which is there; empty where no logging_dir was given
   Place place{};
 };
 
-/// One way to keep what a run logs. A class of the user's own derives from it and is given to log_with.
+/// A destination for logged values. User-defined trackers derive from it and are passed to log_with.
 ///
-/// Whatever a call throws is said once and training goes on; start() alone may stop the program, before it trains.
-/// Calls come from the threads that log, one at a time for each Accelerator.
+/// An exception is logged once and training continues; only start() may stop the program, before training begins.
+/// Thread safety: calls come from the logging threads, one at a time for each Accelerator.
 class Tracker {
  public:
   virtual ~Tracker() = default;

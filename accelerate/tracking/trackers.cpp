@@ -53,7 +53,7 @@ Trackers::Trackers(const TrackingOptions& options, const Place& place)
     for (auto& tracker : made_of(with, place)) {
       const auto names = names_of(all_);
       if (std::find(names.begin(), names.end(), tracker->name()) != names.end()) {
-        if (with.tracker() == nullptr) continue;  // by name: asked for twice
+        if (with.tracker() == nullptr) continue;  // requested twice by name
         base::fail(ErrorKind::usage, place, "log_with", "two trackers are called '{}', each needs a name of its own",
                    tracker->name());
       }
@@ -105,7 +105,7 @@ void Trackers::start(const std::string& project, const Values& config) {
   for (auto tracker = here_.begin(); tracker != here_.end(); ++tracker) {
     try {
       (*tracker)->start(run);
-    } catch (...) {  // no run has begun, and nobody else would end those that did
+    } catch (...) {  // the run has not begun, so the started trackers must be ended here
       std::for_each(here_.begin(), tracker,
                     [&](const auto& begun) { one(*begun, "finish", [](Tracker& its) { its.finish(); }); });
       throw;

@@ -35,23 +35,25 @@ struct TrackingOptions {
   std::optional<std::string> logging_dir{};
 };
 
-/// Hands what is logged to every tracker of this rank. Once a run has begun, a tracker that throws is named in the log,
-/// once, and stops nothing.
+/// Passes logged values to every tracker of this rank. After a run has begun, a tracker that throws is logged once and
+/// does not stop the program.
 class Trackers {
  public:
-  /// None: what is logged goes nowhere.
+  /// No tracker: logged values are dropped.
   Trackers() = default;
   /// Nothing is written before start().
-  /// Throws Error (usage), on every rank, for a name that no tracker has, a null pointer, two trackers of one name, and
-  /// a tracker that needs a logging_dir where none is given.
+  /// \throws Error (usage), on every rank, for an unknown tracker name, a null pointer, two trackers with the same
+  /// name,
+  ///         and a tracker that needs a logging_dir if none is given.
   Trackers(const TrackingOptions& options, const Place& place);
   ~Trackers();
   Trackers(Trackers&&) noexcept = default;
   Trackers& operator=(Trackers&& other) noexcept;
 
-  /// Begins a run, which ends the one before it.
-  /// Throws Error (usage) for a project that is no name of a folder, and what starting a tracker throws: Error (io) for
-  /// a folder that cannot be written.
+  /// Begins a run and ends the previous one.
+  /// \throws Error (usage) if the project is not a valid folder name, and the exceptions of a tracker's start: Error
+  /// (io)
+  ///         for a folder that is not writable.
   void start(const std::string& project, const Values& config);
   void log(const Values& values, Step step);
   void log_text(const std::string& name, const std::string& text, Step step);
@@ -60,10 +62,10 @@ class Trackers {
   /// Ends the run. Never throws.
   void finish() noexcept;
 
-  /// A tracker that runs on no more than the main process is, on others, one that keeps nothing.
-  /// Throws Error (usage), naming those there are.
+  /// Returns the tracker. On ranks other than the main process, a main-process tracker is replaced by one that drops
+  /// all values. \throws Error (usage) with the available names.
   [[nodiscard]] std::shared_ptr<Tracker> get(std::string_view name) const;
-  /// Whether a tracker of this rank is in a run: what is dear to log is made only then.
+  /// True if a tracker of this rank is in a run. Expensive values need to be computed only then.
   [[nodiscard]] bool in_run() const { return in_run_ && !here_.empty(); }
 
  private:

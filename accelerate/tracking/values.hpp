@@ -16,7 +16,7 @@
 
 namespace accelerate::tracking {
 
-/// Tensors of one element, of whatever library.
+/// Tensors with one element, of any library.
 template <typename T>
 concept ScalarTensor = requires(const T& tensor) {
   { tensor.template item<double>() } -> std::convertible_to<double>;
@@ -61,10 +61,10 @@ using Values = std::vector<std::pair<std::string, Value>>;
 /// Groups taken apart: "loss" of {train, test} becomes loss/train and loss/test.
 [[nodiscard]] Values flattened(const Values& values);
 
-/// The number that it is (bools as 0 and 1); none for texts and groups.
+/// The value as a number (bools as 0 and 1); nothing for texts and groups.
 [[nodiscard]] std::optional<double> number_of(const Value& value);
 
-/// Of optimizer steps, batches, epochs: what the program counts.
+/// Counter of the program: optimizer steps, batches or epochs.
 using Step = std::optional<int64_t>;
 
 /// A picture of 8 bits a channel.
@@ -78,7 +78,7 @@ struct Image {
 struct Histogram {
   double lowest = 0.0, highest = 0.0;
   double count = 0.0, sum = 0.0, sum_of_squares = 0.0;
-  std::vector<double> limits{};  ///< upper, of each bucket; none may lie above the last
+  std::vector<double> limits{};  ///< upper limit of each bucket; values above the last limit are invalid
   std::vector<double> counts{};  ///< [limits]
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// accumulation_by_tokens: base.cpp, where two batches make one step and some labels are not known. Each known label of
-// the step counts the same, on whatever rank and in whatever batch it is, as tokens do in batches of unequal texts.
+// accumulation_by_tokens: base.cpp with two batches per optimizer step, in which some labels are unknown. Each known
+// label of the step has equal weight on any rank and in any batch, as tokens do in batches of texts of unequal length.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -5,7 +5,7 @@
 #include "../generated_data.hpp"
 #include "gpt.hpp"
 
-/// The text with what the net writes after it, drawn by its probabilities.
+/// Returns the text followed by letters sampled from the network's distribution.
 std::string continued(Gpt& net, std::string text, size_t letters, const torch::Device& device) {
   const torch::NoGradGuard no_grad;
   for (size_t end = text.size() + letters; text.size() < end;) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// checkpoint [FOLDER [EPOCHS]]: base.cpp, which goes on where it stood when it is started again.
+// checkpoint [FOLDER [EPOCHS]]: base.cpp that resumes from its checkpoint when it is restarted.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -4,7 +4,7 @@
 
 #include <accelerate/accelerate.hpp>
 
-/// The first of the cut of MNIST that lies beside the programs.
+/// Returns the first images of the MNIST subset beside the programs.
 inline accelerate::data::SourcePtr<accelerate::data::Batch> some_digits(accelerate::data::Split split, int64_t count) {
   return accelerate::data::take(accelerate::data::mnist("examples/data/mnist", {}, split).source(), count);
 }

@@ -51,7 +51,7 @@ struct GptImpl : torch::nn::Module {
     for (int64_t i = 0; i < options.layers; ++i) blocks->push_back(GptBlock(options));
   }
 
-  /// text [B, T] of tokens, T at most block_size; returns what may come after each of them [B, T, vocabulary]
+  /// \param text  [B, T] tokens, T at most block_size. \returns logits [B, T, vocabulary] of the next token.
   torch::Tensor forward(const torch::Tensor& text) {
     const auto here = torch::arange(text.size(1), text.device());
     return out(norm(blocks->forward(tokens(text) + places(here))));

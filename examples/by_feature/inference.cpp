@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inference: base.cpp, whose ranks then share out what is to be predicted, by split_between_processes().
+// inference: base.cpp, followed by predictions that the ranks divide among themselves with split_between_processes().
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// profiler: base.cpp, which says where three of its steps spent their time.
+// profiler: base.cpp with a profile of three of its steps.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

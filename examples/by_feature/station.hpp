@@ -6,7 +6,7 @@
 
 #include <utility>
 
-/// Measures points as they come: x [B, 2], and how far from the origin each is [B, 1].
+/// Generates points: x [B, 2], and the distance of each from the origin [B, 1].
 struct Station {
   std::pair<torch::Tensor, torch::Tensor> measure(int64_t points) {
     const auto x = torch::rand({points, 2}) * 2 - 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchscript FILE: base.cpp, whose network was written in Python and exported: see export_net.py.
+// torchscript FILE: base.cpp with a network that was written in Python and exported; see export_net.py.
 #include <torch/script.h>
 
 #include <accelerate/accelerate.hpp>

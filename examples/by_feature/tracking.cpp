@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tracking [FOLDER]: base.cpp, whose losses are kept in files: TensorBoard's, JSON and CSV.
+// tracking [FOLDER]: base.cpp that logs its losses to TensorBoard, JSON and CSV files.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -108,7 +108,7 @@ const BackendRow& choose_backend(const env::Variables& variables, const ConnectO
     }
     if (row->device == c10::DeviceType::CPU) return must_be_built(*row, place, kAsked);
     if (!options.device || options.device->type() != row->device) refuse_on_this_device(*row, table, place);
-    // What the device's tensors get anyway: for those on the CPU nothing is asked.
+    // The name of the device's own backend is not a request for a CPU backend.
   }
   const BackendRow* mpi = find_named("mpi", table);
   if (mpi != nullptr && mpi->connect != nullptr && has_mpi_wire_up(variables, place)) return *mpi;

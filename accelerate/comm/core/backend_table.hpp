@@ -21,8 +21,8 @@ struct ConnectionContext;
 /// What a backend's folder gives for its row.
 struct BackendRow {
   std::string_view name;
-  c10::DeviceType device = c10::DeviceType::CPU;  ///< whose tensors it carries
-  /// Null: this build lacks it, `missing` says what to do.
+  c10::DeviceType device = c10::DeviceType::CPU;  ///< device type of the tensors it transfers
+  /// If null, this build lacks the backend, and `missing` contains the remedy.
   std::shared_ptr<Connection> (*connect)(const ConnectionContext&);
   std::string_view missing;
   bool uses_store;
@@ -40,14 +40,15 @@ std::vector<const BackendRow*> backend_table();
 /// process know its name from then on. The row must live as long as the process; again is nothing.
 void add_backend(const BackendRow& row);
 
-/// The backend for CPU tensors. Precedence: options, ACCELERATE_BACKEND, mpi where MPI's wire-up shows, gloo. With a
-/// device of its own the name of that device's backend asks for what is there anyway, and counts as not asked. Throws
-/// Error: usage for an unknown name; environment for one that is not built, and for nccl without a GPU. Pure.
+/// Selects the backend for CPU tensors. Precedence: options, ACCELERATE_BACKEND, mpi if MPI's wire-up is present, gloo.
+/// On a rank with a device, the name of that device's own backend counts as unset. Pure function.
+/// \throws Error (usage) for an unknown name; Error (environment) for a backend that is not built, and for nccl without
+///         a GPU.
 const BackendRow& choose_backend(const env::Variables& variables, const ConnectOptions& options,
                                  std::span<const BackendRow* const> table, const Place& place);
 
-/// The backend for the tensors of a device that is not the CPU. Throws Error (environment) where there is none, or it
-/// is not built. Pure.
+/// Selects the backend for tensors of a device other than the CPU. Pure function.
+/// \throws Error (environment) if no backend supports the device type or the backend is not built.
 const BackendRow& device_backend(c10::DeviceType device, std::span<const BackendRow* const> table, const Place& place);
 
 }  // namespace accelerate::comm

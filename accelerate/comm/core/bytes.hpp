@@ -14,7 +14,7 @@ inline char* at_byte(const at::Tensor& tensor, int64_t byte) {
   return static_cast<char*>(tensor.mutable_data_ptr()) + byte;
 }
 
-/// Contiguous, and what it says lies in its memory: views that conjugate or negate are computed.
+/// Returns a contiguous tensor with conjugation and negation bits resolved, so that its memory contains its values.
 inline at::Tensor dense_of(const at::Tensor& tensor) { return tensor.contiguous().resolve_conj().resolve_neg(); }
 
 /// One flat row on the same memory. One element, or none, may have any stride and count as contiguous.

@@ -40,7 +40,7 @@ std::string_view advice(Agreement agreement) {
                                                : "they must be equal.";
 }
 
-/// Nothing when the two fit together.
+/// Returns nothing if the two signatures match.
 std::optional<std::string> difference(const CallSignature& mine, const CallSignature& theirs, int64_t rank,
                                       Agreement agreement) {
   if (mine.operation != theirs.operation || mine.sequence != theirs.sequence) {

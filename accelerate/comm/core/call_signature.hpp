@@ -41,12 +41,12 @@ struct CallSignature {
 
   Operation operation = Operation::barrier;
   int64_t sequence = 0;  ///< counts the operations of the group from 1
-  int64_t root = -1;     ///< -1: none
-  int64_t reduce = -1;   ///< ReduceOp, -1: none
+  int64_t root = -1;     ///< -1 if the operation has no root
+  int64_t reduce = -1;   ///< ReduceOp, or -1
   std::optional<at::ScalarType> dtype{};
   at::DeviceType device = at::kCPU;
   at::DimVector shape{};
-  bool into_given = false;  ///< all_gather_async, whose parts are equal: all_gather exchanges the signatures first
+  bool into_given = false;  ///< all_gather_async requires equal parts; all_gather exchanges signatures first
 
   bool operator==(const CallSignature&) const = default;
 };
@@ -63,8 +63,8 @@ CallSignature decode(std::span<const int64_t> words);
 /// How much of two ranks' shapes must agree.
 enum class Agreement { whole_shape, all_but_first, dtype_only, operation_only };
 
-/// What `rank` tells its user when the signatures (one per rank) do not fit together; nothing when they do.
-/// The first rank that differs from this one is named, with both values. job_ranks: the ranks' numbers in the job.
+/// Returns the error text for `rank` if the signatures (one per rank) do not match; otherwise nothing. The text names
+/// the first rank that differs, with both values. `job_ranks` contains the ranks' numbers in the job.
 std::optional<std::string> disagreement(std::span<const CallSignature> signatures, size_t rank, Agreement agreement,
                                         std::span<const int64_t> job_ranks);
 

@@ -7,7 +7,7 @@ namespace accelerate::comm {
 
 const char* title_of(c10d::OpType type) {
   using c10d::OpType;
-  if (!at::hasCallbacks()) return nullptr;  // with a title c10d allocates, whether or not somebody records
+  if (!at::hasCallbacks()) return nullptr;  // c10d allocates if a title is given, even without a profiler
   switch (type) {
     case OpType::ALLREDUCE:
       return "comm:all_reduce";

@@ -12,16 +12,16 @@
 
 namespace accelerate::comm {
 
-/// What a profiler calls an operation of MPI's, from its beginning to its end; null where nobody records.
+/// Profiler title of an MPI operation, or null if no profiler records.
 [[nodiscard]] const char* title_of(c10d::OpType type);
 
-/// Finished by whoever carries the operation out; keeps its tensors alive until then.
+/// Finished by the thread that executes the operation. Keeps its tensors alive until then.
 class CompletableWork : public c10d::Work {
  public:
   CompletableWork(c10d::OpType type, std::vector<at::Tensor> kept)
       : Work(-1, type, title_of(type)), tensors_(std::move(kept)) {}
 
-  /// Throws DeadlinePassed, or what the operation failed with. c10d's 0 is no deadline.
+  /// A timeout of 0 means no deadline, as in c10d. \throws DeadlinePassed, or the exception of the operation.
   bool wait(std::chrono::milliseconds timeout) override {
     const bool limited = timeout > std::chrono::milliseconds(0);
     const auto now = std::chrono::steady_clock::now();
@@ -29,7 +29,7 @@ class CompletableWork : public c10d::Work {
     return true;
   }
 
-  /// Until it has ended, or the deadline has passed: false. Throws what the operation failed with.
+  /// Waits until the operation ends. Returns false at the deadline. \throws the exception of the operation.
   bool ended_by(std::chrono::steady_clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [this] { return completed_; };
@@ -45,7 +45,7 @@ class CompletableWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return tensors_; }
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
-  /// Made when it is first asked for: most operations are only waited for.
+  /// Created on first use, because callers usually only wait for the operation.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     std::unique_lock lock(mutex_);
     if (future_) return future_;
@@ -73,7 +73,8 @@ class CompletableWork : public c10d::Work {
   }
 
  private:
-  /// By the one who comes second, the end or the future's maker, and unlocked: the callbacks may ask this work.
+  /// Called without the lock by the later of two events, the end of the operation and the creation of the future,
+  /// because callbacks may use this object.
   void complete(c10::ivalue::Future& future) const {
     if (exception_) {
       future.setError(exception_);

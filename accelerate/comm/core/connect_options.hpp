@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What connect() can be told.
+// Options of connect().
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,8 +12,8 @@ namespace accelerate::comm {
 
 /// How a job's ranks find one another.
 struct ConnectOptions {
-  /// CPU backend: "mpi", "gloo". Unset: mpi where the ranks were started with MPI's wire-up, else gloo. "nccl" counts
-  /// as unset with a GPU, which gets it anyway, and is refused without one.
+  /// CPU backend: "mpi" or "gloo". If unset, mpi is used if the ranks were started with MPI's wire-up, otherwise gloo.
+  /// "nccl" counts as unset on a rank with a GPU, which always uses NCCL, and is refused without a GPU.
   std::optional<std::string> backend{};
   /// Longest wait for a peer before an operation fails and names it.
   std::chrono::milliseconds timeout = std::chrono::seconds(600);

@@ -16,7 +16,7 @@
 
 namespace accelerate::comm {
 
-/// A wait reached its deadline. Who is missing: the ranks that had not come, where the backend knows.
+/// A wait reached its deadline. Contains the missing ranks if the backend knows them.
 struct DeadlinePassed : std::runtime_error {
   explicit DeadlinePassed(std::vector<int64_t> missing_ranks = {})
       : std::runtime_error("deadline passed"), missing(std::move(missing_ranks)) {}
@@ -63,23 +63,25 @@ class Connection {
   /// All ranks of the parent call it at the same point, each with its own part.
   virtual std::shared_ptr<Connection> split(const Subgroup& part) = 0;
 
-  /// Gives the fingerprint of the next operation to a backend that compares it on the way; false: it does not.
+  /// Passes the fingerprint of the next operation to a backend that compares it within the operation. Returns false if
+  /// the backend does not compare.
   virtual bool announce(const CallSignature&, Agreement) { return false; }
 
-  /// Whether reduce_scatter is an operation of its own, with a deadline; else an all-reduce of the whole stands in.
+  /// True if reduce_scatter is a separate operation with a deadline. If false, an all-reduce of the whole tensor is
+  /// used.
   [[nodiscard]] virtual bool reduces_rows() const { return true; }
 
-  /// After a failed operation: what can be said about the others ("nothing was heard from rank 1."), or "".
+  /// After a failed operation: diagnosis of the peers ("nothing was heard from rank 1."), or "".
   virtual std::string ask_after_peers(const CallSignature&) { return ""; }
 
   /// The group is broken, or an exception takes this rank out of it: nothing may wait for peers any more.
   virtual void give_up() noexcept {}
 
-  /// Throws PeerLost when an operation has failed that the host did not wait for: those of an accelerator go on without
-  /// it, and what they were to compute is worth nothing then.
+  /// \throws PeerLost if an operation has failed for which the host did not wait. Operations of an accelerator are
+  ///         asynchronous, and their results are invalid then.
   virtual void check() {}
 
-  /// Where the ranks of this connection can leave words for one another; null: over its own operations only.
+  /// Store that the ranks of this connection share, or null if they can only use the connection's own operations.
   virtual c10::intrusive_ptr<c10d::Store> store() { return {}; }
 
   const std::string name;
@@ -94,7 +96,7 @@ struct ConnectionContext {
   const env::Variables& variables;
   Place place{};
   std::string name = "world";
-  c10::intrusive_ptr<c10d::Store> store{};  ///< null unless the row says uses_store
+  c10::intrusive_ptr<c10d::Store> store{};  ///< null unless the row sets uses_store
 };
 
 }  // namespace accelerate::comm

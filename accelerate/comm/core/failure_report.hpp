@@ -29,8 +29,8 @@ std::string reason_of(const std::exception& error);
 std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
                             std::chrono::milliseconds waited, std::string_view reason);
 
-/// What the ranks of a group tell of where they are, one each; nothing was heard from those without.
-/// "rank 1 is in operation 4 (barrier). nothing was heard from rank 2.", "" where all are in the same as this one.
+/// Summarizes the positions that the ranks of a group reported; ranks without an answer are listed as silent.
+/// "rank 1 is in operation 4 (barrier). nothing was heard from rank 2.", or "" if all are in the same operation.
 std::string what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
                            std::span<const int64_t> job_ranks);
 

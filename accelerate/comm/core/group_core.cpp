@@ -80,7 +80,7 @@ void GroupCore::number(CallSignature& signature) {
 /// Over a connection that carries nothing else.
 struct OneSequence {
   GroupPtr over{};
-  std::mutex mutex{};  // a backward's thread may come while another one is about to
+  std::mutex mutex{};  // backward threads may call concurrently
 };
 
 void compare_in_one_sequence(const GroupPtr& group, const GroupPtr& duplicate) {
@@ -228,15 +228,16 @@ void PendingOperation::wait(std::chrono::milliseconds limit) {
   finished = true;
   work.reset();
   const at::NoGradGuard no_grad;
-  if (divide_by > 1) wire.div_(divide_by);  // not in target, whose dtype may be too small for the sum
+  if (divide_by > 1) wire.div_(divide_by);  // not in the target, whose dtype may be too small for the sum
   if (copy_back) target.copy_(dense);
 }
 
 PendingPtr shared_by_handles(PendingOperation pending) {
   const auto drop = [](PendingOperation* operation) {
     try {
-      if (operation->work && !operation->finished) operation->work->isCompleted();  // asked, a backend sees to it
-    } catch (const std::exception&) {                                               // whoever waits is told
+      // the query makes the backend progress
+      if (operation->work && !operation->finished) operation->work->isCompleted();
+    } catch (const std::exception&) {  // wait() reports it
     }
     delete operation;
   };

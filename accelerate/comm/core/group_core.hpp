@@ -28,7 +28,7 @@ struct GroupCore {
   GroupCore() = default;
   GroupCore(const GroupCore&) = delete;
   GroupCore& operator=(const GroupCore&) = delete;
-  /// While an exception unwinds, the connections give up first: the peers may never join what is under way.
+  /// During stack unwinding the connections abort first, because the peers may never join the pending operations.
   ~GroupCore();
 
   Place place{};
@@ -51,10 +51,10 @@ struct GroupCore {
   [[nodiscard]] bool single() const { return cpu == nullptr; }
   [[nodiscard]] Connection& connection_of(const at::Tensor& tensor, Operation operation) const;
 
-  /// Numbers the operation, refuses it on a broken group, and compares it across ranks where that is asked for.
+  /// Numbers the operation, rejects it on a broken group, and compares it across ranks if requested.
   void begin(CallSignature& signature, Agreement agreement, Connection& connection);
   void refuse_broken(const CallSignature& signature);
-  /// Throws on a broken group, and breaks it for what failed behind its caller's back.
+  /// \throws Error on a broken group. Breaks the group if an asynchronous operation has failed.
   void check(std::string_view asked_by);
   /// The first half of begin: for operations that exchange their signatures anyway.
   void number(CallSignature& signature);
@@ -62,10 +62,10 @@ struct GroupCore {
   std::vector<CallSignature> begin_with_signatures(CallSignature& signature, Agreement agreement);
   /// Every rank's signature, by one all-gather of equal parts.
   std::vector<CallSignature> exchange(const CallSignature& mine);
-  /// Throws when the signatures do not fit together.
+  /// \throws Error if the signatures do not match.
   void compare(const std::vector<CallSignature>& signatures, Agreement agreement);
 
-  /// Waits, and turns whatever a backend throws into an Error of kind peer.
+  /// Waits, and converts every exception of a backend to an Error of kind peer.
   void wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit, bool on_stream = false);
   /// Starts and waits for one operation of a backend.
   template <typename Begin>
@@ -82,10 +82,10 @@ struct GroupCore {
   /// Inside a catch block: breaks the group and throws the Error of kind peer for it.
   [[noreturn]] void fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
                                    Clock::duration waited);
-  /// Every later call is refused with why; what is under way is given up.
+  /// Rejects every later call with this reason and abandons pending operations.
   void break_with(const std::string& why);
   void check_rank(Operation operation, std::string_view what, int64_t value) const;
-  /// Ranks can tell one another so many.
+  /// Checks the maximum number of dimensions that a signature can represent.
   void check_dimensions(Operation operation, size_t dimensions) const;
   void check_dense(Operation operation, const at::Tensor& tensor) const;
   /// whole is [P * n, ...] for part [n, ...], of one dtype and device.
@@ -111,7 +111,7 @@ struct PendingOperation {
   c10::intrusive_ptr<c10d::Work> work{};
   CallSignature signature{};
   at::Tensor target{};  ///< the user's
-  at::Tensor dense{};   ///< the target, or a contiguous stand-in that is copied back
+  at::Tensor dense{};   ///< the target, or a contiguous copy that is copied back
   at::Tensor wire{};    ///< dense as the backend knows it
   at::Tensor input{};   ///< kept alive
   bool copy_back = false;
@@ -122,7 +122,7 @@ struct PendingOperation {
 };
 using PendingPtr = std::shared_ptr<PendingOperation>;
 
-/// Shared by its handles: dropped unwaited, what was left to the wait is carried out all the same.
+/// Shared by the operation's handles. If all are dropped without wait(), the remaining steps still run.
 PendingPtr shared_by_handles(PendingOperation pending);
 
 std::string_view name_of(Operation operation);

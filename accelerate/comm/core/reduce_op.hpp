@@ -6,8 +6,8 @@ namespace accelerate::comm {
 
 enum class ReduceOp { sum, mean, max, min, product };
 
-/// deferred: the caller will wait at once, all ranks for their operations in one order, so that a backend may leave the
-/// work to the thread that waits.
+/// deferred: the caller waits immediately, and all ranks wait for their operations in the same order. A backend may
+/// then execute the operation in the waiting thread.
 enum class Execution { eager, deferred };
 
 }  // namespace accelerate::comm

@@ -13,7 +13,7 @@ namespace {
 
 using Passage = WireFormat::Passage;
 
-/// The one table: whoever adds a reduction adds it here.
+/// The only table of reductions. A new reduction is added here.
 constexpr std::array<std::pair<ReduceOp, c10d::ReduceOp::RedOpType>, 4> kReduceOps{
     {{ReduceOp::sum, c10d::ReduceOp::SUM},
      {ReduceOp::max, c10d::ReduceOp::MAX},

@@ -23,17 +23,17 @@ struct WireFormat {
   bool operator==(const WireFormat&) const = default;
 };
 
-/// sum of bool is "or", product and min are "and". Nothing for what has no meaning: the mean of integers, an order of
-/// complex numbers.
+/// The sum of bool is "or"; product and min are "and". Returns nothing for meaningless combinations: the mean of
+/// integers, or max and min of complex numbers.
 std::optional<WireFormat> wire_format_of(at::ScalarType dtype, ReduceOp op);
 
 std::string_view name(ReduceOp op);
 
 /// As c10d calls it. Not of mean: on the wire that is a sum, which is divided afterwards.
 c10d::ReduceOp to_c10d(ReduceOp op);
-/// And back, for the backends of our own.
+/// The inverse conversion, for our own backends.
 ///
-/// backend   named where it does not know the reduction
+/// \param backend  Name for the error message if it does not support the reduction.
 ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend);
 
 }  // namespace accelerate::comm

@@ -14,8 +14,9 @@ namespace accelerate::comm {
 /// Later deadlines than this would overflow the clock.
 inline constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24 * 365 * 10);
 
-/// What f returns or throws, where that comes before the deadline. Else nothing: the thread that f runs on is left
-/// behind for ever, with what f holds, so f holds no references to the caller's variables.
+/// Returns the result of f, or rethrows its exception, if f ends before the deadline. Otherwise returns nothing, and
+/// the thread that runs f is abandoned with everything f owns; f must therefore not hold references to the caller's
+/// variables.
 template <typename F>
 std::optional<std::invoke_result_t<F>> within(std::chrono::steady_clock::time_point deadline, F f) {
   std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));

@@ -9,7 +9,7 @@
 namespace accelerate::comm {
 namespace {
 
-/// How long a thread that was told to hurry may take to say who is missing.
+/// Time for an expired job to report the missing ranks.
 constexpr std::chrono::seconds kSayingWho{1};
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions made of messages, which their caller can leave when its deadline passes; MPI's own cannot be left. Private
-// to the mpi backend.
+// Reductions built from messages, which a caller can abandon at its deadline. MPI's own reductions cannot be abandoned.
+// Private to the mpi backend.
 #pragma once
 
 #include <memory>
@@ -11,21 +11,23 @@
 
 namespace accelerate::comm {
 
-/// The ring: a reduce-scatter, after which each rank has a part that is whole, and an all-gather of the parts; together
-/// they are the all-reduce. Between few ranks a small tensor goes from every rank to every other with the handshake.
+/// Ring all-reduce: a reduce-scatter followed by an all-gather of the parts. Between few ranks a small tensor is
+/// instead sent from every rank to every other rank within the handshake.
 ///
-/// tensor: contiguous, on the CPU, changed in place, of a dtype that wire_format_of gives; op is not mean. Throws as
-/// MpiHandshake and MpiRequests do; MPI may then still write to this object and to the tensor, which both must stay.
+/// The tensor must be a contiguous CPU tensor with a dtype from wire_format_of(); it is modified in place. `op` must
+/// not be mean. \throws as MpiHandshake and MpiRequests do. MPI may then still write to this object and to the tensor,
+/// so both must
+///         stay alive.
 class MpiAllReduce {
  public:
-  /// elsewhere   ranks on other machines than this one's
+  /// \param elsewhere  Ranks on other machines.
   MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> elsewhere);
 
   /// Every rank gets the same bits.
   void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
-  /// tensor   of P equal parts, one behind the other: this rank's becomes the reduction, the others are used up
+  /// \param tensor  P equal parts in sequence. This rank's part becomes the reduction; the other parts are overwritten.
   void reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
-  /// tensor   of P equal parts, one behind the other: each becomes that of its rank
+  /// \param tensor  P equal parts in sequence. Each part becomes the part of its rank.
   void all_gather(const at::Tensor& tensor, const AnnouncedCall& call, const Turn& turn);
 
  private:

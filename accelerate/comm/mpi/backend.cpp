@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mpi backend: a c10d::Backend whose operations are carried out in order, by one worker thread or, where they can
-// be left when the time is up, by the thread that waits for them.
+// The mpi backend: a c10d::Backend that executes operations in order, on one worker thread or, if an operation can be
+// abandoned at its deadline, on the waiting thread.
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -84,8 +84,8 @@ class MpiBackend : public c10d::Backend {
         timeout_(timeout),
         worker_(std::make_shared<Worker>(timeout)) {}
 
-  /// Lets operations that nobody waited for end, as the other ranks may wait for them; an exception waits only for the
-  /// thread to notice that there is nothing to do, and those who wait for this rank are told.
+  /// Completes abandoned operations, because other ranks may wait for them. During stack unwinding it only waits until
+  /// the thread is idle, and informs the ranks that wait for this one.
   ~MpiBackend() override {
     const bool unwinding = std::uncaught_exceptions() > 0;
     const auto patience = unwinding || given_up_ ? kThreadEnds : timeout_;
@@ -176,7 +176,7 @@ class MpiBackend : public c10d::Backend {
 
   /// In turn with the operations.
   c10::intrusive_ptr<MpiBackend> split(const Subgroup& part) {
-    const auto color = static_cast<int>(part.ranks.front());  // the lowest member tells the parts apart
+    const auto color = static_cast<int>(part.ranks.front());  // the lowest member identifies the part
     const auto child = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
     submit(OpType::UNKNOWN, {}, call_of(Operation::split), By::thread,
            [=, key = static_cast<int>(part.rank)](auto& mpi, const Tensors&, const MpiTurn& turn) {
@@ -194,7 +194,7 @@ class MpiBackend : public c10d::Backend {
     keep_for_ever(shared_, {});
     try {
       shared_->channel.handshake()->leave();
-    } catch (const PeerLost&) {  // nobody is there to be told
+    } catch (const PeerLost&) {  // no peer is left
     }
   }
 
@@ -207,7 +207,7 @@ class MpiBackend : public c10d::Backend {
     return shared_->channel.has_few_ranks() ? always(options) : By::thread;
   }
 
-  /// What was announced, or, asked by c10d's handle, what can be told from the call.
+  /// Returns the announced call. For a call through c10d's handle, returns what its arguments show.
   AnnouncedCall call_of(Operation operation, const std::optional<at::Tensor>& tensor = std::nullopt,
                         std::optional<ReduceOp> op = std::nullopt, int64_t root = -1) {
     if (announced_) return *std::exchange(announced_, std::nullopt);
@@ -222,8 +222,8 @@ class MpiBackend : public c10d::Backend {
 
   std::shared_ptr<MpiChannel> channel() const { return {shared_, &shared_->channel}; }
 
-  /// MPI may still use it after an operation that failed. It can be reached to the end, so that nobody who looks for
-  /// leaks takes it for one.
+  /// MPI may still use this memory after a failed operation. It stays reachable until the process ends, so that leak
+  /// checkers do not report it.
   static void keep_for_ever(std::shared_ptr<MpiShared> shared, Tensors tensors) {
     static std::mutex mutex;
     static auto* const kept = new std::vector<std::pair<std::shared_ptr<MpiShared>, Tensors>>;
@@ -250,7 +250,7 @@ class MpiBackend : public c10d::Backend {
       if (shared.failure) std::rethrow_exception(shared.failure);
       carry_out();
       return nullptr;
-    } catch (const SignaturesDiffer&) {  // told to all ranks, with nothing left under way
+    } catch (const SignaturesDiffer&) {  // reported on all ranks, with no message pending
       return std::current_exception();
     } catch (const std::invalid_argument&) {  // refused before anything was sent
       return std::current_exception();

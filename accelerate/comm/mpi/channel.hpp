@@ -17,7 +17,7 @@ struct MpiTurn {
   const Turn& turn;
 };
 
-/// Owns the communicator. Tensors are contiguous CPU tensors. Throws as MpiHandshake does.
+/// Owns the communicator. Tensors must be contiguous CPU tensors. \throws as MpiHandshake does.
 class MpiChannel {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -36,7 +36,7 @@ class MpiChannel {
   void broadcast(const Tensors& tensors, int root, const MpiTurn& turn);
   void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn);
   void all_gather_list(const Tensors& outputs, const at::Tensor& input, const MpiTurn& turn);
-  /// Rows of the first dimension per rank; none: equal parts.
+  /// Rows of the first dimension per rank; empty for equal parts.
   void all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
                   const std::vector<int64_t>& input_rows, const MpiTurn& turn);
   void barrier(const MpiTurn& turn);

@@ -83,7 +83,7 @@ void MpiHandshake::compare(const AnnouncedCall& call) {
     all.push_back(decode(words));
     ranks.push_back(rank);
   }
-  // Where two differ every rank fails, each with a text of its own: all leave the operation together.
+  // If two signatures differ, every rank fails with its own text, so all ranks leave the operation together.
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (disagreement(all, rank, call.agreement, ranks)) throw SignaturesDiffer(std::move(all), call.agreement);
   }

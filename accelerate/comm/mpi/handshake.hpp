@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before an operation every rank tells every other what it is about to do: who has not come is known by name, and ranks
-// that would do different things are told before anything is changed. Private to the mpi backend.
+// Exchange of call signatures before an operation: missing ranks are known by number, and a mismatch is reported before
+// any data is modified. Private to the mpi backend.
 #pragma once
 
 #include <chrono>
@@ -30,13 +30,15 @@ class MpiHandshake {
   /// Whether data of that size may travel along; the same on every rank that gives the same size.
   [[nodiscard]] bool carries(int64_t bytes) const { return size_ <= kFewRanks && bytes <= kMostPayload; }
 
-  /// Returns when all ranks have come with a call that fits. payload: of the same size on all ranks where the calls
-  /// fit. Throws DeadlinePassed with those who have not come, SignaturesDiffer, MemberLeft, PeerLost; all but
-  /// SignaturesDiffer once and for ever: MPI may still write to this object, which must stay.
+  /// Returns after all ranks have joined with a matching call. The payload must have the same size on all ranks.
+  /// \throws DeadlinePassed with the missing ranks, SignaturesDiffer, MemberLeft or PeerLost. After any of these except
+  ///         SignaturesDiffer no further run is possible, and MPI may still write to this object, which must stay
+  ///         alive.
   void run(const AnnouncedCall& call, std::span<const char> payload, const Turn& turn);
 
-  /// Instead of a next run: tells the others that this rank comes no more. The communicator must stay, so that no later
-  /// one takes its number and the message. Only while no run is under way. Throws PeerLost.
+  /// Replaces the next run: informs the other ranks that this rank will not join again. The communicator must stay
+  /// alive, so that no later communicator reuses its id and receives the message. Call only while no run is pending.
+  /// \throws PeerLost
   void leave();
 
   /// A rank's payload, this one's too, until the next run. May be changed.
@@ -45,7 +47,7 @@ class MpiHandshake {
  private:
   [[nodiscard]] char* place_of(int rank) { return places_.data() + static_cast<size_t>(rank) * stride_; }
   void refuse_leavers();
-  /// While it waits. Throws PeerLost.
+  /// Called while waiting. \throws PeerLost
   void refuse_ended();
   void compare(const AnnouncedCall& call);
 
@@ -58,7 +60,8 @@ class MpiHandshake {
   std::vector<char> places_;  ///< a header and a payload of each rank
   MpiRequests requests_;
   std::vector<int> job_ranks_;
-  std::map<int, std::chrono::steady_clock::time_point> ended_;  ///< who has, since when that is known
+  /// ranks that have ended, with the time at which this was detected
+  std::map<int, std::chrono::steady_clock::time_point> ended_;
 };
 
 }  // namespace accelerate::comm

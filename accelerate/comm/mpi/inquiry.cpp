@@ -24,7 +24,7 @@ struct Question {
   std::vector<MPI_Request> requests;
 };
 
-/// Answers may still come. It can be reached to the end, so that nobody who looks for leaks takes it for one.
+/// Answers may still arrive. The memory stays reachable until the process ends, so that leak checkers do not report it.
 Question* kept_for_ever(std::unique_ptr<Question> question) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::unique_ptr<Question>>;
@@ -44,7 +44,7 @@ void ask(Question& question, const MpiChannel& channel) {
   }
 }
 
-/// What has come by now; nothing where it has not.
+/// Answers received so far; nothing for silent ranks.
 std::vector<std::optional<CallSignature>> answers_to(const Question& question) {
   std::vector<std::optional<CallSignature>> answers(question.answers.size());
   for (size_t i = 0; i < answers.size(); ++i) {

@@ -10,8 +10,8 @@
 
 namespace accelerate::comm {
 
-/// Tells the others in which operation this rank failed, listens two seconds for what they tell, and says it.
-/// Once for a channel: MPI may use its memory for ever.
+/// Sends the failed operation to the other ranks, collects their answers for two seconds and returns the diagnosis. May
+/// be called once per channel, because MPI may use its memory afterwards.
 std::string ask_by_messages(const MpiChannel& channel, const CallSignature& mine, std::span<const int64_t> job_ranks);
 
 }  // namespace accelerate::comm

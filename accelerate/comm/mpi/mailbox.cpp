@@ -51,7 +51,7 @@ class MpiMessage : public c10d::Work {
     return true;
   }
 
-  /// A completed one: nobody but who waits sees to the message.
+  /// Returns a completed future: only wait() progresses the message.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     try {
@@ -83,7 +83,7 @@ class MpiMessage : public c10d::Work {
 
   [[nodiscard]] int64_t job_rank() const { return mailbox_->job_ranks_.at(static_cast<size_t>(peer_)); }
 
-  /// The peer left the group, and its program goes on.
+  /// The peer left the group while its program still runs.
   [[nodiscard]] bool gave_up() const {
     int come = 0;
     MPI_Iprobe(peer_, kLeaveTag, mailbox_->channel_->communicator(), &come, MPI_STATUS_IGNORE);

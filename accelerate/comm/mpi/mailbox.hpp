@@ -14,18 +14,18 @@ namespace accelerate::comm {
 
 class MpiMailbox : public std::enable_shared_from_this<MpiMailbox> {
  public:
-  /// job_ranks   the ranks' numbers in the job, for texts
+  /// \param job_ranks  The ranks' numbers in the job, for messages.
   MpiMailbox(std::shared_ptr<MpiChannel> channel, std::vector<int64_t> job_ranks, std::chrono::milliseconds timeout)
       : channel_(std::move(channel)), job_ranks_(std::move(job_ranks)), timeout_(timeout) {}
 
-  /// Under way at once; whoever waits for it sees to it that it ends. Throws PeerLost.
+  /// Starts sending at once; wait() completes it. \throws PeerLost
   c10::intrusive_ptr<c10d::Work> send(const at::Tensor& tensor, int to, int tag);
   c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& tensor, int from, int tag);
 
-  /// Tells the others that no more messages come from here. Once for a communicator that stays.
+  /// Informs the other ranks that no more messages will be sent from here. Call once; the communicator must stay alive.
   void leave() noexcept;
 
-  /// Until those whose handles were dropped have ended; false when they did not within the time.
+  /// Waits for messages with dropped handles. Returns false if they are not complete in time.
   bool finish_dropped(std::chrono::milliseconds patience) noexcept;
 
  private:

@@ -12,17 +12,19 @@
 
 namespace accelerate::comm {
 
-/// addresses   of this machine, the first that counts: the one that leads to rank 0, those of its own name
-/// here        this machine's interfaces
-/// returns     the interface for OMPI_MCA_btl_tcp_if_include; nothing where there is no choice, or the addresses say
-/// none
+/// Selects the network interface for OMPI_MCA_btl_tcp_if_include. By default Open MPI uses all networks of a machine at
+/// once and hangs if one of them has no route to the peer.
 ///
-/// Open MPI takes all networks of a machine at once, and hangs where one of them leads nowhere.
+/// \param addresses  Addresses of this machine in order of preference: the one that routes to rank 0, then those of its
+///                   host name.
+/// \param here       Interfaces of this machine.
+/// \returns the interface, or nothing if there is only one or no address matches.
 std::optional<std::string> network_between_machines(std::span<const std::string> addresses,
                                                     std::span<const Interface> here);
 
-/// Sets OMPI_MCA_btl_tcp_if_include for a job of several machines, unless the user chose networks. Before MPI_Init.
-/// deadline   of what a name server is asked
+/// Sets OMPI_MCA_btl_tcp_if_include for a job on several machines, unless the user selected networks. Call before
+/// MPI_Init.
+/// \param deadline  Limits name resolution.
 void choose_network(const env::ProcessEnv& process, Deadline deadline);
 
 }  // namespace accelerate::comm

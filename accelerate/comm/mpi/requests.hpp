@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages under way together, which their caller can leave when its time is up. Private to the mpi backend.
+// A set of concurrent messages that a caller can abandon at its deadline. Private to the mpi backend.
 #pragma once
 
 #include <chrono>
@@ -13,23 +13,23 @@
 
 namespace accelerate::comm {
 
-/// The tags that messages of users leave free: of operations, and of the question after peers.
+/// Tags that user messages cannot have: for operations and for the diagnosis of peers.
 constexpr int kOperationTag = 32767;
 constexpr int kInquiryTag = 32766;
 /// Above all of these: this rank sends no more messages to the group. Every MPI of today has tags that high.
 constexpr int kLeaveTag = 32768;
 
-/// What takes longer waits for a cable, or for a rank that computes. A thread that goes on looking would take its core
-/// from the backward beside it; the kernel's buffers keep a cable busy meanwhile.
+/// A longer wait means a slow network or a rank that computes. Continued polling would take a core from the backward
+/// pass beside it; the kernel's buffers keep the network busy meanwhile.
 constexpr std::chrono::milliseconds kUntilPauses{1};
 constexpr std::chrono::microseconds kPause{50};
 
-/// For what a rank sent before it left, over whatever cable.
+/// Time for messages that a rank sent before it ended to arrive over the network.
 constexpr std::chrono::milliseconds kOnTheWay{500};
 
-/// Between machines longer messages go in pieces of this size, below the 64 KiB that Open MPI's TCP sends at once. For
-/// more it first asks the receiver, whose answer waits behind all that comes the other way over the same connection:
-/// both directions of a cable are then used in turn, not together (bench/README.md, hosts).
+/// Between machines longer messages are split into pieces of this size, below the 64 KiB that Open MPI's TCP transport
+/// sends eagerly. For longer messages it first asks the receiver, whose answer queues behind the data of the other
+/// direction, so that both directions of a link are used alternately (bench/README.md, hosts).
 constexpr int64_t kAtOnce = int64_t{60} << 10;
 
 /// n bytes as one element of a type, because MPI counts in int.
@@ -52,21 +52,22 @@ constexpr int64_t kMostElements = int64_t{1} << 30;
 
 class MpiRequests {
  public:
-  /// elsewhere   ranks with which messages are exchanged in pieces, as they do, too
+  /// \param elsewhere  Ranks with which messages are exchanged in pieces; both sides must agree.
   MpiRequests(MPI_Comm communicator, int tag, std::vector<bool> elsewhere = {})
       : comm_(communicator), tag_(tag), elsewhere_(std::move(elsewhere)) {}
 
   void send(const void* data, int64_t bytes, int to);
   void receive(void* data, int64_t bytes, int from);
 
-  /// Until all are there. Throws DeadlinePassed, PeerLost for what MPI reports: then MPI may still write to the memory,
-  /// which must stay.
+  /// Waits until all messages are complete.
   ///
-  /// look_around   called about every 100 ms of a long wait; what it throws ends the wait
+  /// \param look_around  Called about every 100 ms during a long wait. Its exceptions end the wait.
+  /// \throws DeadlinePassed, or PeerLost for an MPI error. MPI may then still write to the memory, which must stay
+  /// alive.
   void wait(const Turn& turn, const std::function<void()>& look_around = {});
-  /// Looks once. Throws PeerLost.
+  /// Polls once. \throws PeerLost
   bool test();
-  /// After wait or test: whose messages have not come, in order.
+  /// After wait() or test(): ranks with incomplete messages, in order.
   [[nodiscard]] std::vector<int64_t> silent_peers() const;
 
  private:

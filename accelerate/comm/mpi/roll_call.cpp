@@ -20,8 +20,8 @@ using namespace std::chrono_literals;
 
 constexpr auto kRollCall = 2s;
 
-/// "309526528.0;tcp://10.77.0.1:33615" -> "10.77.0.1", "309526528.0;tcp6://[fd00::1]:33615" -> "fd00::1"; nothing for
-/// several addresses.
+/// "309526528.0;tcp://10.77.0.1:33615" -> "10.77.0.1", "309526528.0;tcp6://[fd00::1]:33615" -> "fd00::1". Returns
+/// nothing for several addresses.
 std::optional<std::string> only_address(std::string_view uri) {
   const size_t scheme = uri.find(";tcp");
   const size_t begin = uri.find("://");
@@ -41,7 +41,7 @@ int64_t port_of_job(const std::string& job_id) {
   return env::slurm::port(number, 0);
 }
 
-/// What this rank has heard by now, from a thread that may hang in a store that does not answer.
+/// Answers received so far by a thread that may hang in an unresponsive store.
 class Roll {
  public:
   explicit Roll(int64_t ranks) : heard_(static_cast<size_t>(ranks)) {}
@@ -73,7 +73,7 @@ bool comes(const Endpoint& place, Deadline deadline) {
   return true;
 }
 
-/// Until the deadline, so that those who come a little later still find rank 0's store.
+/// Serves until the deadline, so that slightly later ranks still find rank 0's store.
 void ask_at(const Endpoint& place, const env::ProcessEnv& process, FileDescriptor listening, Deadline deadline,
             Roll& roll) {
   if (!listening && !comes(place, deadline)) return;
@@ -121,7 +121,7 @@ std::string call_roll(const Endpoint& place, const env::ProcessEnv& process) noe
   }
   auto silent = roll->silent();
   const bool nobody = static_cast<int64_t>(silent.size()) == process.world_size - 1;
-  if (process.rank != 0 && nobody) silent = {0};  // who alone could tell about the others
+  if (process.rank != 0 && nobody) silent = {0};  // only rank 0 could name the others
   if (silent.empty()) return "all ranks are there, MPI does not connect them";
   return fmt::format("nothing was heard from {} {}", silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "));
 } catch (const std::exception&) {

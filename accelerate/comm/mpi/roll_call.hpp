@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is missing in MPI's start, where MPI itself can tell nobody. Private to the mpi backend.
+// Finds the missing ranks during MPI_Init, where MPI itself gives no information. Private to the mpi backend.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,16 @@
 
 namespace accelerate::comm {
 
-/// Where ranks of several machines ask after one another without MPI: at MASTER_ADDR:MASTER_PORT, which Slurm's
-/// variables give too, else at the machine of mpirun, where rank 0 usually is and whose address Open MPI 4 tells every
-/// rank. Nothing on one machine, and where no address is known or mpirun's machine has several.
+/// Returns the endpoint at which ranks of several machines diagnose each other without MPI: MASTER_ADDR:MASTER_PORT
+/// (also derived from Slurm's variables), otherwise the machine of mpirun, where rank 0 usually runs and whose address
+/// Open MPI 4 passes to every rank. Returns nothing on a single machine, or if no address is known or mpirun's machine
+/// has several.
 std::optional<Endpoint> roll_call_place(const env::ProcessEnv& process, const env::Variables& variables);
 
-/// Tells the other ranks that this one waits, listens two seconds for theirs, and says who is silent. Rank 0 listens at
-/// the place, the others go there: where it does not answer they know of nobody else.
-/// "nothing was heard from rank 2", "all ranks are there, MPI does not connect them"; "" where rank 0 cannot listen.
-/// Takes three seconds at most.
+/// Reports to the other ranks that this one waits, collects their reports for two seconds and returns the silent ranks.
+/// Rank 0 listens at the endpoint and the others connect to it; if it does not answer, they know no other rank.
+/// Returns "nothing was heard from rank 2", "all ranks are there, MPI does not connect them", or "" if rank 0 cannot
+/// listen. Takes at most three seconds.
 std::string call_roll(const Endpoint& place, const env::ProcessEnv& process) noexcept;
 
 }  // namespace accelerate::comm

@@ -78,8 +78,8 @@ void check_job(const env::ProcessEnv& process, const Place& place) {
              rank, size, process.rank, process.world_size);
 }
 
-/// Tells whoever started MPI that this process ends as it means to, although it skips MPI_Finalize, where it would wait
-/// for ranks that may never come: else an exit code of 0 counts as a crash, and the other ranks are stopped.
+/// Announces a deliberate end without MPI_Finalize, which could wait for ranks that never join. Without it, exit code 0
+/// counts as a crash and the other ranks are stopped.
 void leave_without_finalize() noexcept {
   void* const pmix = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);  // as far as this MPI uses it
   if (pmix == nullptr) return;
@@ -181,7 +181,7 @@ std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, co
     initialise(process, place, timeout);
     (*keeper)->place_ = place;
     (*keeper)->timeout_ = timeout;
-    // on_exit tells the exit code: after a failure the other ranks may never come to MPI_Finalize.
+    // on_exit passes the exit code: after a failure the other ranks may never call MPI_Finalize.
     ::on_exit(at_exit, keeper->get());
   } else {
     check_thread_level(place);

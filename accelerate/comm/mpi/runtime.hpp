@@ -21,21 +21,23 @@
 
 namespace accelerate::comm {
 
-/// Throws PeerLost with MPI's own text.
+/// \throws PeerLost with MPI's own text.
 void check_mpi(int code);
 
 class MpiRuntime {
  public:
-  /// Initialises MPI at MPI_THREAD_MULTIPLE unless the program did, and compares its size and rank with the job's.
-  /// The process has one; it finalizes MPI at the end of the program when it initialised it and all went well.
-  /// Throws Error: environment, naming both values; peer when the other ranks did not come within the timeout.
+  /// Initialises MPI with MPI_THREAD_MULTIPLE unless the program has done so, and compares its size and rank with the
+  /// job's. There is one instance per process. It finalizes MPI at the end of the program if it initialised MPI and no
+  /// error occurred.
+  /// \throws Error (environment) with both values; Error (peer) if the other ranks did not join within the timeout.
   static std::shared_ptr<MpiRuntime> start(const env::ProcessEnv& process, const Place& place,
                                            std::chrono::milliseconds timeout);
 
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
-  /// A communicator of all ranks; all of them call it. Throws Error (peer) when one did not within the timeout.
+  /// Duplicates the communicator of all ranks; a collective call. \throws Error (peer) if a rank did not join within
+  /// the timeout.
   [[nodiscard]] MPI_Comm duplicate_world(const env::ProcessEnv& process, const Place& place,
                                          std::chrono::milliseconds timeout);
   /// For each rank of a communicator: whether it is on another machine, as duplicate_world() found.
@@ -47,8 +49,8 @@ class MpiRuntime {
   [[nodiscard]] static bool finalized() noexcept;
   /// MPI can still be called, and no call of it hangs for all that is known.
   [[nodiscard]] bool usable() const noexcept { return !finalized() && !skip_; }
-  /// Whether a rank of the job told at the end of its program that it comes no more. What it sent before may be on its
-  /// way. Throws PeerLost.
+  /// True if a rank of the job announced the end of its program. Its earlier messages may still be in transit.
+  /// \throws PeerLost
   [[nodiscard]] static bool has_ended(int64_t job_rank);
   /// MPI's type and operation for a dtype that wire_format_of gives; our own for float16 and bfloat16, and where a NaN
   /// could be lost: in the max and min of floating point.

@@ -14,7 +14,7 @@ void check_message(const GroupCore& group, Operation operation, std::string_view
   }
 }
 
-/// Debug: the receiver compares what is sent before it comes.
+/// Debug mode: the receiver compares the signature before the data arrives.
 void send_signature(GroupCore& group, const CallSignature& signature, int64_t to, int64_t tag) {
   std::vector<at::Tensor> wires{tensor_of(signature)};
   group.run(*group.cpu, signature, false,
@@ -29,7 +29,7 @@ void check_signature(GroupCore& group, const CallSignature& mine, int64_t from, 
   if (theirs.dtype == mine.dtype && theirs.shape == mine.shape) return;
   const auto text = fmt::format("this rank expects {}, rank {} sends {}; they must be equal.", describe(mine),
                                 group.job_ranks.at(static_cast<size_t>(from)), describe(theirs));
-  group.break_with(fmt::format("a message ({}): {}", name_of(mine.operation), text));  // the tensor is still to come
+  group.break_with(fmt::format("a message ({}): {}", name_of(mine.operation), text));  // the data is still pending
   throw Error(ErrorKind::peer, group.place, name_of(mine.operation), text);
 }
 

@@ -80,7 +80,7 @@ Tensors gather_rows(GroupCore& group, const at::Tensor& tensor, const CallSignat
   return rows;
 }
 
-/// One exchange of bytes: `pieces[r]` goes to rank r, the tensors that `expected` describes come back.
+/// One exchange of bytes: `pieces[r]` is sent to rank r; returns the tensors that `expected` describes.
 Tensors exchange_pieces(GroupCore& group, const CallSignature& mine, const Tensors& pieces,
                         const std::vector<CallSignature>& expected, at::Device device) {
   std::vector<int64_t> in_bytes;

@@ -140,7 +140,7 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   pending->dense = convert ? at::empty(output.sizes(), output.options().dtype(format.dtype)) : dense_of(output);
   pending->wire = convert ? pending->dense : to_wire(pending->dense, format);
   pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
-  // Output may be this rank's own rows of input, as with NCCL; backends of the CPU still read what they have written.
+  // As with NCCL, the output may be this rank's rows of the input, but CPU backends read memory after writing it.
   if (from.is_cpu() && from.is_alias_of(pending->wire)) from = from.clone();
   try {
     pending->work = connection.backend->_reduce_scatter_base(

@@ -22,20 +22,20 @@ struct Interface {
 /// In the system's order; an interface with several addresses has several rows.
 std::vector<Interface> interfaces();
 
-/// names   of interfaces, with commas between them: GLOO_SOCKET_IFNAME
-/// returns the same as a list, nothing for ""
-/// Pure. Throws Error (environment) with the interfaces there are for a name that is none of them.
+/// Pure function.
+/// \param names  Interface names separated by commas: GLOO_SOCKET_IFNAME.
+/// \returns the names as a list; empty for "".
+/// \throws Error (environment) with the available interfaces for an unknown name.
 std::vector<std::string> interfaces_named(std::string_view names, std::span<const Interface> here, const Place& place);
 
-/// The address under which other machines find this one: of those that the machine's own name stands for, else of the
-/// interfaces, the first that is an interface's and neither loopback nor link-local; IPv4 before IPv6.
-///
-/// Debian gives the machine's name the address 127.0.1.1, which other machines take for themselves.
-/// Pure. Throws Error (environment), naming MASTER_ADDR, where there is none.
+/// Returns the address under which other machines reach this one: the first of the host name's addresses, then of the
+/// interfaces' addresses, that belongs to an interface and is neither loopback nor link-local; IPv4 before IPv6. Debian
+/// maps the host name to 127.0.1.1, which other machines would interpret as themselves. Pure function.
+/// \throws Error (environment), naming MASTER_ADDR, if there is no such address.
 std::string address_for_others(std::span<const std::string> of_own_name, std::span<const Interface> here,
                                const Place& place);
 
-/// What the machine's own name stands for, numeric addresses; empty where it cannot be resolved by the deadline.
+/// Returns the numeric addresses of the machine's host name; empty if it is not resolved by the deadline.
 std::vector<std::string> addresses_of_own_name(std::chrono::steady_clock::time_point deadline);
 
 }  // namespace accelerate::comm

@@ -74,7 +74,7 @@ std::string ask_peers(const KeptStore& kept, const std::string& group, const Cal
   const auto& store = kept.store;
   std::string_view how = "does not answer";
   try {
-    // A store whose machine is off or whose process is frozen takes the question and never answers.
+    // A store on a machine that is off, or in a frozen process, accepts requests and never answers.
     const auto deadline = std::chrono::steady_clock::now() + 2 * kPatience;
     auto answer = within(
         deadline, [store, group, mine, rank, job_ranks] { return inquire(*store, group, mine, rank, job_ranks); });

@@ -10,24 +10,24 @@
 
 namespace accelerate::comm {
 
-/// The job's store, and what is said of it when it is not there any more.
+/// The job's store, and the text for the case that it is gone.
 struct KeptStore {
   c10::intrusive_ptr<c10d::Store> store{};
   std::string address{};  ///< "gpu-a:29500"
   std::string keeper{};   ///< "rank 0"
 };
 
-/// Tells the others in which operation this rank failed, listens two seconds for what they tell, and says it:
-/// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". Without the store nobody can be asked:
-/// "the job's store at gpu-a:29500, which rank 0 keeps, is gone.", or "does not answer" where its process hangs.
-/// Takes four seconds at most, whatever the store does.
+/// Reports the failed operation to the other ranks, collects their reports for two seconds and returns the diagnosis:
+/// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". Without the store no rank can be queried:
+/// "the job's store at gpu-a:29500, which rank 0 keeps, is gone.", or "does not answer" if its process hangs. Takes at
+/// most four seconds, whatever the store does.
 std::string ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
                       const std::vector<int64_t>& job_ranks) noexcept;
 
 /// Says that this rank begins to connect the group's backend.
 void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank);
 
-/// The ranks that have not said so; none where the store does not answer within two seconds.
+/// Returns the ranks that have not arrived; empty if the store does not answer within two seconds.
 std::vector<int64_t> not_arrived(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group,
                                  int64_t size) noexcept;
 

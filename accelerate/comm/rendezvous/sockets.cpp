@@ -37,7 +37,7 @@ int connection_error(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
 }
 
-/// A blocking connect would wait minutes for a machine that drops what it gets.
+/// A blocking connect() would wait for minutes if the machine drops packets.
 bool connects(const addrinfo& address, Deadline deadline) {
   const FileDescriptor socket = open_socket(address, SOCK_STREAM | SOCK_NONBLOCK);
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return true;
@@ -80,7 +80,7 @@ std::string numeric_address(const sockaddr* address, socklen_t length) {
 
 Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadline) {
   const auto begun = Clock::now();
-  // A name server that does not answer is asked again for half a minute and more, and nothing ends that.
+  // Resolution through an unresponsive name server takes half a minute or more and cannot be interrupted.
   std::optional<Resolved> resolved = deadline == Deadline::max()
                                          ? ask_for_addresses(endpoint)
                                          : within(deadline, [endpoint] { return ask_for_addresses(endpoint); });
@@ -112,7 +112,7 @@ FileDescriptor listen_on(const Endpoint& endpoint, const Place& place, Deadline 
   int error = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     FileDescriptor socket = open_socket(*each, SOCK_STREAM);
-    const int on = 1;  // a port whose last job just ended is free
+    const int on = 1;  // a port of a job that has just ended is usable
     const bool listens =
         socket.get() >= 0 && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
         ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 && ::listen(socket.get(), 4096) == 0;
@@ -147,7 +147,7 @@ bool somebody_listens(const Addresses& addresses, Deadline deadline) {
 std::string local_address_towards(const Endpoint& endpoint, const Place& place, Deadline deadline) {
   const Addresses addresses = resolve(endpoint, place, deadline);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    // A datagram socket's connect sends nothing; it only asks the routing table.
+    // connect() on a datagram socket sends nothing; it only consults the routing table.
     const FileDescriptor socket = open_socket(*each, SOCK_DGRAM);
     if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0) continue;
     if (auto name = host_of(socket); !name.empty()) return name;

@@ -71,7 +71,7 @@ Endpoint endpoint_of(const env::ProcessEnv& process, const Place& place) {
   return {process.master_addr.value_or("127.0.0.1"), *process.master_port};
 }
 
-/// What rank 0 writes first, so that nobody takes another job's store for his own.
+/// First key that rank 0 writes, so that no rank joins the store of another job.
 constexpr const char* kOwnerKey = "accelerate/job";
 
 [[noreturn]] void fail_with_stranger(const Endpoint& endpoint, const Place& place) {
@@ -143,7 +143,7 @@ void check_owner(const StorePtr& store, const env::ProcessEnv& process, const En
 
 std::string here_key(int64_t rank) { return fmt::format("here/{}", rank); }
 
-/// Throws what the store throws when it is gone.
+/// \throws the store's exception if it is gone.
 std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
   std::vector<int64_t> missing;
   for (int64_t rank = 0; rank < world_size; ++rank) {
@@ -166,7 +166,8 @@ struct Attendance {
   std::vector<int64_t> missing{};
 };
 
-/// Whoever waits a little longer still finds the store, which ends with rank 0, and sees for himself who is missing.
+/// Keeps the store alive a little longer, so that the other ranks can also read which ranks are missing; the store ends
+/// with rank 0.
 void part_together(c10d::Store& store, const env::ProcessEnv& process, const std::vector<int64_t>& missing) {
   const auto key = [](int64_t rank) { return fmt::format("parts/{}", rank); };
   store.set(key(process.rank), "");
@@ -186,7 +187,7 @@ Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Millisecon
     // Under an agent the ranks before a membership change left theirs, and the restart count stays.
     found.twice = store.add(here_key(process.rank), 1) > 1 && !process.agent_store;
     if (!found.twice) store.wait(keys, timeout);
-  } catch (const std::exception&) {  // late ranks, or a store that is gone: asking it tells which
+  } catch (const std::exception&) {  // late ranks, or a lost store: the query below distinguishes them
     try {
       found.missing = ranks_not_here(store, process.world_size);
     } catch (const std::exception&) {
@@ -195,12 +196,12 @@ Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Millisecon
   }
   try {
     if (!found.missing.empty()) part_together(store, process, found.missing);
-  } catch (const std::exception&) {  // they did not come in time, or the store went first
+  } catch (const std::exception&) {  // they did not join in time, or the store was lost first
   }
   return found;
 }
 
-/// So that a rank that never comes is named before a backend fails in its own words.
+/// Names missing ranks before a backend fails with its own message.
 void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
                   const Patience& patience) {
   const auto begun = Clock::now();
@@ -215,7 +216,7 @@ void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const E
              found->missing.size() == 1 ? "it has" : "they have");
 }
 
-/// A machine's own name may stand for a loopback address on it (Debian's 127.0.1.1), and for another one elsewhere.
+/// The machine's host name may resolve to a loopback address locally (Debian's 127.0.1.1) and to another one elsewhere.
 void refuse_loopback(const Endpoint& endpoint, const FileDescriptor& listening, const Place& place) {
   const std::string bound = host_of(listening);
   const bool loopback = bound.starts_with("127.") || bound == "::1";

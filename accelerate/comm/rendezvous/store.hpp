@@ -11,19 +11,19 @@
 
 namespace accelerate::comm {
 
-/// The job's store. Rank 0 holds it at MASTER_ADDR:MASTER_PORT and listens on that address only; under torchrun's agent
-/// every rank is a client. Keys carry the job's id and the restart count.
+/// Connects to the job's store. Rank 0 hosts it at MASTER_ADDR:MASTER_PORT and listens only on that address; under
+/// torchrun's agent every rank is a client. Keys contain the job's id and the restart count. The call takes no longer
+/// than the timeout, plus two seconds if a store stops answering.
 ///
-/// Throws Error: environment without an address or port, or when the address is not this machine's, taken, or (several
-/// machines) a name for loopback; peer when ranks did not come within the timeout, the store was lost, is another job's
-/// or does not answer, or another process is this rank too. Waits no
-/// longer than the timeout, and two seconds where a store stops answering.
+/// \throws Error (environment) without an address or port, or if the address belongs to another machine, is in use or
+///         (several machines) resolves to loopback. Error (peer) if ranks did not join within the timeout, if the store
+///         was lost, does not answer or belongs to another job, or if another process has the same rank.
 c10::intrusive_ptr<c10d::Store> meet(const env::ProcessEnv& process, const Place& place,
                                      std::chrono::milliseconds timeout);
 
-/// The same without an address known beforehand: rank 0 listens on a free port, and the backend tells the others.
-/// Without MASTER_ADDR that is on loopback where one machine has all ranks, else on an address that other machines
-/// reach.
+/// As meet(), without a known address: rank 0 listens on a free port, and the backend distributes it. Without
+/// MASTER_ADDR the store listens on loopback if one machine runs all ranks, otherwise on an address that other machines
+/// can reach.
 c10::intrusive_ptr<c10d::Store> meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const Place& place,
                                           std::chrono::milliseconds timeout);
 

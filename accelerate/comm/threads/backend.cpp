@@ -36,7 +36,7 @@ class ThreadsWork : public c10d::Work {
   }
   Tensors result() override { return outputs_; }
 
-  /// A completed one: nobody but waiting ranks carries the operation out.
+  /// Returns a completed future: only waiting ranks execute the operation.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     try {

@@ -16,7 +16,7 @@ class ThreadsWorld {
  public:
   explicit ThreadsWorld(int64_t size);
   [[nodiscard]] std::shared_ptr<Connection> connection(int64_t rank) const;
-  /// The rank comes to no operation any more; ranks that wait for it, now or later, fail with "rank 2 <why>".
+  /// The rank will join no further operation. Ranks that wait for it, now or later, fail with "rank 2 <why>".
   void leave(int64_t rank, const std::string& why) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace accelerate::comm {
 namespace {
 
-/// The exception that came first in time: later ones are its echo on other ranks.
+/// The earliest exception. Later ones are its consequences on other ranks.
 class FirstError {
  public:
   void keep(std::exception_ptr error) {
@@ -61,7 +61,7 @@ void run_rank(Run& run, int64_t rank) {
   run.world.leave(rank, why);
 }
 
-/// The ranks that run wait for this one in vain: they are told, and end.
+/// The running ranks wait for this rank in vain, so they are cancelled.
 void give_up_from(Run& run, int64_t rank, const std::system_error& error) {
   run.error.keep(std::make_exception_ptr(
       Error(ErrorKind::environment, {}, "run_threads",

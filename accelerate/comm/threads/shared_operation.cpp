@@ -74,7 +74,7 @@ void SharedOperation::carry_out(size_t task) {
   }
 }
 
-/// Chunk r of all tensors, summed in rank order whoever does it, so that every run gives the same bits.
+/// Reduces chunk r of all tensors in rank order, on any thread, so that every run produces the same bits.
 void SharedOperation::reduce_chunk(size_t task) {
   for (size_t i = 0; i < of(0).outputs.size(); ++i) {
     const auto& first = of(0).outputs[i];

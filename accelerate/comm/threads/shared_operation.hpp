@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads backend: one operation. All ranks put their tensors in; it is carried out in tasks whose result does not
-// depend on who does them. Private.
+// The threads backend: one operation. All ranks contribute their tensors. It is executed as tasks whose results do not
+// depend on the executing thread. Private.
 #pragma once
 
 #include <cstdint>
@@ -36,27 +36,27 @@ struct SharedOperation {
   ReduceOp op = ReduceOp::sum;
   size_t root = 0;
   Agreement agreement = Agreement::operation_only;
-  bool was_announced = false;  // by the rank that came first
+  bool was_announced = false;  // by the first rank that joined
   std::vector<std::optional<Contribution>> ranks;
   size_t arrived = 0;
   size_t tasks = 0;
   size_t begun = 0;
   size_t ended = 0;
   std::exception_ptr error;
-  std::exception_ptr differs;  // what is one where not all were announced
+  std::exception_ptr differs;  // mismatch among calls of which not all were announced
 
   [[nodiscard]] bool complete() const { return arrived == ranks.size(); }
   [[nodiscard]] bool over() const { return error || (complete() && ended == tasks); }
   Contribution& of(size_t rank) { return *ranks[rank]; }
 
-  /// All ranks came: do they fit together, and how many tasks is it? Sets error where they do not.
+  /// All ranks have joined: validates the contributions and counts the tasks. Sets `error` on a mismatch.
   void plan(std::span<const int64_t> job_ranks);
   void carry_out(size_t task);
-  /// All is done: each tensor is its rank's alone again, before that rank goes on.
+  /// All tasks are complete: releases each tensor to its rank before that rank continues.
   void let_go();
 
  private:
-  /// What c10d's own calls, which announce nothing, may get wrong; nothing when the tensors fit.
+  /// Validates calls through c10d's handle, which are not announced. Returns nothing if the tensors match.
   std::optional<std::string> misfit(std::span<const int64_t> job_ranks);
   void reduce_chunk(size_t task);
   void reduce_rows(size_t rank);

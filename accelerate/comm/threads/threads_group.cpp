@@ -8,7 +8,7 @@
 namespace accelerate::comm {
 namespace {
 
-/// Null: the operation is what this rank calls too.
+/// Returns null if this rank calls the same operation.
 std::exception_ptr other_call(const SharedOperation& operation, c10d::OpType type, ReduceOp op, size_t root) {
   if (operation.type != type) {
     return std::make_exception_ptr(PeerLost(fmt::format(
@@ -54,7 +54,7 @@ std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType typ
     operation->was_announced = mine.signature.has_value();
     operation->ranks.resize(size);
   }
-  // Announced operations are compared when all have come, with better words, if all were announced.
+  // If all calls were announced, they are compared after all ranks have joined, with a better message.
   const bool both_announced = mine.signature && operation->was_announced;
   auto& differs = both_announced ? operation->differs : operation->error;
   if (!differs) differs = other_call(*operation, type, op, root);

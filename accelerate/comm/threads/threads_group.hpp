@@ -28,7 +28,7 @@ struct ThreadsGroup {
   const std::vector<int64_t> job_ranks;  ///< the ranks' numbers in the job, for messages
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::optional<std::string>> left;  ///< why a rank will come to no operation any more
+  std::vector<std::optional<std::string>> left;  ///< why a rank will join no further operation
   std::vector<uint64_t> next;                    ///< the operation that each rank begins next
   std::map<uint64_t, std::shared_ptr<SharedOperation>> operations;
   std::map<std::tuple<size_t, size_t, int>, std::deque<at::Tensor>> mail;  ///< from, to, tag
@@ -39,7 +39,7 @@ struct ThreadsGroup {
   void leave(size_t rank, const std::string& why);
   std::shared_ptr<SharedOperation> put(size_t rank, c10d::OpType type, ReduceOp op, size_t root, Agreement agreement,
                                        Contribution mine);
-  /// Until the operation is over, helping. Throws as c10d::Work does.
+  /// Waits until the operation is complete and executes tasks meanwhile. \throws as c10d::Work does.
   void finish(SharedOperation& operation, size_t rank, std::chrono::milliseconds timeout);
   bool help(SharedOperation& operation);
 

@@ -19,7 +19,7 @@ void check_images(const at::Tensor& images, const Place& place) {
   if (!images.is_floating_point() && images.scalar_type() != at::kByte) refuse("must be of bytes or floating point");
 }
 
-/// [C, H, W] to bytes that lie in rows.
+/// Converts [C, H, W] to row-major bytes.
 Image image_of(const at::Tensor& image) {
   at::Tensor bytes = image;
   if (image.is_floating_point()) {
