@@ -6,8 +6,8 @@
 
 namespace testing {
 
-/// The build folder: every test with LibTorch runs in it. Not a definition for the compiler, which would keep what is
-/// compiled for one build folder from coming out of ccache for another.
+/// The build folder, which is the working folder of every test with LibTorch. It is not a preprocessor definition,
+/// because objects of one build folder could then not be reused by ccache in another.
 inline std::string build_folder() { return std::filesystem::current_path().string(); }
 
 }  // namespace testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where those tests run that run on a GPU too, when bench/gpu.sh asks for it.
+// Device for tests that bench/gpu.sh also runs on a GPU.
 #pragma once
 
 #include <c10/core/Device.h>

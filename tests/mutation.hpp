@@ -26,7 +26,7 @@
 
 #include "accelerate/base/error.hpp"
 
-// Used where the program is built with the sanitizer: what it allows in one piece, in place of RLIMIT_AS.
+// Used with the sanitizer: limits single allocations, in place of RLIMIT_AS.
 extern "C" const char* __asan_default_options();  // NOLINT
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=32:allocator_may_return_null=0"; }
 
@@ -37,10 +37,10 @@ using Random = std::mt19937_64;
 
 struct Format {
   std::vector<std::string> whole;
-  /// Reads the file that lies in this folder; the number chooses among ways to read it.
+  /// Reads the file in this folder; the number selects a way to read it.
   std::function<void(const fs::path& folder, uint64_t way)> read;
   std::string file = "x";
-  /// Makes checksums right again, so that what they guard is read.
+  /// Recomputes checksums, so that the data behind them is read.
   std::function<void(std::string&)> repair{};
 };
 
@@ -111,11 +111,11 @@ inline void too_slow(int) {
   _exit(1);
 }
 
-/// returns   whether all was well
+/// \returns true if no check failed.
 inline bool run(const std::string& name, const Format& format, double seconds, const fs::path& folder) {
   std::array<int64_t, 2> counts{};  // refused, taken
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  // At least so many on a machine with much else to do.
+  // A minimum number on a busy machine.
   for (uint64_t number = 0; number < 300 || std::chrono::steady_clock::now() < end; ++number) {
     fs::remove(folder / format.file);  // some file systems flush a file that is cut and written again
     std::ofstream(folder / format.file, std::ios::binary) << mutated(format, number);
@@ -143,7 +143,7 @@ inline bool run(const std::string& name, const Format& format, double seconds, c
   return false;
 }
 
-// A header that lies must not be believed: what is there now, and this much more.
+// A false size in a header must not be trusted: the current memory plus a margin is the limit.
 inline void limit_memory() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   uint64_t pages = 0;

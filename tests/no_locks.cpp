@@ -8,7 +8,7 @@
 namespace testing {
 namespace {
 
-int refusal_of_locks = 0;  // 0: the file system knows them
+int refusal_of_locks = 0;  // 0: the file system supports locks
 
 }  // namespace
 

@@ -8,7 +8,7 @@
 
 namespace testing {
 
-/// What the Error says that it throws, "" where it throws none; any other exception goes on, unless Thrown is its type.
+/// Text of the Error that the call throws, or "". Other exceptions are rethrown unless Thrown is their type.
 template <typename Thrown = accelerate::Error>
 std::string refusal(const auto& call) {
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder that goes with the test, and what is read in it.
+// A folder that is removed with the test, and functions that read its files.
 #pragma once
 
 #include <stdlib.h>

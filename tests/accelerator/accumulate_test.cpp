@@ -9,7 +9,7 @@ using accelerate::ShortWindow;
 
 namespace {
 
-// After each of m micro-batches with dL/dw = 1, SGD with rate 1: w as behaviour.md section 8 lists it.
+// The weight after each of m micro-batches with dL/dw = 1 and SGD with rate 1, as listed in behaviour.md section 8.
 std::vector<double> weights(int64_t micro_batches, int64_t k, ShortWindow short_window, int64_t ranks = 1) {
   std::vector<double> list;
   on_ranks(ranks,
@@ -591,7 +591,7 @@ TEST_CASE("a parameter that was exchanged in an optimizer is no longer taken for
       accelerator.backward(model(ones).sum());
       optimizer.step();
       sgd.param_groups()[0].params()[0] = other->parameters()[0];
-      for (int step = 0; step < 2; ++step) {  // what is not zeroed adds up
+      for (int step = 0; step < 2; ++step) {  // without zero_grad() gradients accumulate
         optimizer.zero_grad();
         accelerator.backward((model(ones) + other(ones)).sum());
       }

@@ -30,7 +30,7 @@ struct SeenSoFar {
   void load_state(const std::string& state) { number = std::stoll(state); }
 };
 
-/// A user's whose functions throw when they are told to.
+/// A user-defined state whose functions throw on request.
 struct Moody {
   bool on_save = false, on_load = false;
   [[nodiscard]] std::string state() const {

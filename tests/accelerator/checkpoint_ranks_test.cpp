@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that is stopped after any step and goes on from its checkpoint is the run that was not stopped, to the last
-// bit.
+// A run that is stopped after any step and resumed from its checkpoint is bit-identical to the uninterrupted run.
 #include "tests/testing.hpp"
 //
 #include <unistd.h>
@@ -116,7 +115,7 @@ int64_t all_micro_batches() {
   return static_cast<int64_t>(whole.run(1'000'000).size());
 }
 
-/// Saves after each micro-batch, goes on from each in a training of its own, and compares its end with the whole one's.
+/// Saves after each micro-batch, resumes from each checkpoint in a separate run, and compares the final states.
 void check_every_stop(AcceleratorOptions options, const accelerate::SaveOptions& saving = {}) {
   options.cpu = true;
   const SharedFolder folder(testing::world());
@@ -137,7 +136,7 @@ void check_every_stop(AcceleratorOptions options, const accelerate::SaveOptions&
   for (int64_t stop = 1; stop < end; ++stop) {
     CAPTURE(stop);
     Training resumed(testing::world(), options);
-    resumed.run(stop % 3);  // what was before must not shine through
+    resumed.run(stop % 3);  // previous state must not leak through
     resumed.load(folder.path / std::to_string(stop));
     resumed.done = stop;
     CHECK(resumed.run(end) == std::vector<double>(losses.begin() + stop, losses.end()));

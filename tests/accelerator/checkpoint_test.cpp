@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// save_state() and load_state() on one rank: what is refused, found and passed over.
+// save_state() and load_state() on one rank: refusals, discovery and tolerated differences.
 #include "tests/testing.hpp"
 //
 #include <fstream>
@@ -56,13 +56,13 @@ std::string write_without(const fs::path& path, std::string_view left_out) {
   return sink.text();
 }
 
-/// As Hugging Face Accelerate would have written it: no manifest, and nothing that says who wrote it.
+/// Turns the folder into one that Hugging Face Accelerate could have written: without manifest and author.
 void make_accelerates(const fs::path& folder) {
   fs::remove(folder / "manifest.json");
   write_without(folder / "random_states_0.pkl", "accelerate");
 }
 
-/// As a version wrote it that did not say how long the window was.
+/// Turns the folder into one of an older version, without the window length.
 void forget_length(const fs::path& folder) {
   const std::string window = write_without(folder / "window_0.bin", "of");
   auto manifest = accelerate::archive::manifest_of(folder, "test");
@@ -98,7 +98,7 @@ auto stream_of_eight() {
   return accelerate::data::StreamLoader(accelerate::data::make_stream(begin), {.batch_size = 2});
 }
 
-/// The lines that a call says.
+/// Returns the lines that a call logs.
 template <typename Call>
 std::vector<std::string> said_by(const Call& call) {
   accelerate::base::forget_lines();
@@ -276,7 +276,7 @@ TEST_CASE("a schedule that the checkpoint does not know is refused, but for one 
     CHECK(warm->state().steps == 0);
   });
   CHECK(rate == doctest::Approx(0.01));
-  job([&](auto& accelerator, auto& sgd) {  // as the text says
+  job([&](auto& accelerator, auto& sgd) {  // the remedy in the text
     accelerator.load_state(folder.path / "without");
     auto warm = accelerator.prepare(LinearLR(sgd, 0.1, 1.0, 5));
     CHECK(warm.get_last_lr()[0] == doctest::Approx(0.01));
@@ -898,7 +898,7 @@ TEST_CASE("an asynchronous save is skipped, where that is asked for, while the o
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
-  // Whatever the disk does: of many calls each either made a checkpoint or said that it did not.
+  // Whatever the disk does: each of many calls either wrote a checkpoint or reported that it did not.
   int64_t made = 0;
   for (int i = 0; i < 20; ++i) {
     made += accelerator.save_state({}, {.async = true, .when_busy = accelerate::WhenBusy::skip}).has_value() ? 1 : 0;

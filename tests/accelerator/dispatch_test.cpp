@@ -69,7 +69,7 @@ auto tree_members(Detections& d) { return std::tie(d.data, d.boxes, d.names, d.f
 
 std::atomic<int> reads_elsewhere = 0;
 
-/// Counts what ranks other than 0 read of it.
+/// Counts the samples that ranks other than 0 read.
 struct OnlyRankZero {
   accelerate::data::Loader inner;
   std::function<bool()> is_rank_zero;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that does not call a model in a micro-batch: what the others do is decided by windows and no_sync, so it
-// knows.
+// A rank that does not call a model in a micro-batch: windows and no_sync determine the other ranks' operations, so
+// this rank can join them.
 #include "tests/testing.hpp"
 //
 #include "tests/accelerator/ranks.hpp"

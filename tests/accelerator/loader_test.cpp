@@ -73,7 +73,7 @@ TEST_CASE("the end is known with the last batch, on every pass, and loops nest")
     for (auto position = outer.begin(); position != outer.end(); ++position) ends.push_back(position.info().last);
     CHECK(ends == std::vector<bool>{false, false, false, true});
   }
-  // accumulate() asks the innermost open loop, and the outer one again after it.
+  // accumulate() uses the innermost open loop, and afterwards the outer one again.
   accelerator.set_gradient_accumulation_steps(100);
   std::vector<bool> syncs;
   for ([[maybe_unused]] auto& batch : outer) {
@@ -241,7 +241,7 @@ TEST_CASE("a shuffled loader has one order on all ranks, seeded like PyTorch's")
 TEST_CASE("a distributed sampler is shared out once, and gather_for_metrics cuts what it repeats") {
   using accelerate::data::distributed_sampler;
   const auto seen = walk(2, [] { return counting(8, 2, {.seed = 42, .sampler = distributed_sampler(8)}); });
-  CHECK(seen.ranks[0] == Batches{{6, 0}, {2, 4}});  // randperm of seed 42: 6 3 0 7 2 1 4 5
+  CHECK(seen.ranks[0] == Batches{{6, 0}, {2, 4}});  // randperm with seed 42: 6 3 0 7 2 1 4 5
   CHECK(seen.ranks[1] == Batches{{3, 7}, {1, 5}});
   for (const int64_t ranks : {1, 2, 3, 4}) {
     for (const int64_t samples : {1, 2, 7, 10, 13}) {

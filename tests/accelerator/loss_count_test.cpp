@@ -17,7 +17,7 @@ const auto f64 = torch::dtype(torch::kDouble);
 // Tokens of each rank in each micro-batch; one has none.
 const std::vector<std::vector<int64_t>> tokens{{3, 1, 4, 2, 6, 5}, {5, 9, 2, 7, 0, 1}};
 
-/// [n, 3] inputs of a rank's micro-batch, the same whoever asks.
+/// [n, 3] inputs of a rank's micro-batch, equal on every caller.
 torch::Tensor inputs(int64_t rank, int64_t micro) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(100 * rank + micro + 1));
   return torch::randn({tokens.at(static_cast<size_t>(rank)).at(static_cast<size_t>(micro)), 3}, generator, f64);

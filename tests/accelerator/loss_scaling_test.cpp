@@ -234,7 +234,7 @@ TEST_CASE("gradients that one optimizer leaves over several rounds hold nothing 
   of_b.zero_grad();
   CHECK(value(second->w) == -2.0);
   round(kInf);
-  round(1.0);  // comes round again: the scale backs off although b waits
+  round(1.0);  // the round repeats: the scale backs off although b waits
   CHECK(accelerator.loss_scale() == 512.0);
   round(1.0);
   of_b.step();

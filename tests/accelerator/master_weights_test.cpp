@@ -236,7 +236,7 @@ TEST_CASE("averages that stand in the parameters' place and go again leave the m
   CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
   {
     auto averaged = of_model.average_parameters();
-    CHECK(master_of(model) > 0.98);  // asked for meanwhile: what a checkpoint would save
+    CHECK(master_of(model) > 0.98);  // read in between: the value that a checkpoint would save
   }
   CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
 }

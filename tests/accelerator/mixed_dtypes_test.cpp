@@ -19,7 +19,7 @@ at::Tensor sine_waves(at::IntArrayRef shape, double start, at::ScalarType dtype)
   return torch::sin(torch::arange(c10::multiply_integers(shape), at::kDouble) * 1.7 + start).view(shape).to(dtype);
 }
 
-/// float64, then float32, then the dtype that is asked for. of_first is used by rank 0 alone, idle by nobody.
+/// float64, then float32, then the requested dtype. Only rank 0 uses of_first; no rank uses idle.
 struct MixedNetImpl : torch::nn::Module {
   explicit MixedNetImpl(at::ScalarType last) {
     wide = register_parameter("wide", sine_waves({3, 4}, 1, at::kDouble));

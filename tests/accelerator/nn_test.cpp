@@ -158,7 +158,7 @@ TEST_CASE("after a join in which ranks made different numbers of steps they look
                  scheduler.step();
                }
              }
-             // Schedules are as far as on the rank that went on longest, and so are the rates.
+             // Schedules, and therefore the rates, match the rank with the most steps.
              CHECK(scheduler->steps() == 3);
              CHECK(scheduler.get_last_lr().front() == doctest::Approx(0.1 / 8));
              CHECK(sgd.param_groups()[0].options().get_lr() == doctest::Approx(0.1 / 8));

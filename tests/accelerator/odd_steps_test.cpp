@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that do not do what their writer meant are told once.
+// Steps that have no effect are reported once.
 #include "tests/testing.hpp"
 //
 #include "accelerate/base/log.hpp"
@@ -9,7 +9,7 @@ using accelerate::Accelerator;
 
 namespace {
 
-// What program logs, each line as it came.
+// Returns the log lines of the program in order.
 std::vector<std::string> lines_of(const std::function<void(Accelerator&)>& program, int64_t steps = 1) {
   std::vector<std::string> lines;
   accelerate::base::forget_lines();
@@ -148,7 +148,7 @@ TEST_CASE(
       CHECK(net->w.grad().item<double>() == 0.0);
       optimizer.step();
       CHECK(net->w.item<double>() == 0.75);
-      backward();  // and what was zeroed either way starts from nothing
+      backward();  // zeroed gradients start from nothing in both cases
       optimizer.step();
       CHECK(net->w.item<double>() == 0.0625);
     });

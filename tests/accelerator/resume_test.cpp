@@ -13,7 +13,7 @@ using Batches = std::vector<std::vector<int64_t>>;
 
 namespace {
 
-/// What each rank sees of a pass over `loader_of(accelerator)`, at most so many batches, and rank 0's state after it.
+/// Each rank's batches of a pass over `loader_of(accelerator)`, at most `most`, and rank 0's state after it.
 template <typename LoaderOf>
 std::pair<std::vector<Batches>, accelerate::state::LoaderState> walk_from(int64_t ranks, const LoaderOf& loader_of,
                                                                           size_t most = 1000) {
@@ -32,7 +32,7 @@ std::pair<std::vector<Batches>, accelerate::state::LoaderState> walk_from(int64_
   return {seen, states[0]};
 }
 
-/// A user's loader that says where it stands and cannot skip: `samples` samples, in each epoch in another order.
+/// A user-defined loader that reports its position but cannot skip: `samples` samples, another order in each epoch.
 struct StatesItself {
   explicit StatesItself(int64_t all = 22) : samples(all) {}
 
@@ -81,7 +81,7 @@ struct StreamStatesItself : StatesItself {
   static constexpr bool is_stream = true;
 };
 
-/// The same; the other ranks' have no data, and cannot be asked to go anywhere.
+/// As above; the loaders of the other ranks have no data and cannot be positioned.
 struct OnRankZero : StreamStatesItself {
   explicit OnRankZero(const Accelerator& accelerator)
       : StreamStatesItself(accelerator.is_main_process() ? 24 : 0), reads(accelerator.is_main_process()) {}
@@ -97,7 +97,7 @@ struct OnRankZero : StreamStatesItself {
   }
 };
 
-/// This rank's batches of a pass, at most so many.
+/// This rank's batches of a pass, at most `most`.
 template <typename Loader>
 Batches walked_pass(Loader& loader, size_t most = 1000) {
   Batches seen;
@@ -272,7 +272,7 @@ TEST_CASE_TEMPLATE("what a resumed foreign loader has seen is not skipped again"
 
       auto early = accelerator.prepare(Loader(fresh));
       early.load_state(left_after<Loader>(accelerator, 24, 1));
-      auto early_skipping = accelerator.skip_first_batches(early, 1);  // of what is left
+      auto early_skipping = accelerator.skip_first_batches(early, 1);  // of the remainder
       CHECK(walked_pass(early_skipping) == batches_from(epochs[0], 2));
       CHECK(walked_pass(early_skipping) == batches_from(epochs[1], 1));
 
@@ -315,7 +315,7 @@ TEST_CASE("a foreign loader that rank 0 reads for all is saved and loaded, thoug
       CHECK(loader.state().epoch == 1);
       CHECK(walked_pass(loader) == epochs[1]);
       accelerator.load_state(within);
-      auto skipping = accelerator.skip_first_batches(loader, 1);  // of what is left
+      auto skipping = accelerator.skip_first_batches(loader, 1);  // of the remainder
       CHECK(walked_pass(skipping) == batches_from(epochs[0], 3));
       CHECK(walked_pass(skipping) == batches_from(epochs[1], 1));
     });

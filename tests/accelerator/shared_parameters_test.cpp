@@ -24,7 +24,7 @@ struct HeadImpl : torch::nn::Module {
 };
 TORCH_MODULE(Head);
 
-// Layers large enough that a bucket is on its way while backward goes on.
+// Layers large enough that a bucket is reduced while backward continues.
 torch::nn::Sequential deep() {
   static std::mutex one_at_a_time;  // ranks as threads share the generator
   const std::lock_guard lock(one_at_a_time);
@@ -69,7 +69,7 @@ TEST_CASE("a model and a part of it, prepared both, in windows") {
           if (part_first) (void)accelerator.prepare(net->encoder);
           auto [whole, part, optimizer] =
               accelerator.prepare(net, net->encoder, torch::optim::SGD(net->parameters(), 0.0));
-          CHECK(net->encoder->w.item<double>() == 1.0);  // equal, whoever averages it
+          CHECK(net->encoder->w.item<double>() == 1.0);  // equal, independent of which engine averages it
           for (int micro = 1; micro <= 6; ++micro) {
             auto window = accelerator.accumulate(whole, part);
             accelerator.backward((whole(full(own_factor(accelerator))) + part(full(own_factor(accelerator)))).sum());

@@ -33,7 +33,7 @@ std::vector<nlohmann::json> rows_of(const std::filesystem::path& file) {
   return rows;
 }
 
-/// Its images and histograms, as they came.
+/// Records images and histograms in order.
 struct Pictures : accelerate::Tracker {
   [[nodiscard]] std::string name() const override { return "pictures"; }
   void log(const accelerate::tracking::Values&, accelerate::tracking::Step) override {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// join_uneven_inputs over loaders that give the ranks different numbers of batches. The including file says where:
+// join_uneven_inputs over loaders with a different number of batches per rank. The including file defines
 // void with_ranks(const accelerate::AcceleratorOptions&, const std::function<void(accelerate::Accelerator&)>&).
 #pragma once
 
@@ -26,8 +26,8 @@ inline std::vector<Batches> shares(int64_t samples, int64_t batch_size, int64_t 
   return all;
 }
 
-/// The weight after a pass in which each step's gradient is the sum of those who have a batch, divided by all ranks:
-/// SGD at 0.001 on the mean of (w x - 3 x)^2, in plain arithmetic.
+/// The weight after a pass in which each step's gradient is the sum over the ranks with a batch divided by the number
+/// of all ranks: SGD with rate 0.001 on the mean of (w x - 3 x)^2, in plain arithmetic.
 inline double trained_by_hand(const std::vector<Batches>& ranks) {
   double w = 0;
   for (size_t step = 0;; ++step) {
@@ -63,7 +63,7 @@ Batches train_joined(Accelerator& accelerator, Model& model, Optimizer& optimize
   return seen;
 }
 
-/// Nobody waits for ever, each rank sees its share, and all end with the weight that arithmetic says.
+/// No rank hangs, each rank sees its shard, and all ranks end with the computed weight.
 template <typename Loader>
 void check_joined(Accelerator& accelerator, Loader&& loader, const std::vector<Batches>& expected) {
   OneWeight net;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What peers do comes out under the name of the call that the user wrote, not under that of our collective.
+// Errors of collectives are reported under the name of the user's call.
 #include "tests/testing.hpp"
 //
 #include "accelerate/comm/threads/run_ranks.hpp"
@@ -26,7 +26,7 @@ struct LeavesTheJob : std::exception {
 using Leave = std::function<void()>;
 using Program = std::function<void(Accelerator&, const Leave&)>;
 
-/// What rank 0 is told in a program that rank 1 leaves.
+/// Rank 0's error text in a program that rank 1 leaves.
 std::string told_to_who_stays(const Program& program, const AcceleratorOptions& options) {
   std::string text = "nothing";
   const auto rank_main = [&](const accelerate::comm::Group& group) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every source, order and way of sharing out, at random: an epoch is an epoch, whoever reads it.
+// Random combinations of sources, orders and shardings: every epoch is complete.
 #include "tests/testing.hpp"
 //
 #include <random>
@@ -97,7 +97,7 @@ Numbers in_order(Loader loader) {
   return all;
 }
 
-/// What gather_for_metrics gives in a pass, at most so many batches; each rank checks what the loader tells.
+/// The result of gather_for_metrics over a pass of at most `most` batches; each rank checks the loader's figures.
 template <typename Loader>
 Numbers gathered_of_pass(Accelerator& accelerator, Loader& loader, int64_t most = 1'000'000, bool resumed = false) {
   Numbers all;
@@ -138,7 +138,7 @@ Case random_case(std::mt19937& random) {
   return one;
 }
 
-/// Shared out by position, strided: the ranks' samples of a step lie otherwise.
+/// With strided sharding the ranks' samples of a step are in another order.
 Numbers sorted(Numbers list) {
   std::sort(list.begin(), list.end());
   return list;

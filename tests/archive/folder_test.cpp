@@ -233,7 +233,7 @@ TEST_CASE("a folder in a checkpoint that is not of it is not lost: the checkpoin
 TEST_CASE("files in a checkpoint that are not of it are in the one that takes its place, too") {
   const Folder at;
   const auto place = at.path / "last";
-  for (const bool whole : {true, false}) {  // a torn manifest lists nothing: then names tell
+  for (const bool whole : {true, false}) {  // a torn manifest lists nothing, so file names decide
     CAPTURE(whole);
     save(place, "old");
     if (!whole) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mutated_files SECONDS [FORMAT ...]: what the readers of checkpoints' files make of broken ones.
+// mutated_files SECONDS [FORMAT ...]: fuzzing of the readers of checkpoint files.
 #include <string>
 
 #include "accelerate/archive/manifest.hpp"
@@ -66,7 +66,7 @@ Format pickles() {
           }};
 }
 
-// The pickle within is what is changed: a changed ZIP file is another format's.
+// Only the pickle is mutated: mutated ZIP files are a separate format.
 Format torch_files() {
   PicklePersistent storage;
   *storage.id = {"storage"s, PickleGlobal{"torch", "FloatStorage"}, "0"s, "cpu"s, int64_t{6}};

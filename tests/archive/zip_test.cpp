@@ -30,7 +30,7 @@ std::string refusal(const std::string& file) {
   return "";
 }
 
-// With a number written over what stands at a place.
+// Overwrites the bytes at an offset with a number.
 template <typename Number>
 std::string changed(std::string file, size_t at, Number number) {
   std::memcpy(file.data() + at, &number, sizeof(number));

@@ -29,7 +29,7 @@ TEST_CASE("a line said once is not said again, at another place or with another 
   auto before = base::set_log_handler([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
   base::set_log_level(LogLevel::info);
   base::forget_lines();
-  base::log_once(LogLevel::debug, {}, "{} of {}", 1, 2);  // not said, so not remembered
+  base::log_once(LogLevel::debug, {}, "{} of {}", 1, 2);  // not logged, so not remembered
   base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
   base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
   base::log_once(LogLevel::info, {.rank = 1, .world_size = 2, .host = "a"}, "{} of {}", 1, 2);

@@ -154,7 +154,7 @@ TEST_CASE("what is written beside the training is what was there when it was ask
     const auto place = folder.path / std::to_string(i);
     CHECK(saver.ready({.async = true}));
     saver.save(content, {.place = place, .options = {.async = true}});
-    content.models[0][0].second.fill_(99);  // training goes on
+    content.models[0][0].second.fill_(99);  // training continues
     content.optimizers[0].tensors[1][1].second.fill_(99);
     saver.wait();
     auto expected = before;
@@ -244,7 +244,7 @@ TEST_CASE("a rank that ends before it has written its part is noticed at once an
       2,
       [&](const accelerate::comm::Group& group) {
         checkpoint::Saver saver(group);
-        // Nothing can be said in its name, as by one that was killed.
+        // Its announcement is impossible, as for a killed writer.
         const auto silence = [&](const fs::path& making) {
           if (group.rank() == 1) fs::create_directory(making / ".part_1.saving");
         };
@@ -271,7 +271,7 @@ TEST_CASE("a rank that neither ends nor writes its part is waited for as long as
       2,
       [&](const accelerate::comm::Group& group) {
         checkpoint::Saver saver(group);
-        // It cannot leave its part, and its file that would say that it ended is not seen.
+        // It cannot write its part, and its end marker is invisible.
         const auto silence = [&](const fs::path& making) {
           if (group.rank() == 0) return;
           fs::create_directory(making / ".part_1.saving");

@@ -176,7 +176,7 @@ TEST_CASE("a chain of PyTorch's schedules stands where its first one does") {
                    py_dict({{text("_schedulers"), py_list({py_dict({{text("last_epoch"), int64_t{3}}})})},
                             {text("_last_lr"), py_list({0.5})}}));
   CHECK(checkpoint::scheduler_from(checkpoint::TorchFile(folder.path / "f", "load_state")).steps == 3);
-  // One whose first is such a one itself.
+  // A nested scheduler whose first component is nested itself.
   const auto inner = py_dict({{text("_schedulers"), py_list({py_dict({{text("last_epoch"), int64_t{4}}})})}});
   write_torch_file(folder.path / "f",
                    py_dict({{text("_schedulers"), py_list({inner})}, {text("_last_lr"), py_list({0.5})}}));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A save that is killed, or whose disk fails, at every single call of the system that it makes: whatever happens, there
-// is a whole checkpoint afterwards, the old one or the new one, and a save that returned is the new one.
+// A save that is killed, or whose disk fails, at each of its system calls: afterwards there is always a complete
+// checkpoint, the old one or the new one, and after a successful return it is the new one.
 //
 // checkpoint_faults FOLDER [WHAT], by WHAT:
-//   nothing     every call in turn goes wrong; the order in which all comes to the disk; two that save to one place
-//   some        the same, of the calls each third
-//   full        on a small disk that gets full, a little later each time: see small_disk.sh
-//   read-only   where that left a checkpoint, on a disk that takes nothing
+//   nothing     each call fails in turn; the order in which files reach the disk; two concurrent saves to one path
+//   some        the same for every third call
+//   full        on a small disk that fills up a little later each time: see small_disk.sh
+//   read-only   after the above left a checkpoint, on a disk that cannot be written
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -40,7 +40,7 @@ namespace {
 enum class Fault { kill, no_space, io_error, short_writes };
 int stride = 1;  // from one call that goes wrong to the next
 
-// Of this process: the call that goes wrong, counted down; none while it is not above 0.
+// Countdown to the failing call of this process; inactive unless it is above 0.
 std::atomic<int> calls_left{0};
 Fault fault = Fault::kill;
 // Network file systems cannot exchange two names, and a file that is removed while it is open stays under another name
@@ -50,8 +50,8 @@ std::set<std::string> hidden;
 std::mutex hidden_mutex;
 std::atomic<bool> is_slow_after_its_part{false};  // the second rank, when the first has found its part
 
-// When files and folders were last brought to the disk, by their inode; those that were written to since are not in it.
-// What a power cut leaves of a checkpoint is what was there when it took its name.
+// When files and folders were last flushed to disk, by inode; later writes remove the entry. After a power failure a
+// checkpoint contains what had been flushed before its rename.
 std::map<ino_t, int> brought;
 std::mutex brought_mutex;
 bool is_watched = false, in_order = true;
@@ -116,7 +116,7 @@ bool is_open(const fs::path& path) {
 
 }  // namespace
 
-// In the place of libc's: what this program links statically calls these.
+// Replace libc's functions for code that this program links statically.
 extern "C" {
 ssize_t write(int file, const void* bytes, size_t size) {
   if (calls_left > 0 && fault == Fault::short_writes)
@@ -187,7 +187,7 @@ struct Outcome {
   bool reached = false;  // the call that goes wrong was made
 };
 
-/// Saves 2 over what is there, in a process of its own.
+/// Saves 2 over the existing checkpoint in a separate process.
 Outcome save_with(Fault which, int call, const fs::path& place, bool beside, std::optional<int64_t> limit = {}) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -228,8 +228,8 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
     const double value = value_in(place);
     expect(value == 1 || value == 2, "it is neither the old nor the new one", which, call);
     if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
-    // Whoever fails cleans up; what a killed one left, the next save takes away. So it does with the old one of a save
-    // that failed at the very end: the new one is there, and may not survive a loss of power.
+    // A failed save cleans up after itself; the next save removes the remains of a killed one. The same holds for the
+    // old checkpoint of a save that failed at its very end: the new one exists but might not survive a power failure.
     if (outcome.killed || (outcome.failed && value == 2)) testing::save(place, testing::small_content(1));
     expect(entries_in(folder) == 1, "something is left beside it", which, call);
     if (value == 2) testing::save(place, testing::small_content(1));
@@ -293,7 +293,7 @@ void try_the_order(const fs::path& folder, bool replaces, bool beside) {
 
 bool is_brought(const fs::path& path) { return brought.contains(inode_of(path)); }
 
-/// A folder whose parents are new is lost with them where they are not on the disk.
+/// A folder with new parents is lost with them unless they have been flushed.
 void new_folders_too(const fs::path& folder) {
   const fs::path made = folder / "new", deeper = made / "deeper";
   const auto check = [&](const char* what) {
@@ -359,7 +359,7 @@ void a_rank_is_slow_after_its_part(const fs::path& folder) {
   accelerate::base::remove_tree(place);
 }
 
-/// A process that saves as often as it can; all that it may be told is that another one is saving.
+/// A process that saves repeatedly; the only accepted error is that another process is saving.
 pid_t save_again_and_again(const fs::path& place, double value) {
   std::fflush(stdout);
   const pid_t child = ::fork();
@@ -473,7 +473,7 @@ int main(int argc, char** argv) {
     accelerate::base::remove_tree(folder / "checkpoint_0");
     two_save_to_one_place(folder);
     for (const bool network : {false, true}) {
-      is_network = network;  // where what is open and removed stays in the folder under another name
+      is_network = network;  // where open files that are removed remain under another name
       a_rank_is_slow_after_its_part(folder);
       is_network = false;
       accelerate::base::remove_tree(folder);

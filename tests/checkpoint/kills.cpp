@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training that is killed with signal 9 after each of its micro-batches in turn, and started again, is the training
-// that nobody disturbed: its last checkpoint has the same bytes.
+// A training that is killed with signal 9 after each of its micro-batches in turn, and restarted, equals the
+// uninterrupted training: its last checkpoint has the same bytes.
 //
-//   checkpoint_kills FOLDER                one process, killed after each
-//   checkpoint_kills FOLDER AFTER UNSAVED  a rank of kills_of_ranks.py's: the last one is killed after so many (0:
-//   none),
-//                                          UNSAVED 1: before it has saved them
+//   checkpoint_kills FOLDER                one process, killed after each micro-batch
+//   checkpoint_kills FOLDER AFTER UNSAVED  one rank of kills_of_ranks.py: the last rank is killed after AFTER (0:
+//   never)
+//                                          micro-batches; UNSAVED 1: before they are saved
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,8 +47,8 @@ struct History {
 
 constexpr int64_t samples = 28, batch_size = 4, epochs = 2, micro_batches = epochs * samples / batch_size;
 
-/// killed_after   a micro-batch, before it is saved or when it has been (perhaps not yet by the thread that writes); 0:
-///                none
+/// \param killed_after  Micro-batch after which the process is killed, before or after its save (which the writer
+///                      thread may not have completed); 0 for none.
 void train(const fs::path& folder, accelerate::AcceleratorOptions options, int64_t killed_after, bool before_saving) {
   options.cpu = true;
   options.project = {.project_dir = folder, .total_limit = 3};

@@ -55,7 +55,7 @@ void check_holds(const NamedTensors& read, const NamedTensors& expected) {
   }
 }
 
-/// Three steps of AdamW, from where the optimizer stands.
+/// Three steps of AdamW from the optimizer's current state.
 template <typename Model, typename Optimizer, typename Backward>
 std::vector<double> losses(Model& model, Optimizer& optimizer, const Backward& backward) {
   std::vector<double> list;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mutated_files SECONDS [FORMAT ...]: what a checkpoint's own readers make of broken files.
+// mutated_files SECONDS [FORMAT ...]: fuzzing of the checkpoint room's own readers.
 #include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
@@ -21,7 +21,7 @@ using mutation::Format;
 
 namespace {
 
-/// The pickle of a checkpoint's file is what is changed; it is read in a whole file, with the storages that it had.
+/// Only the pickle of a checkpoint file is mutated; it is read within a complete file with the original storages.
 struct Parts {
   std::string pickle;
   std::vector<std::pair<std::string, std::string>> others;  // members by name
@@ -67,7 +67,7 @@ std::string file_of(const std::function<archive::PickleValue(checkpoint::TorchFi
   return sink.text();
 }
 
-/// read   of a file of torch.save
+/// \param read  Reads a file of torch.save.
 Format torch_format(const std::string& file, const std::function<void(const checkpoint::TorchFile&)>& read) {
   const Parts parts = parts_of(file);
   return {.whole = {parts.pickle}, .read = [parts, read](const fs::path& folder, uint64_t) {

@@ -201,7 +201,7 @@ void pieces(const std::string& out, const std::string& in) {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : net->parameters()) parameter.zero_();
   }
-  accelerator.load_state(out + "/state_sharded");  // what follows is as it was
+  accelerator.load_state(out + "/state_sharded");  // the following state is unchanged
   accelerator.save_model(model, out + "/sharded", {.max_shard_size = "300"});
   accelerator.save_model(model, out + "/bin", {.safe_serialization = false});
   accelerator.save_model(model, out + "/sharded_bin", {.max_shard_size = "300", .safe_serialization = false});
@@ -218,7 +218,7 @@ void pieces(const std::string& out, const std::string& in) {
   for (const char* file : {"/values.pt", "/nested.pt"}) print(accelerate::Accelerator::load(in + file));
 }
 
-/// Takes what it is given.
+/// Accepts any state.
 struct Taken {
   accelerate::prepared::TensorDict dict{};
   [[nodiscard]] accelerate::prepared::TensorDict state_dict() const { return dict; }

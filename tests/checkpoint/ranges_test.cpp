@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that lie in ranges, in one file or in several.
+// Tensors stored as ranges in one or several files.
 #include "tests/testing.hpp"
 //
 #include <fstream>

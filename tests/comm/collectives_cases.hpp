@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every backend promises; every rank knows all inputs, and works out the answer alone. Included at the end of a
-// file of tests that defines ON_EVERY_RANK, a function that runs another on each rank of some group, and
-// COLLECTIVES_CASE(name), a test case whose name says over what: once for each of a program's backends.
+// Conformance tests for every backend. Every rank knows all inputs and computes the expected result alone. Included at
+// the end of a test file that defines ON_EVERY_RANK, which runs a function on each rank of a group, and
+// COLLECTIVES_CASE(name), a test case whose name contains the backend: once per backend of a program.
 
 #include <limits>
 #include <numeric>
@@ -240,7 +240,7 @@ COLLECTIVES_CASE(
       const auto own = halves.narrow(0, group.rank() * share, share);
       group.all_reduce(whole);
       group.reduce_scatter_async(own, input).wait();
-      group.all_gather_async(halves, own).wait();  // its own part lies there already
+      group.all_gather_async(halves, own).wait();  // the output already contains its own part
       CHECK(at::equal(halves, whole));
       CHECK(at::equal(input, input_of(group.rank(), {group.size() * share}, at::kFloat)));
     }
@@ -521,7 +521,7 @@ COLLECTIVES_CASE("done becomes true without a wait, of what was left to one too"
       auto pending = group.all_reduce_async(at::ones({10}), ReduceOp::sum, execution);
       const auto until = std::chrono::steady_clock::now() + group.timeout();
       auto rows = group.reduce_scatter_async(at::zeros({2}), at::ones({2 * group.size()}));
-      // Ranks that asked without a pause took the processors from those that work: seconds, where many share two.
+      // Ranks that poll without pause took the processors from the working ranks: seconds on an oversubscribed machine.
       while (!(pending.done() && rows.done()) && std::chrono::steady_clock::now() < until) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }

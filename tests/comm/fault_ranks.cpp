@@ -70,8 +70,8 @@ void sleeps(const Group& group) {
   group.all_reduce(at::ones({4}));
 }
 
-/// Rank 1 takes seven seconds of steps of its own, in which rank 0 waits for it; then rank 1 ends at once, while rank 0
-/// goes on.
+/// Rank 1 runs seven seconds of its own steps while rank 0 waits for it; then rank 1 exits at once and rank 0
+/// continues.
 void gets_on_alone(const Group& group) {
   group.barrier();
   for (int i = 0; group.rank() == 1 && i < 70; ++i) {
@@ -123,7 +123,7 @@ void stops(const Group& group) {
   group.all_reduce(tensor);
 }
 
-/// Rank 1 stays away, or comes and falls silent in the middle.
+/// Rank 1 does not join, or joins and becomes silent in the middle.
 void one_of_many(const Group& group, int64_t elements, bool comes) {
   const auto tensor = at::ones({elements});
   group.barrier();                                  // all have started
@@ -178,7 +178,7 @@ void late_to_all(const Group& group) {
   _exit(3);
 }
 
-/// An operation that only one thread of rank 0 waits for, behind one that rank 1 does not come to.
+/// An operation for which only one thread of rank 0 waits, behind one that rank 1 does not join.
 void late_second(const Group& group) {
   if (group.rank() == 1) come_late();
   auto first = group.all_reduce_async(at::ones({2}));
@@ -214,7 +214,7 @@ void late_message(const Group& group) {
   group.recv(at::ones({2}), 1);
 }
 
-/// Rank 1 ends as programs do, after a message that nobody has received yet; rank 0 waits for one more.
+/// Rank 1 exits normally after a message that no rank has received yet; rank 0 waits for another one.
 void message_of_who_ended(const Group& group) {
   const auto tensor = at::ones({3'000'000});
   if (group.rank() == 1) return group.send(tensor, 0);
@@ -253,7 +253,7 @@ void messages(const Group& group) {
   if (group.rank() == 1) group.recv(at::ones({3}), 0);
 }
 
-/// Four seconds of steps, each with a group of its own, for which the ranks ask the store.
+/// Four seconds of steps, each with its own group, for which the ranks query the store.
 void works(const Group& group) {
   for (int step = 0; step < 40; ++step) {
     const auto sum = at::ones({4});
@@ -320,14 +320,14 @@ void run_more_threads_than_allowed() {
   accelerate::comm::run_threads(5, [](const Group& group) { group.barrier(); });
 }
 
-/// Rank 1 comes 20 s late to MPI's start, and rank 0 waits 2 s.
+/// Rank 1 reaches MPI_Init 20 s late, and rank 0 waits for 2 s.
 void stays_away() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   if (process.rank == 1) std::this_thread::sleep_for(20s);
   static_cast<void>(accelerate::comm::connect(process, {.timeout = 2s}));
 }
 
-/// Rank 0 handles an exception that destroys its group, and ends at once; rank 1 goes on for 3 s.
+/// Rank 0 handles an exception that destroys its group, and exits at once; rank 1 continues for 3 s.
 void caught() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   try {
@@ -370,7 +370,7 @@ void refused_while_waited_for() {
   }
 }
 
-/// Both ranks leave a group by an exception, and the next one has nothing of it.
+/// Both ranks leave a group through an exception, and the next group is unaffected.
 void caught_and_again() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   for (int attempt = 0; attempt < 4; ++attempt) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are real processes, started to go wrong: fault_ranks.cpp has what they do.
+// Starts ranks as real processes that fail on purpose; fault_ranks.cpp contains the scenarios.
 #pragma once
 
 #include <arpa/inet.h>
@@ -67,7 +67,7 @@ inline std::vector<Ended> run(const std::vector<std::string>& commands) {
   return all;
 }
 
-/// extra   variables that come last, so they win
+/// \param extra  Variables that are set last and therefore win.
 inline std::string rank_command(int rank, int world, int port, const std::string& scenario,
                                 const std::string& address = "127.0.0.1", const std::string& extra = "") {
   return fmt::format(
@@ -86,7 +86,7 @@ inline std::string at_rank(int rank, const std::string& text) {
   return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);
 }
 
-/// What rank 0 is told by the scenario "late_to_all", one line for each way to wait for rank 1.
+/// Checks rank 0's errors in the scenario "late_to_all", one line for each way to wait for rank 1.
 inline void check_all_name_rank_1(const std::string& out, const std::string& end) {
   const std::vector<std::pair<std::string, std::string>> waits{
       {"all_gather", "all_gather: waited 2 s in operation 1 ([2] float32)"},
@@ -112,7 +112,7 @@ inline void check_all_name_rank_1(const std::string& out, const std::string& end
   }
 }
 
-/// No backtrace, no retry noise: the error says what there is to say.
+/// No backtrace and no retry messages: the error is complete.
 inline void check_quiet(const Ended& rank) {
   CAPTURE(rank.err);
   CHECK(rank.err.find("frame #") == std::string::npos);
@@ -121,8 +121,8 @@ inline void check_quiet(const Ended& rank) {
   CHECK(rank.out.find("gloo/") == std::string::npos);
 }
 
-/// What the ranks are told in debug mode of an operation that rank 1 alone calls: between two steps with a barrier, and
-/// before the last.
+/// Error texts in debug mode for an operation that only rank 1 calls: between two steps with a barrier, and before the
+/// last.
 inline const std::string kBarrierBesideExtra =
     "barrier: this rank calls barrier (no tensor), rank 1 calls all_reduce ([2] float32); all ranks must call the same "
     "operations in the same order.";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system or the machine refuses, told to ranks that are threads or processes.
+// Refusals of the operating system or the machine, for ranks that are threads or processes.
 #include "tests/comm/faults.hpp"
 
 using namespace faults;  // NOLINT

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real processes that die, stay away or disagree over gloo: what their peers are told, word for word.
+// Real processes over gloo that die, do not join or disagree: the exact error texts of their peers.
 #include <algorithm>
 
 #include "tests/comm/faults.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real processes that die, stay away or disagree over MPI: what their peers are told, word for word.
+// Real processes over MPI that die, do not join or disagree: the exact error texts of their peers.
 #include "tests/comm/faults.hpp"
 
 using namespace faults;  // NOLINT
@@ -11,7 +11,7 @@ std::vector<Ended> run_mpi(const std::string& scenario, int ranks = 2) {
                           scenario)});
 }
 
-/// Each of two ranks is told its text; the launcher may stop one before it has said so.
+/// Each of two ranks reports its text; the launcher may stop one of them before it has.
 void check_one_is_told(const std::string& scenario, const std::string& of_0, const std::string& of_1) {
   const auto out = run_mpi(scenario)[0].out;
   CAPTURE(out);

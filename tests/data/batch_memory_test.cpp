@@ -30,7 +30,7 @@ using testing::TemporaryFolder;
 
 namespace {
 
-/// Counts what LibTorch allocates on the CPU in pieces of so many bytes.
+/// Counts LibTorch's CPU allocations of a given size.
 class CountedMemory {
  public:
   explicit CountedMemory(size_t bytes) : counting_(bytes) { c10::SetCPUAllocator(&counting_); }

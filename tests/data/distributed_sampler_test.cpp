@@ -85,7 +85,7 @@ TEST_CASE("each rank reads what PyTorch's DistributedSampler gives it, in a Data
       CHECK(loader.size() == static_cast<int64_t>(expected.size()));
       CHECK(pass(loader) == expected);
 
-      auto own = asked;  // told by the sampler, by nobody else
+      auto own = asked;  // set only by the sampler
       own.num_replicas = ranks;
       own.rank = rank;
       auto alone = positions(one.at("samples"), options, own);
@@ -99,8 +99,8 @@ TEST_CASE("without a seed of its own the order is the loader's, and counts up wi
   auto loader = positions(8, {.batch_size = 4, .seed = 42}, {});
   loader.shard({.rank = 1, .world_size = 2});
   CHECK(loader.shuffles());
-  CHECK(pass(loader) == Batches{{3, 7, 1, 5}});  // randperm of seed 42: 6 3 0 7 2 1 4 5
-  CHECK(pass(loader) == Batches{{5, 1, 2, 0}});  // of 43: 4 5 7 1 3 2 6 0
+  CHECK(pass(loader) == Batches{{3, 7, 1, 5}});  // randperm with seed 42: 6 3 0 7 2 1 4 5
+  CHECK(pass(loader) == Batches{{5, 1, 2, 0}});  // with seed 43: 4 5 7 1 3 2 6 0
   CHECK_FALSE(positions(8, {}, {.seed = 3}).shuffles());
   CHECK_FALSE(positions(8, {}, {.shuffle = false}).shuffles());
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// killed_training FOLDER [STEPS]: three epochs over 50 samples. Each rank writes what it sees to FOLDER/order.RANK, a
-// line "epoch: samples" a step, and rank 0 where the loader stands to FOLDER/state.json, from which a later run goes
-// on. After STEPS steps of a run all ranks are killed, as by a machine that goes down.
+// killed_training FOLDER [STEPS]: three epochs over 50 samples. Each rank appends a line "epoch: samples" per step to
+// FOLDER/order.RANK, and rank 0 writes the loader's position to FOLDER/state.json, from which a later run resumes.
+// After STEPS steps of a run all ranks are killed, as by a machine failure.
 #include <unistd.h>
 
 #include <accelerate/accelerate.hpp>

@@ -16,7 +16,7 @@ inline Numbers list(const at::Tensor& tensor) {
   return {own.const_data_ptr<int64_t>(), own.const_data_ptr<int64_t>() + own.numel()};
 }
 
-/// The batches of one pass over a loader of tensors; at most so many.
+/// The batches of one pass over a loader of tensors, at most `most`.
 template <typename Loader>
 Batches pass(Loader& loader, int64_t most = 1'000'000) {
   Batches batches;

@@ -35,7 +35,7 @@ LoaderState through_json(const LoaderState& state) {
 struct Case {
   int64_t samples, batch_size, world_size;
   bool split, even, drop, shuffle;
-  int kind;  // of order: 0 options say it, 1 a subset, 2 batches that differ in size
+  int kind;  // of order: 0 from options, 1 a subset, 2 batches of different sizes
 
   [[nodiscard]] PositionLoader loader(int64_t rank) const {
     LoaderOptions options{.batch_size = batch_size, .drop_last = drop, .seed = 5};
@@ -310,7 +310,7 @@ TEST_CASE("a loader that skips batches goes on where its state stands, and a res
     beyond.load_state(state);
     CHECK(pass(beyond).empty());
   }
-  // Two batches of four ranks are 16 samples, of which 6 were seen: what is left is shared out anew, in steps of 8.
+  // Two batches on four ranks are 16 samples, of which 6 were consumed: the remainder is re-sharded in steps of 8.
   auto one = positions_of_one_rank(24, {.batch_size = 2}).skip_first_batches(2);
   (void)pass(one, 1);
   auto four = positions_of_one_rank(24, {.batch_size = 2}).skip_first_batches(2);

@@ -58,7 +58,7 @@ TEST_CASE("without a seed every epoch counts up, and no samples are no order") {
   CHECK(drawn(length_grouped_sampler(torch::empty({0}, torch::kLong), 2), 42).empty());
 }
 
-// What PyTorch 2.11 draws from a generator seeded 43: torch.utils.data's samplers as written in the test's name.
+// Samples of PyTorch 2.11 with a generator of seed 43: the samplers of torch.utils.data in the test's name.
 TEST_CASE("RandomSampler with num_samples, with and without replacement") {
   CHECK(drawn(random_sampler(3, 7), 42, 1) == Numbers{1, 0, 2, 2, 0, 1, 1});
   CHECK(drawn(random_sampler(5, 3), 42, 1) == Numbers{3, 1, 4});

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// shard_cases FILE: checks our shards against a file of recorded ones (tests/data/shard_cases.json is Accelerate's).
-// Prints each failure and "N passed, N failed"; exits with 1 where there was one, with 2 for a file it cannot read.
+// shard_cases FILE: compares our shards with recorded ones (tests/data/shard_cases.json was recorded from Accelerate).
+// Prints each failure and "N passed, N failed". Exits with 1 after a failure and with 2 for an unreadable file.
 //
 //   {"batch_sampler_shard": [{"P", "n", "batch", "split_batches", "drop_last", "even_batches", "shards":
 //   [rank][batch][index]}],
 //    "iterable_dataset_shard": [{"P", "n", "batch", "split_batches", "drop_last", "shards": [rank][index]}],
 //    "variable_batches": [{"P", "batches": [batch][index], "even_batches", "shards": [rank][batch][index]}]}
 //
-// A list may be absent, an option too (split_batches, drop_last: false, even_batches: true). Lengths that the file
-// reports are not compared: some of Accelerate's are wrong. Ours must be the number of what is there.
+// Lists and options may be absent (defaults: split_batches and drop_last false, even_batches true). Lengths in the file
+// are not compared, because some of Accelerate's are wrong. Ours must equal the actual number of batches.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ ShardOptions options_of(const json& one, int64_t rank) {
           .even_batches = one.value("even_batches", true)};
 }
 
-/// What a rank of a case reads, and how many batches (of a stream: samples) we say beforehand that it will be.
+/// The batches of one rank, and the number of batches (of a stream: samples) that the loader reported in advance.
 struct Shard {
   json read;
   int64_t told = 0;
@@ -72,7 +72,7 @@ Shard of_varying_batches(const json& one, int64_t rank) {
   return {mine, deal_count(batches, options)};
 }
 
-/// Empty: it holds.
+/// Returns "" if the case passes.
 std::string failure_of(const json& one, const std::function<Shard(const json&, int64_t)>& ours) {
   const int64_t ranks = one.at("P");
   const json& shards = one.at("shards");

@@ -201,7 +201,7 @@ TEST_CASE("the worker of a stream has one seed on all ranks, for all read the sa
     std::set<uint64_t> seeds;
     const auto stream = make_stream([&] {
       return [&, left = 40]() mutable -> std::optional<int64_t> {
-        const auto worker = get_worker_info();  // also for what is read to begin with
+        const auto worker = get_worker_info();  // also for the initial reads
         seeds.insert(worker ? worker->seed : 0);
         return left-- > 0 ? std::optional(7) : std::nullopt;
       };
@@ -428,7 +428,7 @@ TEST_CASE("what another run has seen is read again for longer than the timeout, 
   });
   StreamLoader before(counting_stream(12), {.batch_size = 2});
   (void)pass(before, 4);
-  for (const int64_t batch_size : {2, 4}) {  // 4: shared out anew
+  for (const int64_t batch_size : {2, 4}) {  // 4: re-sharded
     StreamLoader loader(
         stream, StreamOptions{.batch_size = batch_size, .num_workers = 1, .timeout = std::chrono::milliseconds(400)});
     loader.load_state(before.state());
@@ -512,7 +512,7 @@ TEST_CASE("lines say why a stream's pass has no batch, and how many samples come
         start + "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off");
   StreamLoader seen(counting_stream(20), {.batch_size = 2});
   (void)pass(seen, 4);
-  for (const int64_t batch_size : {2, 4}) {  // 4: shared out anew, which is a line before it
+  for (const int64_t batch_size : {2, 4}) {  // 4: re-sharded, which logs a line first
     StreamLoader shorter(counting_stream(5), {.batch_size = batch_size});
     shorter.load_state(seen.state());
     CHECK(lines_of([&] { CHECK(pass(shorter).empty()); }).back() ==

@@ -406,7 +406,7 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   auto unsafe = watched(
       4, {.num_workers = 3, .prefetch_factor = INT64_MAX}, [](int64_t) {}, /*safe=*/false);
   CHECK(pass(unsafe) == Batches{{0}, {1}, {2}, {3}});
-  CHECK(unsafe.report().num_workers == 1);  // so many read
+  CHECK(unsafe.report().num_workers == 1);  // number of workers that read
   CHECK(unsafe.report().one_reader);
 
   LoadReport report{.batches = 10, .samples = 640, .seconds = 2, .waited_for_data = 0.5, .data_waited = 0.25};

@@ -35,7 +35,7 @@ struct Digits : torch::data::Dataset<Digits> {
   accelerate::data::Batch digits = first_digits(32);
 };
 
-/// What the recipes say that there is.
+/// Objects that the recipes assume.
 struct Program {
   BasicNet net{};
   torch::optim::AdamW adamw{net->parameters(), 1e-3};
@@ -53,8 +53,8 @@ void on_two_ranks(const Body& body) {
 
 }  // namespace
 
-// Whole programs: what they include is included already, so their main() can be a function. Others than the one main()
-// do not return 0 by themselves.
+// Whole programs: their headers are already included, so their main() can be a function. Unlike the real main(), it
+// does not return 0 implicitly.
 #define main() \
   not_made();  \
   static void body()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block that says how a test on the stand-in is written.
+// The block that shows how to write a test on the stand-in.
 #include "tests/stand_in/ranks.hpp"
 
 // block: tests/stand_in/README.md: stand_in: an accelerator without hardware

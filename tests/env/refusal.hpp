@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Error says, as a value.
+// An Error's fields as a value.
 #pragma once
 
 #include <string>

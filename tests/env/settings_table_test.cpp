@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row of the table, by every way on which its setting can come.
+// Every row of the table, through every source of its setting.
 #include "accelerate/env/settings_table.hpp"
 
 #include <doctest/doctest.h>
@@ -33,7 +33,7 @@ std::string sample(const env::Choice<Enum, count>& type) {
 }
 std::string sample(const env::Word& type) { return type.known("gloo") ? "gloo" : "cuda:1"; }
 
-/// What holds in a rank whose launcher got this option.
+/// Settings of a rank whose launcher received this option.
 Settings through_the_launcher(const std::string& option) {
   const auto options = launch::parse({option, "./train"}).options;
   const auto resolved = launch::resolve(options, {}, {}).options;

@@ -64,7 +64,7 @@ TEST_CASE("ranks of a machine have devices of their own, and more than it has ar
   CHECK(devices_of_rank(first, 3, 1, 3) == Devices{first, second, torch::Device("cuda:2")});
   CHECK(devices_of_rank(first, 2, 2, 4) == Devices{first, torch::Device("cuda:2")});
   CHECK(devices_of_rank(second, 2, 2, 4) == Devices{second, torch::Device("cuda:3")});
-  CHECK(devices_of_rank(first, 1, 8, 1) == Devices{first});  // ranks that share it were told to
+  CHECK(devices_of_rank(first, 1, 8, 1) == Devices{first});  // ranks that share it on request
   const auto refused = [&](int64_t count, int64_t ranks, int64_t visible) {
     return testing::refusal<std::invalid_argument>([&] { devices_of_rank(first, count, ranks, visible); });
   };

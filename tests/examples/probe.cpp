@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests start under our launcher and under others'.
+// Programs that tests start under our launcher and under others.
 //   probe who                                  the main process prints "2 ranks, mpi, sum 1"
 //   probe train FILE float64|float32|bf16|fp16 STEPS BATCH
-//       trains BasicNet (no dropout) on the weights and batches that parity.py wrote and prints a loss per step; on P
-//       ranks each takes its P-th of every batch, and the mean of the losses is printed
+//       trains BasicNet (no dropout) on weights and batches that parity.py wrote and prints a loss per step; on P ranks
+//       each rank takes its P-th part of every batch, and the mean of the losses is printed
 //   probe resnet FILE float64|float32 STEPS BATCH
 //       the same with fashion_resnet's network and SGD, on one rank; the last number is the loss of the first batch in
 //       evaluation mode
@@ -12,9 +12,9 @@
 //   probe learn no|bf16|fp16 DATA_DIR          trains two layers on the digits once and prints the test accuracy
 //   probe learn_few no|bf16|fp16 DATA_DIR N    trains BasicNet on N batches, and tests it on a thousand digits
 //   probe restarted                            the same, but rank 1 throws until torchrun has restarted it once
-//   probe several                              two Accelerators side by side, a third afterwards
-//   probe bad_index                            trains an embedding on a row that it does not have
-//   probe fail RANK                            that rank throws before a collective, the others wait in it
+//   probe several                              two concurrent Accelerators, then a third
+//   probe bad_index                            trains an embedding with an index out of range
+//   probe fail RANK                            that rank throws before a collective in which the others wait
 #include <accelerate/accelerate.hpp>
 #include <cstdlib>
 #include <filesystem>

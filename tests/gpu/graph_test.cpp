@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs on a real GPU: what the stand-in shows of graphed_step (tests/stand_in/graph_test.cpp), and what only CUDA
-// has.
+// Graphs on a real GPU: the stand-in's tests of graphed_step (tests/stand_in/graph_test.cpp), and CUDA-only behaviour.
 #include "tests/testing.hpp"
 //
 #include "accelerate/accelerate.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a recording says of a real GPU, against LibTorch's own trace of it.
+// Evaluation of a recording of a real GPU, compared with LibTorch's own trace.
 #include "tests/testing.hpp"
 //
 #include <nlohmann/json.hpp>
@@ -49,7 +49,7 @@ TEST_CASE("device times are of all that the trace has on the GPU, and of the ope
   CHECK(products > 0);
   CHECK(products % 3 == 0);  // the last step's are among them
   CHECK(copies > 0);
-  // A copy of 32 MiB over the bus and two products of 34 GFLOP take longest, whatever the host's times are.
+  // A copy of 32 MiB over the bus and two products of 34 GFLOP take longest, independent of the host's times.
   std::set<std::string> first;
   for (size_t i = 0; i < 3; ++i) first.insert(summary.operators.at(i).name);
   CHECK(first.contains("aten::copy_"));

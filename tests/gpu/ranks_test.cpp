@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks with a GPU each, over nccl: bench/gpu.sh runs all rank_tests so. The others of them hand CPU tensors over. With
-// one GPU in a group of one: nccl carries what is given to the group, and gradients need no reduction.
+// Ranks with one GPU each over nccl: bench/gpu.sh runs all rank_tests in this way. The other rank tests pass CPU
+// tensors. With one GPU the group has one rank: nccl carries the group's operations, and gradients need no reduction.
 #include "tests/testing.hpp"
 //
 #include "tests/accelerator/ranks.hpp"
@@ -136,7 +136,7 @@ TEST_CASE("ranks that run out of batches before others join their reductions ove
     }
   }
   CHECK(steps == std::max<int64_t>(0, (samples - rank + ranks - 1) / ranks));
-  double w = 0;  // each step on the sum of those who have a sample, divided by all
+  double w = 0;  // each step uses the sum over the ranks with a sample, divided by the number of all ranks
   for (int64_t first = 0; first < samples; first += ranks) {
     double gradient = 0;
     for (int64_t x = first; x < std::min(samples, first + ranks); ++x) {

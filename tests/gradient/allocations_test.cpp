@@ -12,7 +12,7 @@ namespace {
 thread_local int64_t allocations = 0;  // of this thread: ranks are threads, their communication threads do not count
 }
 
-// Every operator new of the test program, LibTorch's included; memory of tensors comes from elsewhere.
+// Counts every operator new of the test program, including LibTorch's; tensor memory is allocated elsewhere.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;

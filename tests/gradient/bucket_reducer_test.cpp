@@ -11,7 +11,7 @@ using Strings = std::vector<std::string>;
 
 namespace {
 
-// What the engine asks of a reducer, with a note of each call.
+// Records each call that the engine makes to a reducer.
 class Noted final : public BucketReducer {
  public:
   Noted(const Group& group, Strings& calls) : inner_(group), calls_(calls) {}
@@ -72,7 +72,7 @@ TEST_CASE("a reducer is asked for each bucket in order, start before finish, the
     const int64_t numbers = 6 * 4 + 6 + 2 * (3 * 6 + 3);
     CHECK(engine.bytes_given() >= numbers * 8);
     CHECK(engine.bytes_given() < numbers * 8 + 6 * 64 + 2 * 128 + 6 * 8);  // aligned parameters and buckets, the counts
-    // Nobody has said that it keeps nothing on the host.
+    // The hook has not declared that it keeps no state on the host.
     CHECK(engine.reducer().why_not_recorded() ==
           "the hook's reducer may decide on the host, which replays do not ask; its why_not_recorded() is for it to "
           "say");

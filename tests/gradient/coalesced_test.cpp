@@ -11,7 +11,7 @@ using accelerate::gradient::BufferBroadcast;
 
 namespace {
 
-// Tensors of many dtypes and shapes whose elements are value.
+// Tensors of many dtypes and shapes filled with `value`.
 std::vector<at::Tensor> tensors_of(double value) {
   return {torch::full({3}, value, at::kFloat),
           torch::full({}, value, at::kLong),

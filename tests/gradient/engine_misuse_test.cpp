@@ -230,7 +230,7 @@ TEST_CASE("a lost peer comes out of backward as an Error of kind peer, and the g
           auto net = built(make_net);
           Engine engine(group, named(net), small_buckets());
           plain_step(net, group.rank());
-          if (group.rank() == 1) return;  // ends while rank 0 goes on
+          if (group.rank() == 1) return;  // exits while rank 0 continues
           engine.zero_all();
           try {
             plain_step(net, group.rank());

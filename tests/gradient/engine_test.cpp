@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a reduced gradient is: the mean of what the ranks accumulated, whatever the graph looks like.
+// Definition of a reduced gradient: the mean of the ranks' accumulated gradients, for any shape of graph.
 #include "accelerate/gradient/engine.hpp"
 
 #include "support.hpp"
@@ -45,7 +45,7 @@ struct Mixed : torch::nn::Module {
   torch::nn::Linear half{nullptr}, full{nullptr};
 };
 
-// Recomputes in backward, so that the weights' gradients come from a backward inside the backward.
+// Recomputes in backward, so that the weights' gradients result from a backward inside the backward.
 struct Recompute : torch::autograd::Function<Recompute> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, NetImpl* net) {
     context->save_for_backward({x});
@@ -82,7 +82,7 @@ TEST_CASE("the buckets follow rank 0's order of arrival from the first reduction
     Engine engine(group, named(net), {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}});
     CHECK(engine.plan().buckets.empty());
     net->forward(batch(0)).sum().backward();
-    // second, then first; extra never came and follows in reverse order of registration.
+    // second, then first; extra never arrived and follows in reverse order of registration.
     std::vector<int64_t> order;
     for (const auto& bucket : engine.plan().buckets) order.push_back(bucket.items.at(0));
     REQUIRE(order.size() == 6);

@@ -183,7 +183,7 @@ TEST_CASE("a rank whose graph misses the model joins the others' reduction") {
 }
 
 TEST_CASE("with several models every rank's graph may miss another one, and what all miss is not reduced") {
-  // Round 0: rank 0 reaches a and b, rank 1 only b. Round 1: rank 0 only a, rank 1 only b. Round 2: nobody reaches b.
+  // Round 0: rank 0 uses a and b, rank 1 only b. Round 1: rank 0 only a, rank 1 only b. Round 2: no rank uses b.
   const auto reaches_a = [](int round, int64_t rank) { return rank == 0 || round == 2; };
   const auto reaches_b = [](int round, int64_t rank) { return round == 0 || (round == 1 && rank == 1); };
   run_threads(2, [&](const Group& group) {
@@ -277,7 +277,7 @@ TEST_CASE("a sparse embedding that one rank did not use, that none used, and tha
         words->forward(sentence(rank)).sum().backward();
       },
       {}, 1e-6);
-  // Used by both, then by rank 1 alone, then by nobody, then by both.
+  // Used by both ranks, then by rank 1 alone, then by neither, then by both.
   run_threads(2, [&](const Group& group) {
     auto net = built(make_words);
     Engine engine(group, named(net));

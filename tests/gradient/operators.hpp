@@ -12,7 +12,7 @@ namespace gradient_testing {
 
 inline thread_local std::map<std::string, int64_t> operators_called;
 
-/// returns   how often run() called each operator on this thread, by names like "aten::zero_"
+/// \returns the number of calls of each operator by run() on this thread, by names like "aten::zero_".
 inline std::map<std::string, int64_t> operators_of(const std::function<void()>& run) {
   operators_called.clear();
   const auto note = [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {

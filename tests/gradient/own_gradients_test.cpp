@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that are one rank's own without the engine having seen a backward: assigned ones, steps that pass a window
-// by, a graph of gradients; and what messages say when peers do not come.
+// Local gradients that did not pass through a backward of the engine: assigned gradients, steps that skip a window, a
+// graph of gradients; and the messages if peers do not join.
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
 #include "support.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 void use(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
 
-// Throws at the very end of a backward, when every parameter has its gradient.
+// Throws at the end of a backward, when every parameter has its gradient.
 struct LateBomb : torch::autograd::Function<LateBomb> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {

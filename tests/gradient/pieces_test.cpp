@@ -70,7 +70,7 @@ TEST_CASE("zeroing in place is one fill for each bucket, and the next gradients 
   with_engine([](const NetPtr& net, Engine& engine, const Group& group) {
     const auto buckets = static_cast<int64_t>(engine.plan().buckets.size());
     REQUIRE(buckets > 1);
-    int64_t unused = 0;  // a bucket in which no gradient lies is not touched
+    int64_t unused = 0;  // a bucket without gradients is untouched
     for (const auto& bucket : engine.plan().buckets) {
       const auto lies = [&](int64_t i) { return net->parameters()[static_cast<size_t>(i)].grad().defined(); };
       if (std::none_of(bucket.items.begin(), bucket.items.end(), lies)) ++unused;

@@ -28,7 +28,7 @@ inline constexpr std::chrono::seconds kTimeout{60};
 /// Buckets of a few parameters each, so that small models have several.
 inline EngineOptions small_buckets() { return {.buckets = {.cap_bytes = 200, .first_cap_bytes = 50}}; }
 
-/// What the Error says after its place, "[rank 1 of 2, host] ".
+/// Text of the Error after its place, "[rank 1 of 2, host] ".
 inline std::string text_of(const std::function<void()>& call,
                            accelerate::ErrorKind kind = accelerate::ErrorKind::usage) {
   try {
@@ -42,7 +42,7 @@ inline std::string text_of(const std::function<void()>& call,
   return "no error";
 }
 
-/// One for all models, of whatever type.
+/// One mutex for models of every type.
 inline std::mutex one_at_a_time;
 
 /// Models are built one after another: ranks as threads share the global generator.
@@ -53,7 +53,7 @@ auto built(const Make& make) {
   return make();
 }
 
-/// The same numbers on every rank that asks with the same seed.
+/// Equal numbers on every rank with the same seed.
 inline at::Tensor numbers(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = at::kDouble) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed) + 1000);
   return torch::randn(shape, generator, torch::dtype(dtype));
@@ -110,7 +110,8 @@ inline bool bit_equal(const Group& group, const std::vector<at::Tensor>& tensors
   return true;
 }
 
-/// Runs backward(model, rank) on a fresh model of every rank without any engine; what an engine must average.
+/// Runs backward(model, rank) on a fresh model of every rank without an engine; returns the means that an engine must
+/// produce.
 template <typename Make, typename Backward>
 Grads truth(int64_t ranks, const Make& make, const Backward& backward) {
   std::vector<Grads> per_rank;
@@ -146,7 +147,7 @@ void check_means(int64_t ranks, const Make& make, const Backward& backward, Engi
       kTimeout);
 }
 
-/// Two layers that are always used and two that a test may leave out.
+/// Two layers that are always used and two that a test may omit.
 struct NetImpl : torch::nn::Module {
   NetImpl() {
     first = register_module("first", torch::nn::Linear(4, 6));

@@ -16,7 +16,7 @@ using accelerate::gradient::UnevenJoin;
 
 namespace {
 
-// What all ranks' parameters are after ranks with so many batches each trained with SGD, computed by one process.
+// The common parameters after ranks with the given numbers of batches trained with SGD, computed in one process.
 std::vector<at::Tensor> reference(const std::vector<int64_t>& batches, bool divide_by_all) {
   auto net = built(make_net);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).weight_decay(0.1));
@@ -107,7 +107,7 @@ TEST_CASE("buffer broadcasts in the region come from a rank that still has batch
     Engine engine(group, named(net), small_buckets());
     BufferBroadcast buffers(group.duplicate(), buffers_of(*net));
     UnevenJoin join(group.duplicate(), {{&engine, &buffers}});
-    const int64_t mine = 1 + group.rank();  // rank 2 goes on longest
+    const int64_t mine = 1 + group.rank();  // rank 2 has the most batches
     for (int64_t step = 0; step < mine; ++step) {
       engine.zero_all();
       buffers.run();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a job whose hosts fault_test.py breaks: broken_rank FOLDER MEGABYTES
-// It says in FOLDER/rankR how far it is, a word a line, and at three places waits until FOLDER has the file of that
-// name: connect, step, rest. Its one parameter has MEGABYTES, so that a step can be broken while it is on the cable.
+// Writes its progress to FOLDER/rankR, one word per line, and at three points waits until FOLDER contains a file of
+// that name: connect, step, rest. Its only parameter has MEGABYTES, so that a step can be interrupted during the
+// transfer.
 #include <accelerate/accelerate.hpp>
 #include <filesystem>
 #include <fstream>

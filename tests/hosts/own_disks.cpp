@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints on machines that share no disk: each has all that its ranks need. Of two checkpoints of which one is torn
-// on one machine alone the other one is loaded everywhere.
+// Checkpoints on machines without a shared disk: each machine has the files of its own ranks. If one of two checkpoints
+// is damaged on a single machine, every machine loads the other one.
 //
-//   own_disks FOLDER   on a disk of each machine's own; gone at the end. Ends with 0 where all is right.
+//   own_disks FOLDER   on a local disk of each machine; removed at the end. Exits with 0 on success.
 #include <fmt/ranges.h>
 
 #include <accelerate/accelerate.hpp>

@@ -90,7 +90,7 @@ TEST_CASE("what is known to be there is said by kinds, with the largest tensors,
 
 namespace {
 
-// The address sanitizer ends a program that asks for so much.
+// The address sanitizer aborts a program that allocates this much.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kAllocatorGivesUp = true;
 #else

@@ -78,7 +78,7 @@ TEST_CASE("the code's number of threads reaches LibTorch in a process of its own
 
 TEST_CASE("a rank alone keeps to its cores, and does not raise what the program told LibTorch") {
   const KeepThreads keep;
-  unsetenv("OMP_NUM_THREADS");  // of whoever runs the tests
+  unsetenv("OMP_NUM_THREADS");  // from the environment of the test run
   const auto share = accelerate::device::threads_per_rank(accelerate::device::physical_cores(), 1, {});
   at::set_num_threads(static_cast<int>(share) + 5);
   {

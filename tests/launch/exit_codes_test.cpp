@@ -49,7 +49,7 @@ std::string source_of(const std::string& test) {
   return "";
 }
 
-/// What stands in `...` with its longest part between numbers and hosts, which tests choose for themselves.
+/// The longest part of each `...` literal without numbers and hosts, which tests choose themselves.
 Texts words_of(const std::string& cell) {
   const std::regex quoted("`([^`]+)`");
   Texts words;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that stand still for good.
+// Ranks that hang.
 #include <doctest/doctest.h>
 
 #include <sstream>
@@ -25,7 +25,7 @@ TEST_CASE("where no rank moves any more, the one that is missing is named, and w
                        "all_reduce, operation 2 of ") != std::string::npos);
     CHECK(ran.err.find("([4] float32) (") != std::string::npos);
     CHECK(ran.err.find("); all were stopped. ") != std::string::npos);
-    // Of who is missing first; what a debugger says of it, and how fast, is not ours.
+    // Missing ranks are examined first; a debugger's output and speed are not tested.
     CHECK(ran.err.find("accelerate_launch: stacks of worker 1:\n") < ran.err.find("stacks of worker 0:"));
     if (!variables.empty()) CHECK(ran.err.find("no stacks: neither eu-stack nor gdb is there\n") != std::string::npos);
     variables["PATH"] = "/no debugger here";
@@ -51,7 +51,7 @@ TEST_CASE("over several machines the missing rank of the whole job is named on e
     CHECK(ran.err.find("accelerate_launch: no rank has moved for 2 s; worker 1 is missing, worker 0 waits in "
                        "all_reduce, operation 2 of world ([4] float32) (") != std::string::npos);
   }
-  // Each tells of its own.
+  // Each launcher reports its own rank.
   CHECK(first.err.find("accelerate_launch: worker 0 (pid ") == 0);
   CHECK(first.err.find("accelerate_launch: stacks of worker 0:\n") != std::string::npos);
   CHECK(first.err.find("worker 1 (pid ") == std::string::npos);

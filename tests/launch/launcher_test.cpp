@@ -50,7 +50,7 @@ TEST_CASE("ranks see their place and their settings") {
                            "$ACCELERATE_GRADIENT_ACCUMULATION_STEPS $OMP_NUM_THREADS \"$@\"",
                            "x", "--cpu"});
   CHECK(ran.code == 0);
-  // --debug says what each was given.
+  // --debug prints the environment of each rank.
   CHECK(ran.err.find("accelerate_launch: rank 1 is process ") != std::string::npos);
   CHECK(ran.err.find(" RANK=1 ") != std::string::npos);
   CHECK(ran.err.find(" ACCELERATE_JOB_ID=... ") != std::string::npos);
@@ -97,7 +97,7 @@ TEST_CASE("ranks share an id that no other job has") {
 TEST_CASE("two jobs that are told one port do not share it") {
   const std::string port = std::to_string(accelerate::launch::ReservedPort(0).number());
   Child first(launcher({"--backend", "gloo", "--main_process_port", port, "sh", "-c", "echo up; exec sleep 300"}));
-  REQUIRE(first.wait_for("up"));  // and nobody listens
+  REQUIRE(first.wait_for("up"));  // and no process listens
   const auto second = Child(launcher({"--backend", "gloo", "--main_process_port", port, "true"})).wait();
   CHECK(second.code == 1);
   CHECK(second.err.find("is in use on 127.0.0.1") != std::string::npos);

@@ -25,8 +25,8 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-/// Four processes each of two ranks: the rank, a child, a grandchild in a session of its own, and one forked twice.
-/// Each writes "name pid" into the file of its rank; the rank goes on as it is told.
+/// Four processes per rank: the rank, a child, a grandchild with its own session, and one after a double fork. Each
+/// writes "name pid" into its rank's file; the rank then runs `then`.
 Words job(const std::string& then, const Words& options = {}) {
   const std::string script =
       "exec 3>>$PIDS/$RANK; echo shm $OMPI_MCA_btl_vader_backing_directory >&3; echo guardian $PPID >&3; "
@@ -35,7 +35,7 @@ Words job(const std::string& then, const Words& options = {}) {
       "(setsid sh -c 'echo hidden $$ >&3; exec sleep 300' &) ; "
       "echo rank $$ >&3; " +
       then;
-  // mpirun tells its ranks where they are in a way of its own.
+  // mpirun passes the rank in another variable.
   const std::string place = "export RANK=${RANK:-$OMPI_COMM_WORLD_RANK}; ";
   Words words{"--num_processes", "2", "--main_process_port", "0", "--grace_time", "1"};
   words.insert(words.end(), options.begin(), options.end());
@@ -44,7 +44,8 @@ Words job(const std::string& then, const Words& options = {}) {
 }
 
 constexpr auto grace_time = std::chrono::milliseconds(1000);  // as job() has it
-// Between its SIGTERM and its SIGKILL, also where nobody is left (odls_base_sigkill_timeout); its folders stay as long.
+// Between its SIGTERM and its SIGKILL, even if no process is left (odls_base_sigkill_timeout); its folders remain as
+// long.
 constexpr auto pause_of_mpirun = std::chrono::milliseconds(1000);
 const std::string wait_forever = "while :; do sleep 0.1; done";
 
@@ -60,7 +61,7 @@ class Job {
     }
   }
 
-  /// All processes of both ranks have said who they are.
+  /// All processes of both ranks have written their pids.
   bool is_up() {
     for (int i = 0; i < 3000; ++i) {
       if (named(0, "rank") && named(1, "rank") && pids().size() == 9) return true;
@@ -77,7 +78,7 @@ class Job {
     return found == words.end() || found->second.empty() ? 0 : static_cast<pid_t>(std::stol(found->second));
   }
 
-  /// Of everything that belongs to the job but the launcher, by what it is.
+  /// All processes of the job except the launcher, by name.
   [[nodiscard]] std::map<std::string, pid_t> pids() const {
     std::map<std::string, pid_t> all;
     for (int rank = 0; rank < 2; ++rank) {
@@ -91,9 +92,9 @@ class Job {
 
   testing::Ran end() { return child_ ? child_->wait() : testing::Ran{.code = terminal_->wait(), .out = "", .err = ""}; }
 
-  /// Does what should end the job, and looks until nothing of it is left.
+  /// Triggers the end of the job and polls until no process of it is left.
   ///
-  /// grace   the part of the time that a rank which does not want to end was given
+  /// \param grace  Part of the time that an unresponsive rank was granted.
   void check_all_is_gone_after(const std::function<void()>& fault, std::chrono::milliseconds grace = {}) {
     const auto processes = pids();
     const std::string shared = said(0)["shm"];
@@ -135,7 +136,7 @@ class Job {
   std::optional<testing::AtTerminal> terminal_;
 };
 
-/// 0: it is gone.
+/// Returns 0 if the process has ended.
 pid_t parent_of(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string word; status >> word;) {
@@ -144,7 +145,7 @@ pid_t parent_of(pid_t pid) {
   return 0;
 }
 
-/// The nearest process above with this name; 0: none.
+/// Returns the nearest ancestor with this name, or 0.
 pid_t above(pid_t pid, const std::string& name) {
   while (pid > 1) {
     std::ifstream status("/proc/" + std::to_string(pid) + "/status");

@@ -33,7 +33,7 @@ Words machine(int rank, int machines, const std::string& port, const std::string
   return launcher(words);
 }
 
-/// What the launchers of so many machines come to.
+/// Results of the launchers of several machines.
 std::vector<Ran> run_all(int machines, const std::string& script) {
   const std::string port = free_port();
   std::list<Child> children;

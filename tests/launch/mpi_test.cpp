@@ -43,13 +43,13 @@ std::vector<std::string> hello(int ranks) {
   return lines;
 }
 
-/// Where the ranks' shared memory lies, as a rank that prints "shm FOLDER" says.
+/// Folder of the ranks' shared memory, as printed by a rank: "shm FOLDER".
 std::string shared_memory_of(const std::string& out) {
   const auto at = out.find("shm ");
   return at == std::string::npos ? "" : out.substr(at + 4, out.find('\n', at) - at - 4);
 }
 
-/// As a user who mpirun lets be root.
+/// For a user that mpirun allows to be root.
 const accelerate::env::Variables as_root{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
 
 }  // namespace
@@ -270,7 +270,7 @@ TEST_CASE("a rank that ends well before MPI's start is named at once, and those 
 }
 
 TEST_CASE("a rank that too little memory ends in MPI's start is named, and those that wait there are stopped") {
-  // From what the loader needs to what MPI's shared memory needs; in between it may just fit.
+  // From the size that the loader needs to the size that MPI's shared memory needs; in between it may just fit.
   for (const std::string kibibytes : {"8000", "20000", "80000", "150000"}) {
     CAPTURE(kibibytes);
     const auto ran = launch({"--cpu", "--num_processes", "2", "--backend", "mpi", "sh", "-c",

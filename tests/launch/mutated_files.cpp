@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host files, config files and what launchers say to one another, with bytes changed, cut, doubled and mixed.
+// Host files, config files and launcher messages with changed, cut, duplicated and mixed bytes.
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/slurm.hpp"
 #include "launch/meet/message.hpp"
@@ -84,7 +84,7 @@ mutation::Format frames() {
           }};
 }
 
-/// What comes through srun, in pieces.
+/// Output of srun in pieces.
 mutation::Format reports() {
   const Failure failure{.rank = 1, .pid = 12, .cause = "exit code 7"};
   return {.whole = {"up\n" + failure_report(failure, {.host = "gpu-b", .among_others = true, .last_lines = "nan\n"}),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where output cannot go on: readers that stand still, full disks, programs that outlive the ranks.
+// Blocked output: readers that do not read, full disks, programs that outlive the ranks.
 #include <doctest/doctest.h>
 
 #include <filesystem>

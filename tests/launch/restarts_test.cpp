@@ -15,8 +15,8 @@ using Lines = std::vector<std::string>;
 
 const std::string program = TEST_BINARY_DIR "/bin/fault_ranks";
 
-/// What both ranks of the last start say, and rank 0's last word. Of the starts before, in which rank 1 is killed, rank
-/// 0 may have been stopped with its line still in a buffer.
+/// Output of both ranks of the last attempt, and rank 0's last line. In earlier attempts, in which rank 1 is killed,
+/// rank 0 may have been stopped with its line still in a buffer.
 Lines certain(const std::string& text) {
   Lines lines;
   std::istringstream stream(text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a program as a user would, with its output caught and an end that always comes.
+// Runs a program as a user would, with captured output and a time limit.
 #pragma once
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ struct Ran {
   std::string err;
 };
 
-/// A child whose stdout and stderr we read. Killed when it goes out of scope.
+/// A child with captured stdout and stderr. Killed by the destructor.
 class Child {
  public:
   Child(const std::vector<std::string>& command, const accelerate::env::Variables& variables = {}) {
@@ -74,7 +74,7 @@ class Child {
     return true;
   }
 
-  /// Waits for its end without reading what it prints; false when the time is over.
+  /// Waits for its end without reading its output. Returns false after the time limit.
   bool ends_unread(std::chrono::seconds limit = std::chrono::seconds(60)) {
     const auto end = std::chrono::steady_clock::now() + limit;
     siginfo_t info{};

@@ -13,8 +13,7 @@
 
 namespace testing {
 
-/// For tests that take the time: on a disk that others write to, whoever makes or removes a file there, or looks, may
-/// wait for seconds (2 s seen).
+/// For tests with time limits: on a busy disk, creating, removing or inspecting a file can take seconds (2 s observed).
 constexpr const char* in_memory = "/dev/shm";
 
 struct Scratch {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program at a terminal of its own, and whoever sits before it.
+// A program at its own terminal, and the user at that terminal.
 #pragma once
 
 #include <fcntl.h>

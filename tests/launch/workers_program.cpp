@@ -40,7 +40,7 @@ void on_rank(int64_t rank, const std::function<void()>& what) {
   if (here().rank == rank) what();
 }
 
-// In order of their ranks, whatever the machine does meanwhile.
+// In rank order, independent of the machine's load.
 void say_in_turn(const std::string& argument) {
   usleep(static_cast<useconds_t>(here().rank * 300'000));
   say(fmt::format("rank {} of {}: {}", here().rank, here().world_size, argument));

@@ -13,7 +13,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The memory of tensors that somebody else still holds.
+/// Observes the memory of tensors that have other owners.
 class Watch {
  public:
   at::Tensor operator()(const at::Tensor& tensor) {
@@ -107,7 +107,7 @@ TEST_CASE("dropout falls alike in the second run, and the generator goes on as a
   };
   CHECK(equal(run(true, true), run(false, true)));
   const Tensors other = run(true, false);
-  CHECK_FALSE(torch::equal(other[1], run(false, true)[1]));  // another mask: that is what the option says
+  CHECK_FALSE(torch::equal(other[1], run(false, true)[1]));  // another mask, as the option specifies
 }
 
 TEST_CASE("without gradients it is the plain call: once, the same tensor, nothing noted") {

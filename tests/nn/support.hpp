@@ -35,7 +35,7 @@ int64_t operations_in(const Group& group, const Work& work) {
   const Group before = group.duplicate();
   work();
   const Group after = group.duplicate();
-  group.barrier();  // gloo: nobody lets go of a connection that another rank is still making
+  group.barrier();  // gloo: no rank may close a connection that another rank is still establishing
   return group.process_group() ? number_of(after) - number_of(before) - 1 : 0;
 }
 
@@ -57,7 +57,7 @@ struct Rows {
   int64_t first = 0, count = 0, whole = 0;
 };
 
-/// A stock layer whose weight and bias are not the ones that cannot be told from none.
+/// A stock layer whose weight and bias differ from their defaults.
 template <typename Stock>
 Stock stock_layer(const torch::nn::BatchNormOptions& options) {
   Stock stock(options);
@@ -158,8 +158,8 @@ struct NormedNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(NormedNet);
 
-/// Six steps of SGD on uneven parts, gradients averaged by an engine whose buckets leave during backward: parameters
-/// and buffers are those of one process that computes on the whole batch.
+/// Six steps of SGD on uneven parts with gradients averaged during backward: parameters and buffers equal those of one
+/// process that computes on the whole batch.
 inline void check_trains_like_one_process(const Group& group, bool checkpointed) {
   using accelerate::gradient::Engine;
   const Rows rows(group, false);

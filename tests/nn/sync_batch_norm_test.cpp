@@ -130,7 +130,7 @@ TEST_CASE("a training step of a layer is one collective in forward and one in ba
         at::Tensor y;
         CHECK(operations_in(own, [&] { y = layer(x); }) == 1);
         CHECK(operations_in(own, [&] { y.sum().backward(); }) == 1);
-        // As PyTorch: nobody needs the other ranks' sums where the input needs no gradient.
+        // As in PyTorch: the other ranks' sums are not needed if the input requires no gradient.
         CHECK(operations_in(own, [&] { layer(x.detach()).sum().backward(); }) == 1);
         layer->eval();
         CHECK(operations_in(own, [&] { layer(x).sum().backward(); }) == 0);

@@ -42,7 +42,7 @@ TEST_CASE("equal tensors cost one operation of 16 bytes; only different ones are
         CHECK(operations_in(group, [&] { check_synchronized(group, three(0, {})); }) == 1);
         const auto refused = [&] { check_synchronized(group, three(group.rank(), {1})); };
         CHECK(operations_in(group, [&] { CHECK_THROWS_AS(refused(), accelerate::Error); }) <= 3);
-        if (group.rank() == 0) {  // what travels, as the other rank's mistake tells it
+        if (group.rank() == 0) {  // the transferred data, as shown by the other rank's error
           CHECK_THROWS_WITH(check_synchronized(group, three(0, {})),
                             doctest::Contains("this rank sends [2] int64, rank 1 sends [3] float32"));
         } else {

@@ -11,7 +11,8 @@ using namespace optim_testing;
 
 namespace {
 
-// Stock and fused on the same gradients; what the kernels refuse steps as stock, as in prepare(). How often that was.
+// Stock and fused steps on equal gradients. Cases that the kernels reject step as stock, as in prepare(). Returns their
+// number.
 template <typename Gradients>
 int64_t refused_steps(const Make& make, int64_t steps, const Parameters& stock, const Parameters& ours,
                       const Gradients& set) {
@@ -30,14 +31,14 @@ int64_t refused_steps(const Make& make, int64_t steps, const Parameters& stock, 
   return refused;
 }
 
-// How often this thread, or all of them, came to a page of memory that was not there yet.
+// Number of page faults of this thread, or of all threads.
 int64_t page_faults(decltype(RUSAGE_SELF) of_whom) {
   rusage usage{};
   getrusage(of_whom, &usage);
   return usage.ru_minflt;
 }
 
-/// One of each, and an SGD whose first step differs from the later ones.
+/// One optimizer of each type, and an SGD whose first step differs from later ones.
 std::vector<Make> with_dampening() {
   std::vector<Make> makes = one_of_each();
   makes.push_back(sgd(torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5)));
@@ -54,7 +55,7 @@ struct WithThreads {
 
 TEST_CASE("what does not lie like its parameter is stepped as the stock optimizer would") {
   for (const Make& make : one_of_each()) {
-    // A leaf that is a slice: columns of others lie between its own.
+    // A leaf that is a slice: columns of other tensors are between its own.
     const auto slice_of = [](const at::Tensor& whole) { return whole.narrow(1, 1, 2).detach().requires_grad_(); };
     const at::Tensor stock_whole = torch::arange(20.0, at::kDouble).view({4, 5}), our_whole = stock_whole.clone();
     CHECK(refused_steps(make, 3, {slice_of(stock_whole)}, {slice_of(our_whole)}, set_gradients) == 3);

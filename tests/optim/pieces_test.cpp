@@ -77,7 +77,7 @@ TEST_CASE("state that is loaded into the optimizer between two fused steps is go
     auto optimizer = make(ours), other = make(theirs);
     auto fused = FusedStep::recognise(*optimizer), fused_other = FusedStep::recognise(*other);
     for (int64_t step = 0; step < 2; ++step) {
-      set_gradients(ours, 50 + step);  // what the load is to overwrite
+      set_gradients(ours, 50 + step);  // overwritten by the load
       set_gradients(theirs, step);
       REQUIRE(fused->step());
       REQUIRE(fused_other->step());

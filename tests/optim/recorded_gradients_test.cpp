@@ -43,7 +43,7 @@ struct Run {
     made->add_param_group(torch::optim::OptimizerParamGroup({list[1], list[2]}));
     return made;
   }
-  // The learning rate falls, each group's in its own way; the last parameter comes late.
+  // The learning rate of each group decreases differently; the last parameter is added late.
   void before(int64_t step) {
     record(list, step);
     if (step == 50) optimizer->add_param_group(torch::optim::OptimizerParamGroup({list[3]}));
@@ -68,7 +68,7 @@ struct Run {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-// Of the first parameter, whose rate falls, and of the others.
+// One group with the first parameter, whose rate decreases, and one with the others.
 Make adagrad_in_groups(const torch::optim::AdagradOptions& options) {
   return [options](const Parameters& list) -> std::unique_ptr<Optimizer> {
     std::vector<torch::optim::OptimizerParamGroup> groups;

@@ -24,7 +24,7 @@ inline Parameters parameters(at::ScalarType dtype = at::kDouble) {
   return list;
 }
 
-/// The same gradients for every list that asks for the same step.
+/// Equal gradients for every list at the same step.
 inline void set_gradients(const Parameters& list, int64_t step) {
   torch::manual_seed(static_cast<uint64_t>(100 + step));
   for (const auto& parameter : list) parameter.mutable_grad() = torch::randn_like(parameter);

@@ -97,7 +97,7 @@ TEST_CASE("casts of weights are kept until the outermost region ends, not the in
       CHECK(product() == 8);
     }
     zero();
-    CHECK(product() == 8);  // why nobody may step within a region without ...
+    CHECK(product() == 8);  // the reason why a step within a region needs ...
     accelerate::precision::drop_cached_casts();
     CHECK(product() == 0);
   }

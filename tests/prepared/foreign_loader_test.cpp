@@ -130,8 +130,7 @@ TEST_CASE("batches of every kind are dealt and filled as Accelerate 1.15.0 deals
   int64_t seen = 0;
   for (const auto& one : cases["batch_sampler_shard"]) {
     const int64_t ranks = one["P"], n = one["n"], size = one["batch"];
-    // A loader whose only batch is short does not tell how large a whole one is.
-    // On one rank nothing is filled.
+    // A loader whose only batch is short does not show the full batch size. With a single rank there is no padding.
     if (ranks > 3 || one["drop_last"] || (n > 0 && n < size) || (ranks == 1 && one["even_batches"])) continue;
     CAPTURE(one.dump());
     const auto expected = one["shards"].get<std::vector<Batches>>();
@@ -313,7 +312,7 @@ TEST_CASE("a loader that draws each batch when it is due draws the same on all r
         for (const int64_t number : numbers(accelerator.gather(batch))) pass.push_back(number);
       }
       CHECK(pass.size() == 24);
-      // Rank 1's copy of the stream's first batch, which it drew for itself, is what rank 0 was given.
+      // Rank 1's own copy of the stream's first batch equals rank 0's.
       CHECK(std::equal(pass.begin(), pass.begin() + 4, pass.end() - 4));
     }
     CHECK(passes[0] != passes[1]);

@@ -43,7 +43,7 @@ TEST_CASE("a pass leaves a rank's own stream of numbers where it was; rank 0's g
   auto loader = accelerator.prepare(plain);
 
   accelerator.set_seed(7, {.device_specific = true});
-  if (accelerator.is_main_process()) (void)torch::randperm(96);  // what the sampler draws
+  if (accelerator.is_main_process()) (void)torch::randperm(96);  // the sampler's random numbers
   (void)torch::randn({3});
   const auto expected = torch::rand({8});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masters as pieces have them; what a training sees of them: tests/accelerator/master_weights_test.cpp.
+// Master weights of parameter shards; tests/accelerator/master_weights_test.cpp tests them in training.
 #include "accelerate/prepared/master_weights.hpp"
 
 #include "tests/testing.hpp"
@@ -11,7 +11,7 @@ using accelerate::state::Piece;
 
 namespace {
 
-// 24 numbers from 1 to 1.5, as a convolution has them; in channels-last order of memory, where asked for.
+// 24 numbers from 1 to 1.5 in the shape of a convolution, optionally in channels-last memory order.
 at::Tensor parameter_near_one(c10::MemoryFormat format) {
   const at::NoGradGuard no_grad;
   const auto numbers = torch::linspace(1.0, 1.5, 24).reshape({2, 3, 2, 2}).to(at::kBFloat16);

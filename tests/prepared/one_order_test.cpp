@@ -115,7 +115,7 @@ TEST_CASE("debug: equal orders are walked as without it: shuffled, dealt, resume
            {.debug = true});
   on_ranks(2,
            [](Accelerator& accelerator) {
-             auto loader = accelerator.prepare(rolled_on_last(accelerator));  // which rank 1 does not ask
+             auto loader = accelerator.prepare(rolled_on_last(accelerator));  // not used by rank 1
              CHECK(told_at_begin(loader).empty());
            },
            {.debug = true, .dispatch_batches = true});

@@ -11,7 +11,7 @@ torch::optim::SGD sgd() { return torch::optim::SGD({torch::zeros({1})}, torch::o
 
 double rate_of(const torch::optim::Optimizer& optimizer) { return optimizer.param_groups()[0].options().get_lr(); }
 
-/// Of a mean that stands still: where each rank alone hears of metrics that fall, or rise.
+/// The mean is constant, while each single rank's metrics fall or rise.
 double metric(int64_t rank, int64_t ranks, int i) {
   return 10.0 + static_cast<double>(i) * (static_cast<double>(rank) - static_cast<double>(ranks - 1) / 2.0);
 }

@@ -10,7 +10,7 @@
 namespace device = accelerate::device;
 
 TEST_CASE("ranks of one machine share its cores, without a variable of the launcher's") {
-  unsetenv("OMP_NUM_THREADS");  // of whoever runs the tests
+  unsetenv("OMP_NUM_THREADS");  // from the environment of the test run
   const auto share = device::threads_per_rank(device::physical_cores(), testing::world().size(), {});
   const int before = at::get_num_threads();
   device::set_threads(share + 3);

@@ -15,7 +15,7 @@ TEST_CASE("on the CPU memory is what the process has in the machine's; a peak st
   CHECK(before.peak_resident_bytes >= before.resident_bytes);
   CHECK(before.allocated_bytes == 0);
   constexpr size_t much = size_t{64} << 20;
-  // Not malloc's, which may keep what is freed: a sanitizer's does.
+  // Not malloc, which may keep freed memory, as sanitizers do.
   void* block = mmap(nullptr, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(block != MAP_FAILED);
   std::memset(block, 1, much);

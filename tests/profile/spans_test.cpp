@@ -50,7 +50,7 @@ TEST_CASE("where a device ran kernels, communication and overlap are theirs; ope
   };
   std::vector<Span> spans{span("ProfilerStep#0", 0, 200), span("aten::mm", 0, 5), span("nccl:all_reduce", 5, 9),
                           kernel("void gemm_kernel<float>(int)", 10, 60, 7)};
-  const auto no_collective = summarize(spans);  // gloo's, say: the host's, while kernels ran
+  const auto no_collective = summarize(spans);  // a host collective (gloo) while kernels ran
   CHECK(no_collective.communication_ns == 4);
   CHECK(no_collective.overlapped_ns == 0);
   spans.push_back(kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 40, 100, 20));

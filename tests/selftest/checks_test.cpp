@@ -8,7 +8,7 @@ using selftest::Check;
 
 namespace {
 
-// What rank 0 says of these, and how many failed.
+// Rank 0's report about the checks, and the number of failures.
 std::pair<std::vector<std::string>, int64_t> run_on(int64_t ranks, const std::vector<Check>& checks) {
   std::vector<std::string> lines;
   int64_t failed = -1;

@@ -12,7 +12,7 @@ namespace layers {
 
 using Names = std::set<std::string>;
 
-/// Which rooms each room may include besides itself. "facade" is what lies directly in accelerate/.
+/// The rooms that each room may include besides itself. "facade" means files directly in accelerate/.
 const std::map<std::string, Names>& table();
 
 /// The room of a path relative to the repository ("accelerate/comm/group.hpp" is "comm"), "" for none.

@@ -141,7 +141,7 @@ TEST_CASE("rooms never include one another") {
 }
 
 TEST_CASE("the table has no circle: whoever includes another place is not included by it") {
-  std::map<std::string, int> height;  // a place stands above all that it may include
+  std::map<std::string, int> height;  // a place is above all places that it may include
   for (size_t round = 0; round < layers::table().size(); ++round) {
     for (const auto& [place, allowed] : layers::table()) {
       for (const auto& below : allowed) height[place] = std::max(height[place], height[below] + 1);

@@ -60,7 +60,7 @@ std::chrono::milliseconds or_own(std::chrono::milliseconds asked, std::chrono::m
   return asked == c10d::kUnsetTimeout ? own : asked;
 }
 
-/// The host's count of collectives, which each replay of a recorded one goes on with.
+/// The host's count of collectives, which each replay of a captured one continues.
 std::function<uint64_t()> numbers(c10::DeviceIndex device, const std::shared_ptr<std::atomic<uint64_t>>& count) {
   const auto capture = current_capture(device);
   if (capture == nullptr) return [number = ++*count] { return number; };

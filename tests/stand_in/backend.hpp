@@ -32,7 +32,7 @@ class Backend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "standin"; }  // NOLINT: the interface's const
 
-  /// Ends what is under way; what comes later fails.
+  /// Aborts pending operations; later ones fail.
   void give_up(const std::string& why) { meeting_->abort(why); }
   [[nodiscard]] std::optional<std::string> failure() { return meeting_->failure(); }
   /// Until its stream has done all it was given.

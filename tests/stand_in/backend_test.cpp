@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in's collectives as c10d sees them.
+// The stand-in's collectives through c10d.
 #include "tests/stand_in/backend.hpp"
 
 #include <c10/core/DeviceGuard.h>
@@ -98,7 +98,7 @@ TEST_CASE("a collective that a rank never comes to ends at its timeout, and the 
         CHECK_FALSE(backend.failure().has_value());
         CHECK_THROWS_AS(backend.drain(), c10::DistBackendError);
         CHECK(backend.failure() == "a collective's time was up");
-        work->wait();  // the stream goes on
+        work->wait();  // the stream continues
         CHECK(list[0].cpu().numel() == 6);
       },
       std::chrono::milliseconds(200));

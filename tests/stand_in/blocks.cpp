@@ -19,7 +19,7 @@
 namespace stand_in {
 namespace {
 
-constexpr size_t kMostRaces = 100;  // kept until somebody takes them
+constexpr size_t kMostRaces = 100;  // kept until they are read
 
 bool is_side(int stream) { return stream % kStreams != 0; }
 

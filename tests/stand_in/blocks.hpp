@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory, who used it when, and the one way to give a stream a job.
+// Device memory with a record of its accesses, and the single way to launch a job on a stream.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -24,10 +24,10 @@ struct Access {
   bool write;
 };
 
-/// An allocation. Jobs that touch it keep it, whatever tensors do.
+/// An allocation. Jobs that access it keep it alive, independent of tensors.
 struct Block {
-  char* address = nullptr;  ///< what the host sees: may not be read or written
-  char* memory = nullptr;   ///< what the kernels use
+  char* address = nullptr;  ///< the address that the host sees; not readable or writable
+  char* memory = nullptr;   ///< the memory that kernels use
   size_t bytes = 0;
   int stream = 0;  ///< it was allocated on
   c10::DeviceIndex device = 0;
@@ -50,13 +50,13 @@ struct Touch {
   bool write;
 };
 
-/// Gives the stream a job, and compares what it touches with what other streams did: an access that conflicts with an
+/// Launches a job on the stream and compares its accesses with those of other streams: an access that conflicts with an
 /// earlier one and is not ordered after it is a race.
 void launch(const c10::Stream& stream, const std::string& what, const std::vector<Touch>& touches,
             std::function<void()> job);
 
-/// An allocator with the promises of CUDA's caching one: a block is free at once for the stream it came from, and after
-/// the streams of record_stream. Fresh and freed memory is all ones: NaN, -1.
+/// An allocator with the guarantees of CUDA's caching allocator: a block is immediately free for its own stream, and
+/// after the streams of record_stream(). New and freed memory is all ones: NaN, -1.
 class DeviceMemory final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override;

@@ -45,7 +45,7 @@ void train(Accelerator& accelerator, Job& job) {
   }
 }
 
-/// Saves in the middle of a training, which goes on, and loads: what comes back is what was there.
+/// Saves during a training, which continues, and loads: the loaded state is the saved one.
 auto saved_and_loaded(const fs::path& place, const accelerate::SaveOptions& options, bool on_a_side_stream) {
   return [=](Accelerator& accelerator) -> Tensors {
     std::optional<stand_in::OnASideStream> side;
@@ -72,13 +72,13 @@ auto saved_and_loaded(const fs::path& place, const accelerate::SaveOptions& opti
   };
 }
 
-/// Gives out what it makes for the occasion.
+/// Returns temporary tensors.
 struct Fleeting {
   at::Device device;
   at::Tensor seen{};
   [[nodiscard]] accelerate::prepared::TensorDict state_dict() const {
     accelerate::prepared::TensorDict dict;
-    const stand_in::OnASideStream side(device);  // its memory is of a stream that nobody else waits for
+    const stand_in::OnASideStream side(device);  // its memory belongs to a stream for which no other stream waits
     dict.insert("x", torch::full({1000}, 3.0F, device) * 2);
     return dict;
   }
@@ -225,7 +225,7 @@ TEST_CASE("skipped steps of fp16 whose flags the host has not read are not among
           CHECK(accelerator.load_state(folder.path / "c").step == 3);
           step(1.0);
           step(inf);
-          accelerator.load_state(folder.path / "c");  // what was under way is of no count any more
+          accelerator.load_state(folder.path / "c");  // pending flags are discarded
           step(inf);
           step(1.0);
           accelerator.save_state(folder.path / "d", {.durable = false});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vector clock: what is known to be finished, stream by stream.
+// A vector clock: the completed work of each stream.
 #pragma once
 
 #include <algorithm>

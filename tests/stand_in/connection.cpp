@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in as a backend of accelerate::comm: a row of its table, as any vendor's would be.
+// The stand-in as a backend of accelerate::comm: one row of its table, like any vendor's backend.
 #include "accelerate/comm/core/connection.hpp"
 
 #include "accelerate/comm/core/backend_table.hpp"
@@ -30,7 +30,7 @@ class DeviceConnection final : public Connection {
                                                       static_cast<int>(size), origin.device, origin.timeout),
                          origin) {}
 
-  /// As NCCL's: what is under way is waited for, unless the connection was given up.
+  /// As with NCCL: waits for pending operations unless the connection was aborted.
   ~DeviceConnection() override {
     try {
       backend_->drain();

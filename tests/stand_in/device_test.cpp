@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stand-in itself promises: without this its other tests prove nothing.
+// Guarantees of the stand-in itself, on which its other tests depend.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>

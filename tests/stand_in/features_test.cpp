@@ -134,7 +134,8 @@ TEST_CASE("reduce, broadcast and pad_across_processes work on the device") {
         return accelerator.pad_across_processes(x.narrow(0, 0, 3 - accelerator.process_index()));
       },
       [](auto& accelerator, const auto& x) { return accelerator.gather(x); }};
-  for (size_t i = 0; i < calls.size(); ++i) {  // each by itself: whoever waits for a later one has waited for all
+  // each separately: waiting for a later one implies waiting for all earlier ones
+  for (size_t i = 0; i < calls.size(); ++i) {
     CAPTURE(i);
     same_as_on_cpu([&](Accelerator& accelerator) -> Tensors {
       const auto options = at::TensorOptions(accelerator.device()).dtype(at::kFloat);

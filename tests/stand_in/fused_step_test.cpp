@@ -36,7 +36,7 @@ Tensors after_four_steps(const Options& options, at::Device device) {
   return stand_in::to_cpu(all);
 }
 
-/// tolerance   0: the same bits, on a GPU to rounding
+/// \param tolerance  0 for equal bits; on a GPU up to rounding.
 template <typename Optimizer, typename Options>
 void steps_alike(const Options& options, double tolerance = 0) {
   const stand_in::DefaultDtype dtype(accelerate::Precision::no);

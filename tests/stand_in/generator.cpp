@@ -26,7 +26,7 @@ class Generator final : public c10::GeneratorImpl {
 
  private:
   Generator* clone_impl() const override {
-    auto* const copy = new Generator(device().index());  // NOLINT: as the interface asks
+    auto* const copy = new Generator(device().index());  // NOLINT: required by the interface
     copy->host = host.clone();
     return copy;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers: a generator of the device holds one of the CPU, which is what the kernels take.
+// Random numbers: a device generator contains a CPU generator, which the kernels use.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits of the host on a real GPU: those calls of CUDA's runtime that block, on their way there. A program's own
-// definitions come before those of its libraries. Where there is no CUDA nobody calls them.
+// Counts host waits on a real GPU by intercepting the blocking calls of CUDA's runtime. A program's own definitions
+// precede those of its libraries. Without CUDA they are never called.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// CUDA's own function. Its names bear a version, which dlsym does not ask for.
+/// CUDA's own function. Its symbols are versioned, which dlsym does not require.
 template <typename Function>
 Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));  // NOLINT: as dlsym is

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that record what they are given, as CUDA's capture does, and graphs that give it to a stream again.
+// Streams that capture their work, as CUDA's do, and graphs that replay it.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -23,12 +23,12 @@ struct Capture {
   };
   int origin = 0;                                ///< the stream on which it began
   std::vector<Entry> entries;                    ///< in the order of the host, which is one that the streams allow
-  std::vector<std::function<void()>> at_replay;  ///< what the host does for each replay
-  std::map<int, Clock> streams;                  ///< that record, and what each comes after
+  std::vector<std::function<void()>> at_replay;  ///< host functions of each replay
+  std::map<int, Clock> streams;                  ///< capturing streams with their dependencies
   bool ended = false;
 
   void add(int stream, Entry entry);
-  /// Streams whose work the origin does not come after.
+  /// Streams whose work is not joined into the origin stream.
   [[nodiscard]] bool unjoined() const;
 };
 using CapturePtr = std::shared_ptr<Capture>;
@@ -41,7 +41,7 @@ void join_capture(int stream, const CapturePtr& capture, const Clock& after);
 /// Of the current stream of that device; takes the mutex.
 CapturePtr current_capture(c10::DeviceIndex device);
 
-/// Fails while this thread or that stream records: what the call asks of the device would not be known before a replay.
+/// Fails while this thread or that stream captures, because the result of the call would not be known before a replay.
 void refuse_while_recording(const std::string& call);
 void refuse_while_recording(const std::string& call, const c10::Stream& stream);
 

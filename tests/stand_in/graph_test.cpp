@@ -36,7 +36,7 @@ struct PlainNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(PlainNet);
 
-/// The second head is used where that is asked for.
+/// The second head is used only on request.
 struct TwoHeadsImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& images, bool both) {
     const auto features = torch::relu(hidden(images.flatten(1)));
@@ -133,7 +133,7 @@ auto overflows_now_and_then(const Options& of_optimizer) {
   };
 }
 
-/// As same_as_on_cpu(), for what is not the same to the bit.
+/// As same_as_on_cpu(), for results that are not bit-identical.
 void close_to_cpu(const std::function<Tensors(Accelerator&)>& body, AcceleratorOptions options, double tolerance) {
   options.device = "cpu";
   const auto expected = stand_in::results(1, body, options).front();

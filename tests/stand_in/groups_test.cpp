@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group's operations on the device give what they give on the CPU, over the same group.
+// A group's operations on the device give the same results as on the CPU over the same group.
 #include <thread>
 
 #include "tests/stand_in/ranks.hpp"
@@ -25,7 +25,7 @@ at::Tensor input(const Group& group, at::IntArrayRef sizes, at::ScalarType dtype
   return (at::randn(sizes, generator) * 8).to(dtype);
 }
 
-/// What operation(tensor) gives on the device is what it gives on the CPU.
+/// The result of operation(tensor) on the device equals the result on the CPU.
 void compare(at::Device device, const at::Tensor& mine, const std::function<Tensors(const at::Tensor&)>& operation) {
   const auto expected = operation(mine.clone());
   const auto found = operation(mine.to(device));
@@ -53,7 +53,7 @@ void check_reductions(const Group& group, at::Device device) {
           [&](const at::Tensor& tensor) -> Tensors { return {group.reduce_scatter(tensor)}; });
   compare(device, input(group, {5}), [&](const at::Tensor& tensor) -> Tensors {
     group.reduce(tensor, ReduceOp::mean, group.size() - 1);
-    if (group.rank() + 1 < group.size()) return {};  // theirs is nobody's
+    if (group.rank() + 1 < group.size()) return {};  // other ranks have none
     return {tensor};
   });
 }
@@ -147,7 +147,7 @@ TEST_CASE("messages, and operations under way together") {
       const auto letter = tensor.clone();
       if (group.rank() == 0) {
         group.send(letter, 1, 3);
-        letter.zero_();  // what was sent is not
+        letter.zero_();  // the sent data is unaffected
       }
       if (group.rank() == 1) group.recv(letter, 0, 3);
       return {sum, copy, rows, letter, total};

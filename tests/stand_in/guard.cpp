@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices, streams and events as c10 asks for them.
+// Devices, streams and events through c10's interfaces.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <atomic>
@@ -94,7 +94,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     refuse_while_recording("a question about an event");
     if (!recorded(event)->done) return false;
     const std::lock_guard lock(world().mutex);
-    world().host.join(recorded(event)->clock);  // who asked and heard yes has waited
+    world().host.join(recorded(event)->clock);  // a successful query counts as a wait
     return true;
   }
 

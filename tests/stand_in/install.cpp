@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What LibTorch asks a device for beyond tensors, and the call that makes it known.
+// LibTorch's requirements of a device beyond tensors, and its registration.
 #include "tests/stand_in/install.hpp"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -16,7 +16,7 @@
 namespace stand_in {
 namespace {
 
-/// Memory of the host that the device may read and write while the host goes on.
+/// Host memory that the device may read and write asynchronously.
 class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -33,7 +33,7 @@ class PinnedMemory final : public c10::Allocator {
   static void release(void* data) {
     const std::lock_guard lock(world().mutex);
     const auto known = world().pinned.find(static_cast<char*>(data));
-    std::memset(data, 0xff, known->second - 1);  // who still reads it shall notice
+    std::memset(data, 0xff, known->second - 1);  // makes later reads visible
     world().pinned.erase(known);
     std::free(data);  // NOLINT: of aligned_alloc
   }

@@ -24,7 +24,7 @@ using torch::jit::Stack;
 
 const c10::DispatchKeySet kOnCpu(c10::DispatchKey::CPU);
 
-/// Of the results' new tensors: what the CPU's kernel made goes into them.
+/// Fills the results' new tensors with the output of the CPU kernel.
 void fill(const std::vector<at::Tensor>& targets, const c10::IValue& result) {
   if (targets.empty()) return;
   if (result.isTensor()) {
@@ -115,7 +115,7 @@ at::Tensor Call::take(const at::Tensor& tensor, bool write, bool out, at::Tensor
     // Numbers and indices may be the host's, as with CUDA.
     const bool may_be_ours = tensor.is_cpu() && (tensor.dim() == 0 || name_.find("index") != std::string::npos);
     if (!may_be_ours) stranger_ = tensor.device();
-    // A clone loses that it came from a plain number, and with it how dtypes combine.
+    // clone() drops the wrapped-number flag, which affects type promotion.
     const bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
     return for_meta = wrapped ? tensor : tensor.clone();
   }
@@ -188,7 +188,7 @@ void Call::run_later(const Stack& shapes) {
   Stack results;
   for (size_t r = 0; r < targets_.size(); ++r) results.push_back(place(r, alias_[r] >= 0 ? c10::IValue() : shapes[r]));
   launch(current_stream(device_->index()), name_, touches_, [op = op_, cpu = std::move(cpu_), targets = targets_] {
-    auto stack = cpu;  // several out arguments come back as references: they need this second owner
+    auto stack = cpu;  // several out arguments are returned as references and need this second owner
     op.redispatchBoxed(kOnCpu, &stack);
     for (size_t r = 0; r < targets.size(); ++r) fill(targets[r], stack[r]);
   });

@@ -13,9 +13,9 @@
 
 namespace stand_in {
 
-/// The CPU's kernel for tensors of the device. Later: the shapes of the results are known in advance, and the call is a
-/// job. Now: it runs on the spot when the stream has come this far (random numbers, whose order is the host's; results
-/// that the host needs; shapes nobody knows), and new tensors get their content in the stream's order.
+/// Runs the CPU kernel for tensors of the device. Deferred: the shapes of the results are known in advance, and the
+/// call is a job. Immediate: it runs after the stream has reached this point (random numbers, whose order is the
+/// host's; results that the host needs; unknown shapes), and new tensors receive their content in stream order.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, torch::jit::Stack& stack);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches on their way to the device: copied on a stream of their own, one ahead, and right whatever the loop does.
+// Batches on their way to the device: copied on a separate stream, one ahead, and correct for any loop.
 #include <ATen/DeviceAccelerator.h>
 
 #include <atomic>
@@ -90,7 +90,7 @@ auto batches_of(const Make& make) {
   };
 }
 
-/// Throws in epoch 0, from sample 6 on.
+/// Throws in epoch 0 from sample 6.
 struct Broken final : data::SourceOf<at::Tensor> {
   [[nodiscard]] int64_t size() const override { return 12; }
   [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
@@ -218,7 +218,7 @@ TEST_CASE("pinned memory is used again, over epochs too" * stand_in::needs_stand
       CHECK(sum == 3 * 40 * 23 * 12);
       return stand_in::pinned_allocations() - before;
     };
-    // Of 24 batches: at hand, on its way, and one whose copy was not yet over.
+    // Of 24 batches: the current one, the next one, and one whose copy was not yet complete.
     CHECK(allocations(numbers(24)) <= 3 * 2);
     CHECK(allocations(foreign_samples(24, 3)) <= 3 * 3);
   });
@@ -379,7 +379,7 @@ TEST_CASE("a loop that is left early, by break or by an exception, leaves the lo
             use_all(found, batch);
             break;
           }
-          found.push_back(torch::ones({3, 40}, found.back().options()));  // where the one on its way lay
+          found.push_back(torch::ones({3, 40}, found.back().options()));  // in the memory of the batch in flight
           int64_t steps = 0;
           try {
             for (auto& batch : from) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision on a device that computes later than the host goes on: fp16's flags are read when they have come.
+// Mixed precision on an asynchronous device: the flags of fp16 are read after they have arrived.
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -30,7 +30,7 @@ int64_t waits_of(const Accelerator& accelerator) {
 }
 
 /// An epoch of 8 steps, two of them with inf in the data.
-/// returns   parameters; scale, rate of the schedule, whether the last step was skipped
+/// \returns parameters; scale, rate of the schedule, and whether the last step was skipped.
 template <typename Optimizer, typename Options>
 auto trains_over_inf(const Options& of_optimizer, bool last_too) {
   return [=](Accelerator& accelerator) -> Tensors {
@@ -62,9 +62,10 @@ auto trains_over_inf(const Options& of_optimizer, bool last_too) {
   };
 }
 
-/// An epoch of 8 steps, each with a move of a schedule.
-/// make_after   (accelerator, stock optimizer, prepared one) to what is called after each move with a list of rates
-/// returns      parameters; that list and the rate in the end
+/// An epoch of 8 steps with one move of a schedule each.
+/// \param make_after  Maps (accelerator, stock optimizer, prepared optimizer) to a function that is called after each
+///                    move with a list of rates.
+/// \returns parameters; that list and the final rate.
 template <typename MakeAfter>
 auto trains_with_schedule(const MakeAfter& make_after) {
   return [=](Accelerator& accelerator) -> Tensors {
@@ -206,11 +207,11 @@ TEST_CASE("a scale at its floor is told when the flag has come, on all ranks by 
                     optimizer.step();
                   };
                   step(kInf);
-                  step(kInf);  // at the floor, which nobody knows yet
+                  step(kInf);  // at the minimum, which is not known on the host yet
                   if (asked) {
                     CHECK_THROWS_WITH((void)optimizer.step_was_skipped(), doctest::Contains(at_the_floor));
                   } else {
-                    scheduler.step();  // owes the next step whether this one was made
+                    scheduler.step();  // deferred until the flag of this step is known
                     CHECK_THROWS_WITH(step(1), doctest::Contains(at_the_floor));
                   }
                   const auto bias = [&] { return stand_in::to_cpu(net->parameters()).back(); };
@@ -362,7 +363,7 @@ TEST_CASE("a schedule makes a step wait for the flag of the one before, never fo
                     for_the_schedule += waits() - before;
                   });
               CHECK(for_the_schedule == 0);
-              CHECK(all <= 6);  // steps 3 to 8: one each where the host is ahead
+              CHECK(all <= 6);  // steps 3 to 8: one wait each if the host is ahead
             },
             stand_in::with_precision(Precision::fp16));
       },

@@ -203,7 +203,7 @@ namespace {
 /// Meetings that not all ranks have joined yet.
 struct Open {
   std::mutex mutex;
-  std::map<int64_t, std::pair<std::shared_ptr<Meeting>, int>> meetings;  ///< and how many will come
+  std::map<int64_t, std::pair<std::shared_ptr<Meeting>, int>> meetings;  ///< with the number of expected ranks
   int64_t next = 0;
 };
 

@@ -35,9 +35,9 @@ class Meeting {
   using Clock = std::chrono::steady_clock;
   explicit Meeting(int size) : size_(static_cast<size_t>(size)) {}
 
-  /// By a job of this rank: until all ranks' jobs of that number are there and the operation is carried out. Throws on
-  /// every rank that waits when the time is up, when the ranks' calls differ, and after abort().
-  /// number   the host's count of collectives: those on different streams may come in any order
+  /// Called by a job of this rank. Waits until all ranks' jobs of that number have arrived and the operation is
+  /// complete. \throws on every waiting rank at the deadline, if the ranks' calls differ, and after abort(). \param
+  /// number  The host's count of collectives; those on different streams may arrive in any order.
   void meet(int rank, uint64_t number, Part part, std::chrono::milliseconds timeout);
 
   /// A message is there as soon as it is sent.
@@ -67,7 +67,7 @@ class Meeting {
   std::optional<std::string> failure_;
 };
 
-/// Rank 0 makes a meeting and tells the others its number; every rank then asks for it once.
+/// Rank 0 creates a meeting and distributes its number; every rank then requests it once.
 int64_t open_meeting(int size);
 std::shared_ptr<Meeting> join_meeting(int64_t number);
 

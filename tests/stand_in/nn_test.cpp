@@ -39,7 +39,7 @@ TEST_CASE("dropout on the device falls alike in the second run") {
   const at::Tensor x = torch::ones({1000}, at::TensorOptions(device(0))).requires_grad_(true);
   const at::Tensor y =
       accelerate::nn::checkpoint([](const at::Tensor& in) { return torch::dropout(in, 0.5, true); }, x);
-  (void)torch::rand({7}, at::TensorOptions(device(0)));  // the generator goes on in between
+  (void)torch::rand({7}, at::TensorOptions(device(0)));  // the generator advances in between
   y.sum().backward();
   CHECK(torch::equal(y.detach().cpu(), x.grad().cpu()));
 }

@@ -350,7 +350,7 @@ TEST_CASE("a profiler records what the host gives to the device, and makes it wa
       if (step == 2) CHECK(stand_in::host_waits(0) == waits);
       profiler.step();
     }
-    if (!stand_in::on_gpu()) CHECK(stand_in::host_waits(0) == waits + 1);  // for what the last step left to do
+    if (!stand_in::on_gpu()) CHECK(stand_in::host_waits(0) == waits + 1);  // for deferred work of the last step
     profiler.stop();
     CHECK(profiler.summary().steps == 3);
     CHECK(profiler.table(100).find("aten::mm") != std::string::npos);

@@ -46,7 +46,7 @@ void Queue::work() {
     } catch (...) {
       thrown = std::current_exception();
     }
-    job = nullptr;  // what it held goes before anybody hears that it is over
+    job = nullptr;  // its resources are released before waiters are notified
     lock.lock();
     if (thrown && !error_) error_ = std::move(thrown);
     ++finished_;

@@ -17,12 +17,12 @@ class Queue {
  public:
   /// Returns the job's number, from 1.
   uint64_t push(std::function<void()> job);
-  /// Until all jobs given so far are over. Throws what one of them threw, once, as a GPU does.
+  /// Waits until all jobs so far have ended. \throws the exception of a job once, as a GPU does.
   void wait();
   [[nodiscard]] bool idle();
   [[nodiscard]] uint64_t issued();
 
-  Clock seen;  ///< what its next job comes after; guarded by the world's mutex
+  Clock seen;  ///< work that precedes its next job; guarded by the world's mutex
 
  private:
   void work();

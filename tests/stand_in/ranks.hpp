@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs on the stand-in: ranks are threads, rank r on device r. What they compute is held against the same job on the
-// CPU.
+// Jobs on the stand-in: ranks are threads, rank r uses device r. Results are compared with the same job on the CPU.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -22,7 +21,7 @@ inline void make_wait(const c10::Stream& waiting, const c10::Stream& other) {
   event.block(waiting);
 }
 
-/// On an accelerator what is done while it lives is done on a stream that is not the default one.
+/// On an accelerator, runs work during its lifetime on a stream other than the default one.
 class OnASideStream {
  public:
   explicit OnASideStream(at::Device device) {
@@ -45,8 +44,8 @@ class OnASideStream {
 /// For AcceleratorOptions::device.
 inline std::string device_name() { return c10::DeviceTypeName(tested_type(), /*lower_case=*/true); }
 
-/// While it lives LibTorch's default dtype on a GPU is float64, in which what is compared with the CPU shows more than
-/// rounding; float32 where the job is one of mixed precision, which knows no other.
+/// During its lifetime LibTorch's default dtype on a GPU is float64, so that comparisons with the CPU show more than
+/// rounding; float32 for jobs of mixed precision, which requires it.
 class DefaultDtype {
  public:
   explicit DefaultDtype(accelerate::Precision precision) {
@@ -63,7 +62,7 @@ class DefaultDtype {
   caffe2::TypeMeta before_ = torch::get_default_dtype();
 };
 
-/// Runs body on so many ranks, each with an accelerator of its own; on a GPU's machine, where it has as many.
+/// Runs `body` on several ranks, each with its own accelerator; on a machine with GPUs, with at most as many ranks.
 inline void on_devices(int64_t ranks, const std::function<void(accelerate::Accelerator&)>& body,
                        accelerate::AcceleratorOptions options = {}) {
   if (on_gpu() && ranks > devices()) {
@@ -106,7 +105,7 @@ inline std::vector<Tensors> results(int64_t ranks, const std::function<Tensors(a
   return all;
 }
 
-/// The same bits on the stand-in, whose kernels are the CPU's; on a GPU the same numbers to rounding.
+/// Equal bits on the stand-in, whose kernels are the CPU's; equal up to rounding on a GPU.
 inline void check_same(const at::Tensor& found, const at::Tensor& expected) {
   if (!on_gpu() || !expected.is_floating_point()) {
     CHECK(at::equal(found, expected));
@@ -174,7 +173,7 @@ inline accelerate::data::Loader small_loader(int64_t samples, int64_t batch_size
   return accelerate::data::from_tensors(images, labels, {.batch_size = batch_size});
 }
 
-/// Small buckets, so that several leave in one backward.
+/// Small buckets, so that several are reduced in one backward.
 inline accelerate::AcceleratorOptions with_small_buckets() {
   accelerate::AcceleratorOptions options;
   options.buckets = {.cap_bytes = 1024, .first_cap_bytes = 256};

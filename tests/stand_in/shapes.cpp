@@ -29,7 +29,7 @@ std::optional<Stack> same(const Stack& a) { return Stack{like(a[0])}; }
 
 std::optional<Stack> flags(const Stack& a) { return Stack{meta(a[0].toTensor().sizes(), at::kBool)}; }
 
-// Of a flag and two tensors of one shape; what is broadcast otherwise runs when its stream has come so far.
+// For a flag and two tensors of one shape; other broadcasts run immediately in stream order.
 std::optional<Stack> where(const Stack& a) {
   const auto &condition = a[0].toTensor(), &one = a[1].toTensor(), &other = a[2].toTensor();
   if (condition.dim() != 0 || one.sizes() != other.sizes() || one.scalar_type() != other.scalar_type()) {
@@ -116,7 +116,7 @@ bool known_to_fail(const std::string& name) {
 
 std::optional<Stack> shapes_of(const c10::OperatorHandle& op, const std::string& name, const Stack& arguments) {
   if (const Rule rule = rule_for(name)) return rule(arguments);
-  if (op.schema().returns().empty()) return Stack{};  // what it changes are its arguments
+  if (op.schema().returns().empty()) return Stack{};  // it modifies its arguments
   if (known_to_fail(name)) return std::nullopt;
   auto stack = arguments;
   try {

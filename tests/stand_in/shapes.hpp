@@ -10,10 +10,10 @@
 
 namespace stand_in {
 
-/// The operator's results as meta tensors: by LibTorch's meta kernel or, for those that have none in C++ and that
-/// training needs, by a rule of ours. Nothing: not known in advance.
+/// The operator's results as meta tensors: by LibTorch's meta kernel or, for operators without one in C++ that training
+/// needs, by a rule here. Returns nothing if the shapes are unknown in advance.
 ///
-/// arguments   with tensors on meta; out arguments take their new shape
+/// \param arguments  With tensors on meta; out arguments receive their new shape.
 std::optional<torch::jit::Stack> shapes_of(const c10::OperatorHandle& op, const std::string& name,
                                            const torch::jit::Stack& arguments);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An accelerator for tests: device type PrivateUse1, called "standin". What a test sees of it; README.md says how it
-// works.
+// An accelerator for tests: device type PrivateUse1, named "standin". This is its interface for tests; README.md
+// describes how it works.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -45,7 +45,7 @@ std::vector<std::string> take_races();
 
 /// Which streams are slow: main the default ones, side the others.
 enum class Slow { all, main, side };
-/// From now on every job of the slow streams first sleeps half of this to all of it. 0: no delay.
+/// From now on every job of the slow streams first sleeps for half of this time to all of it. 0 disables the delay.
 void set_delay(int microseconds, Slow slow = Slow::all);
 
 /// Collectives that c10d calls with asyncOp = false: on the caller's stream and without a Work, as NCCL's. Else on the
@@ -71,7 +71,7 @@ void start_trace();
 /// Ends it; in the order of the host.
 std::vector<Launch> take_trace();
 
-/// Operators whose shapes could not be had in advance, so that the host waited inside for the device's stream.
+/// Operators with shapes unknown in advance, for which the host waited for the device's stream.
 std::vector<std::string> never_deferred();
 
 }  // namespace stand_in

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs with streams of their own: whoever needs a reduction waits for it, on whatever stream.
+// Programs with their own streams: every consumer of a reduction waits for it on its stream.
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests on the stand-in share.
+// Shared code of the tests on the stand-in.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace stand_in {
 
 inline const std::vector<std::string> kNoRaces{};
 
-/// Of a test case that looks at what only the stand-in has: races, traces, limits, devices enough.
+/// For test cases that need the stand-in: races, traces, limits, enough devices.
 inline doctest::skip needs_stand_in() { return doctest::skip(on_gpu()); }
 
 /// While it lives, what c10d calls with asyncOp = false runs on the caller's stream.
@@ -24,9 +24,9 @@ struct OnCallersStream {
   OnCallersStream& operator=(const OnCallersStream&) = delete;
 };
 
-/// Runs body three times: without delays, when the race check alone is certain; with slow side streams, which show as
-/// wrong numbers that somebody did not wait for a copy or a collective; and with a slow main stream, which shows that a
-/// side stream did not wait for it. Nothing may race in any of them.
+/// Runs `body` three times: without delays, when only the race check is decisive; with slow side streams, where a
+/// missing wait for a copy or a collective gives wrong numbers; and with a slow main stream, where a missing wait of a
+/// side stream does. No race may occur in any run.
 inline void at_every_pace(const std::function<void()>& body, int microseconds = 2000) {
   if (on_gpu()) return body();
   const auto run = [&](const std::string& pace, int delay, Slow slow) {

@@ -52,7 +52,7 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   device_memory().recordStream(self.storage().data_ptr(), stream);
 }
 
-/// LibTorch's list of devices whose tensors may take each other's place (Module::to) lacks this one.
+/// LibTorch's list of devices with interchangeable tensors (Module::to) lacks this one.
 bool always_compatible(const at::Tensor&, const at::Tensor&) { return true; }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When memory runs out, or peers do not come.
+// Out of memory, and missing peers.
 #include <ATen/DeviceAccelerator.h>
 
 #include <atomic>
@@ -34,8 +34,8 @@ struct End {
   ~End() { flag = true; }
 };
 
-/// Two ranks with a prepared model run `together(optimizer, backward)`; then rank 1 comes to nothing more, until rank 0
-/// has run `alone(accelerator, optimizer, backward)`. What breaks off does so after 6 s.
+/// Two ranks with a prepared model run `together(optimizer, backward)`; then rank 1 joins no operation until rank 0 has
+/// run `alone(accelerator, optimizer, backward)`. Timeouts expire after 6 s.
 template <typename Together, typename Alone>
 void while_rank_1_stays_away(const Together& together, const Alone& alone) {
   std::atomic<bool> over = false;

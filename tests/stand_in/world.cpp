@@ -12,7 +12,7 @@
 namespace stand_in {
 namespace {
 
-thread_local c10::DeviceIndex device_now = 0;                        // NOLINT: what the device API asks for
+thread_local c10::DeviceIndex device_now = 0;                        // NOLINT: required by the device API
 thread_local std::array<c10::StreamId, kMostDevices> streams_now{};  // NOLINT
 thread_local int64_t waits_here = 0;                                 // NOLINT: host_waits_here()
 
@@ -103,7 +103,7 @@ void finish() {
   for (const auto& queue : world().queues) {
     try {
       queue->wait();
-    } catch (const std::exception&) {  // of a job that nobody waited for
+    } catch (const std::exception&) {  // from a job without a waiter
     }
   }
 }

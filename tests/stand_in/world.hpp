@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What there is of the device in this process: its streams, and what has been noticed.
+// State of the device in this process: its streams and observations.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -30,7 +30,7 @@ inline constexpr int kStreams = 1 + kPool + kOwned;
 struct World {
   std::mutex mutex;                            ///< of all that is not atomic
   std::vector<std::unique_ptr<Queue>> queues;  ///< by number_of(stream); made once
-  Clock host;                                  ///< what the program has waited for
+  Clock host;                                  ///< work for which the program has waited
   std::vector<c10::CachingDeviceAllocator::DeviceStats> memory;
   std::vector<size_t> limit;
   std::vector<at::Generator> generators;
@@ -60,14 +60,14 @@ c10::Stream exchange_stream(const c10::Stream& stream);
 /// The streams of a device: 0 is the default one, then the pool, then the owned ones.
 c10::Stream stream_at(c10::DeviceIndex device, int index);
 c10::Stream next_pool_stream(c10::DeviceIndex device);
-/// One that nobody else uses until it is given back: a collective that waits in it holds up nobody.
+/// A stream for exclusive use until it is returned: a collective that waits on it blocks no other work.
 c10::Stream take_owned_stream(c10::DeviceIndex device);
 void give_back(const c10::Stream& stream);
 
 int number_of(const c10::Stream& stream);
 Queue& queue_of(const c10::Stream& stream);
 
-/// Until the stream has come this far. What the program does next comes after it.
+/// Waits until the stream has reached this point. Later work of the program follows it.
 void wait_for(const c10::Stream& stream);
 /// The same, counted.
 void host_wait(const c10::Stream& stream);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in event files, byte for byte as TensorBoard 2.21's own writer made it of the same messages.
+// Content of event files, byte for byte as TensorBoard 2.21's own writer produced it from the same messages.
 #include "accelerate/tracking/events.hpp"
 
 #include <doctest/doctest.h>

@@ -66,7 +66,7 @@ TEST_CASE("killed with signal 9, a run leaves every tracker's file whole") {
 TEST_CASE("a run after a killed one goes on in its files") {
   const testing::TemporaryFolder folder;
   run_and_kill(folder.path);
-  run_and_kill(folder.path);  // goes on in the same files
+  run_and_kill(folder.path);  // continues in the same files
   const auto rows = lines_of(folder.path / "digits" / "metrics.jsonl");
   size_t runs = 0;
   for (const auto& row : rows) runs += nlohmann::json::parse(row).contains("config") ? 1 : 0;

@@ -15,7 +15,7 @@ using Lines = std::vector<std::string>;
 
 namespace {
 
-/// Writes down what it is called with.
+/// Records its calls.
 struct Diary : Tracker {
   explicit Diary(std::string called = "diary") : name_(std::move(called)) {}
   [[nodiscard]] std::string name() const override { return name_; }

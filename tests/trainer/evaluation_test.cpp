@@ -37,7 +37,7 @@ TrainingArguments each_step(const std::string& metric, std::optional<bool> great
           .greater_is_better = greater};
 }
 
-/// Its loss is one number of each batch: x's first; above 1 there is none.
+/// Its loss is the first number of x of each batch; above 1 there is none.
 struct FirstOfBatch : QuietTrainer {
   using QuietTrainer::QuietTrainer;
   LossAndOutputs prediction_step(Model&, const Inputs& inputs) override {
@@ -437,7 +437,7 @@ TEST_CASE("evaluations of another data set, and those outside of train(), decide
   CHECK(trainer.state().best_global_step == 4);
   CHECK(trainer.evaluate(triples(3), "test").contains("test_loss"));
   CHECK(trainer.evaluate().contains("eval_loss"));
-  CHECK(best->state_dict().is_empty());  // no copy is kept of what no training will ask for
+  CHECK(best->state_dict().is_empty());  // no copy of the best model is kept, because no training will need it
 }
 
 TEST_CASE("a metric that does not exist is refused with those that do") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one sees of a training: trackers, the progress bar; and what is left of one when the next begins.
+// Visible output of a training: trackers and the progress bar; and remains of one training in the next.
 #include "tests/testing.hpp"
 //
 #include <fcntl.h>
@@ -61,7 +61,7 @@ class ThrowsAt : public TrainerCallback {
 
 using accelerate::base::FileDescriptor;
 
-/// Two ends of a terminal of so many columns; who sits at it reads without waiting.
+/// Both ends of a terminal with the given number of columns; the reader never blocks.
 struct ScreenAndKeyboard {
   explicit ScreenAndKeyboard(unsigned short columns)
       : keyboard(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)) {
@@ -82,7 +82,7 @@ std::string all_text_from(int descriptor) {
   return text;
 }
 
-/// The rows that a terminal shows of it; what is not ASCII is #.
+/// The rows that a terminal would show; non-ASCII characters become #.
 Strings rows_of(const std::string& written, size_t columns) {
   Strings rows(1);
   size_t row = 0, column = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That arguments do what they say: precision, loaders, rates, seeds, AdamW's numbers.
+// Effects of the arguments: precision, loaders, rates, seeds, AdamW's numbers.
 #include "tests/testing.hpp"
 //
 #include <cmath>
@@ -33,7 +33,7 @@ struct NotingTrainer : accelerate::Trainer<Noting> {
   }
 };
 
-/// A Trainer whose makings can be looked at, and which notes what it saw.
+/// A Trainer with accessible components that records its observations.
 struct OpenTrainer : QuietTrainer {
   using QuietTrainer::create_optimizer;
   using QuietTrainer::get_eval_dataloader;

@@ -11,7 +11,7 @@ using accelerate::simulate;
 
 namespace {
 
-/// The loop that the Trainer stands for, by hand.
+/// The equivalent loop written by hand.
 double by_hand(int64_t examples, int64_t accumulation) {
   Accelerator accelerator({.gradient_accumulation_steps = accumulation});
   OneWeight net;
@@ -104,7 +104,7 @@ TEST_CASE("training ends after max_steps, within an epoch too, and counts what i
 
 TEST_CASE("the logged loss is the mean since the last log, over all ranks") {
   simulate(2, [] {
-    // A rate of 0: the weight stays 0, and the loss of an example is (3 x)^2.
+    // With a rate of 0 the weight stays 0, and the loss of an example is (3 x)^2.
     QuietTrainer trainer(
         OneWeight(),
         {.per_device_train_batch_size = 1, .num_train_epochs = 1, .learning_rate = 0.0, .logging_steps = 2},
@@ -273,7 +273,7 @@ struct TwoWeightsImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoWeights);
 
-/// Steps on the head alone, whatever else would learn.
+/// Steps only on the head, although other parameters are trainable.
 struct TrainsHead : accelerate::Trainer<TwoWeights> {
   TrainsHead(const TwoWeights& net, const TrainingArguments& arguments, const TrainerParts& parts)
       : Trainer(net, arguments, parts), head(net->head) {

@@ -17,7 +17,7 @@ namespace tree = accelerate::tree;
 using comm::ReduceOp;
 using Named = std::map<std::string, at::Tensor>;
 
-/// doctest counts from one thread only, so ranks as threads collect what is wrong: case -> what failed, "" when right.
+/// doctest counts from one thread only, so ranks as threads collect failures: case -> failure text, "" on success.
 using Results = std::vector<std::pair<std::string, std::string>>;
 
 struct Labelled {

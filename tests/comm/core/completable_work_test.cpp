@@ -19,7 +19,7 @@ c10::intrusive_ptr<CompletableWork> work_on(at::Tensor tensor) {
 TEST_CASE("a future that is asked for while the operation ends is completed once, whoever asks") {
   std::atomic<int> failed = 0;
   for (int round = 0; round < 8; ++round) {
-    // Many tensors: handing them to the future takes long enough for the others to come in between.
+    // With many tensors, passing them to the future takes long enough for other threads to interleave.
     const auto work = c10::make_intrusive<CompletableWork>(c10d::OpType::ALLREDUCE, std::vector<at::Tensor>(1'000'000));
     std::atomic<bool> go = false;
     const auto after_go = [&](const auto& act) {

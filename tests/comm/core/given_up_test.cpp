@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend goes on with an operation that its caller waited for in vain: MPI cannot cancel one.
+// A backend continues an operation that its caller has abandoned: MPI cannot cancel one.
 #include "accelerate/comm/core/completable_work.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/group.hpp"
@@ -11,7 +11,7 @@ using namespace accelerate::comm;
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-/// Its operations never end. Keeps what it was given.
+/// Its operations never end. Keeps its tensors.
 class StuckBackend : public c10d::Backend {
  public:
   StuckBackend() : Backend(0, 2) {}

@@ -21,7 +21,7 @@ std::string host_of_place(const std::string& uri) {
   return place ? place->host : "nowhere";
 }
 
-/// What the ranks say that come to the call, of a job of three.
+/// Results of the ranks that join the diagnosis, in a job of three ranks.
 std::map<int64_t, std::string> roll_of(const std::vector<int64_t>& ranks) {
   const Endpoint place{"127.0.0.1", accelerate::comm::port_of(accelerate::comm::listen_on({"127.0.0.1", 0}, {}))};
   std::map<int64_t, std::string> said;

@@ -54,7 +54,7 @@ TEST_CASE("what keeps a socket from listening is told") {
   CHECK_THROWS_WITH(fails_with(EADDRNOTAVAIL),
                     "[rank 0 of 2, gpu-a] connect: MASTER_ADDR is 10.0.0.1, which is not an address of this machine; "
                     "it must name the machine of rank 0");
-  // IPv6's link-local addresses need an interface; without IPv6 the system says so in other words.
+  // IPv6 link-local addresses need an interface; without IPv6 the system reports another error.
   try {
     static_cast<void>(listen_on({"fe80::1", 0}, kRankZero));
     FAIL("no error");
@@ -65,7 +65,7 @@ TEST_CASE("what keeps a socket from listening is told") {
 }
 
 TEST_CASE("an address that no interface leads to is told") {
-  // The broadcast address is reached by those only who ask for it.
+  // The broadcast address is reachable only for sockets with SO_BROADCAST.
   CHECK_THROWS_WITH(local_address_towards({"255.255.255.255", 1}, kRankZero),
                     "[rank 0 of 2, gpu-a] connect: no network interface of this machine reaches 255.255.255.255");
   CHECK(local_address_towards({"127.0.0.1", 1}, kRankZero) == "127.0.0.1");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks, as threads, that meet at a store, and what they are told when they cannot.
+// Ranks as threads that connect to a store, and their errors if they cannot.
 #include "accelerate/comm/rendezvous/store.hpp"
 
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ ProcessEnv process_of(int64_t rank, int64_t world_size, int64_t port, const std:
 
 Place place_of(const ProcessEnv& process) { return {process.rank, process.world_size, "gpu-a"}; }
 
-/// What the rank is told, "" where it met the others.
+/// The rank's error text, or "" if it joined the others.
 std::string refusal(const ProcessEnv& process, std::chrono::milliseconds timeout = 300ms) {
   try {
     static_cast<void>(meet(process, place_of(process), timeout));
@@ -72,7 +72,7 @@ bool listens_on(const std::string& host, int64_t port) {
   return somebody_listens(resolve({host, port}, {}), std::chrono::steady_clock::now() + 5s);
 }
 
-/// Swallows connections: its queue is full, and nobody takes from it.
+/// Accepts no connection: its queue is full and never read.
 class Swallowing {
  public:
   Swallowing() : listening_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -94,7 +94,7 @@ class Swallowing {
   std::vector<FileDescriptor> waiting_;
 };
 
-/// As a store is to its clients whose process is frozen: it takes a question and keeps it.
+/// Behaves like a store in a frozen process: it receives requests and never answers.
 class NeverAnswers : public c10d::HashStore {
  public:
   using c10d::HashStore::set;
@@ -199,7 +199,7 @@ TEST_CASE("ranks of two jobs that share a port never meet") {
   CHECK(refusal(rank_1) == not_ours);
   CHECK_FALSE(store->check({"accelerate/ours/0/0/here/1"}));
 
-  // torchrun's agents tell no owner, and the job's id keeps the keys apart.
+  // torchrun's agents write no owner, and the job's id separates the keys.
   auto theirs = process_of(0, 2, store->getPort());
   theirs.agent_store = rank_1.agent_store = true;
   theirs.job_id = "theirs";
@@ -283,7 +283,7 @@ TEST_CASE("a restarted job does not see the keys that the ranks before it left a
   CHECK(refusal(generation(0, 1, "127.0.0.1"), 60s).empty());
   rank_0.join();
   CHECK(told.empty());
-  // Other names of the address stand for other processes: each counts its connections from 0.
+  // Other spellings of the address simulate other processes: each counts its connections from 0.
   CHECK(refusal(generation(0, 0, "127.1")).empty());
   CHECK(refusal(generation(1, 0, "127.0.1")) ==
         "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, it has not come");

@@ -6,7 +6,7 @@
 
 namespace store_backend {
 
-/// Ranks that tell one another everything through the job's store: slow, and enough to be right.
+/// A backend that sends all data through the job's store: slow and simple.
 const accelerate::comm::BackendRow& row();
 
 }  // namespace store_backend

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same promises as on processes, with ranks that are threads, and what is special about them.
+// The conformance tests with ranks as threads, and tests for their specific behaviour.
 #include <atomic>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

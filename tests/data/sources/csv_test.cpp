@@ -22,7 +22,7 @@ CsvData parsed(const std::string& text, const CsvOptions& options = {}) {
 
 at::Tensor floats(std::vector<float> values, at::IntArrayRef shape) { return torch::tensor(values).view(shape); }
 
-/// A file, and what is said of it after its path.
+/// A file, and the error text after its path.
 struct File {
   Folder folder;
   std::string path = folder.file("x.csv");

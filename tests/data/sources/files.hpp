@@ -26,7 +26,7 @@ inline void write(const fs::path& path, const std::string& bytes) { std::ofstrea
 
 inline std::string read(const fs::path& path) { return testing::text_of(path); }
 
-/// What a call that must throw an Error of that kind says.
+/// Text of the Error of that kind that the call must throw.
 inline std::string message(const std::function<void()>& call, accelerate::ErrorKind kind) {
   try {
     call();
@@ -37,7 +37,7 @@ inline std::string message(const std::function<void()>& call, accelerate::ErrorK
   return "nothing thrown";
 }
 
-/// Bytes of numbers, as they lie in memory.
+/// Bytes of numbers in memory order.
 template <typename Number>
 std::string bytes(std::initializer_list<Number> numbers) {
   std::string all;

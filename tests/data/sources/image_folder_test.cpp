@@ -51,7 +51,7 @@ struct Classes : Folder {
 
 at::Tensor first(int64_t count) { return torch::arange(count, torch::kLong); }
 
-/// A JPEG whose header says another size.
+/// A JPEG with another size in its header.
 std::string with_size(std::string jpeg, uint16_t height, uint16_t width) {
   const auto frame = jpeg.find("\xff\xc0");
   REQUIRE(frame != std::string::npos);

@@ -19,7 +19,7 @@ namespace {
 
 const fs::path shipped = TEST_SOURCE_DIR "/examples/data";
 
-/// bytes, then so many millions of zeros
+/// The bytes, followed by the given number of million zeros.
 void write_gzip(const fs::path& path, const std::string& bytes, int millions = 0) {
   gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));

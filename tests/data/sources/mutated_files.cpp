@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mutated_files SECONDS [FORMAT ...]: what the readers of data make of broken files.
+// mutated_files SECONDS [FORMAT ...]: fuzzing of the data readers.
 #include <ATen/ops/arange.h>
 #include <zlib.h>
 
@@ -202,7 +202,7 @@ const mutation::Formats& formats() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  accelerate::base::set_log_handler([](auto, std::string_view) {});  // what is left out is not of interest here
+  accelerate::base::set_log_handler([](auto, std::string_view) {});  // skipped entries are irrelevant here
   (void)at::arange(4).sum().item<int64_t>();  // LibTorch has its threads and tables before memory is counted
   return mutation::run_formats(formats(), argc, argv);
 }

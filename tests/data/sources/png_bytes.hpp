@@ -21,8 +21,8 @@ inline std::string png_chunk(const std::string& type, const std::string& data) {
   return big_endian(static_cast<uint32_t>(data.size())) + checked + big_endian(static_cast<uint32_t>(sum));
 }
 
-/// rows     each begins with its filter's byte
-/// colour   0 grey, 2 RGB, 6 RGBA
+/// \param rows    Each row begins with its filter byte.
+/// \param colour  0 grey, 2 RGB, 6 RGBA.
 inline std::string png(uint32_t width, uint32_t height, int bits, int colour, const std::string& rows,
                        bool interlaced = false) {
   std::string packed(compressBound(static_cast<uLong>(rows.size())), '\0');

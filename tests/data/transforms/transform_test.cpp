@@ -17,7 +17,7 @@ const auto draw = [](const at::Tensor& rows, const data::TransformContext& conte
 };
 const auto add_one = [](const at::Tensor& rows) { return rows + 1; };
 
-/// sample number -> what a pass of this epoch drew for it, on all ranks.
+/// Sample number -> random number drawn for it in this epoch, on all ranks.
 std::map<int64_t, int64_t> drawn_by(const data::SourcePtr<data::Batch>& source, int64_t world, int64_t batch_size,
                                     int64_t epoch, uint64_t seed = 5) {
   std::map<int64_t, int64_t> drawn;

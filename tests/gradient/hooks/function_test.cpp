@@ -18,7 +18,7 @@ std::string refusal_of(const ReduceFunction& reduce) {
   return said;
 }
 
-/// An all-reduce that throws where it is told to, and then does not any more.
+/// An all-reduce that throws once, on request.
 auto failing_once(bool& fails) {
   return comm_hook([&fails](const GradientBucket& bucket, const Group& own) {
     if (std::exchange(fails, false)) throw std::runtime_error("mine");

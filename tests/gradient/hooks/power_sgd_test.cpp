@@ -11,7 +11,7 @@ PowerSgdOptions from_step(int64_t start, int64_t rank = 1) {
   return {.matrix_approximation_rank = rank, .start_step = start};
 }
 
-// 300 steps of gradient descent on |W - target_of_this_rank|^2, whose mean target has many singular values.
+// 300 steps of gradient descent on |W - target_of_this_rank|^2; the mean of the targets has many singular values.
 double distance_after_training(const CommHook& hook) {
   double left = 0;
   run_threads(2, [&](const Group& group) {
@@ -165,7 +165,7 @@ TEST_CASE("where no rank uses a parameter in a step its error stays what it was"
       const auto owed = [&] {
         for (const auto& [name, tensor] : hooked.engine.reducer_state()) {
           if (name == "error of 1") return tensor.to(at::kFloat);
-          // One square of the bucket, in which the parameter that arrives last comes behind the other.
+          // One matrix of the bucket; the parameter that arrives last is after the other one.
           if (name == "error of 1,0") return tensor.to(at::kFloat).flatten().narrow(0, 0, 800);
         }
         return at::Tensor();

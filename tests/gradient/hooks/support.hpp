@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters whose gradients are what the test says.
+// Parameters with given gradients.
 #pragma once
 
 #include "../support.hpp"
@@ -46,7 +46,7 @@ struct Hooked {
   Engine engine;
 };
 
-/// [rows, columns] of the given rank, equal on every rank that asks with the same seed.
+/// [rows, columns] of the given rank, equal on every rank with the same seed.
 inline at::Tensor low_rank(int64_t rows, int64_t columns, int64_t rank, int64_t seed) {
   return numbers({rows, rank}, seed).mm(numbers({rank, columns}, seed + 1));
 }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What is asked and answered; the questions are kept for a look.
+// Runs the questions with the given answers; the screen text can be inspected.
 ClusterConfig answered(const std::string& answers, const Machine& machine, std::string* screen = nullptr) {
   std::istringstream in(answers);
   std::ostringstream out;

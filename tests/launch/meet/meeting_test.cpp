@@ -32,7 +32,7 @@ Invitation invitation(int64_t port, int64_t machine, int64_t machines, std::chro
 
 int64_t free_port() { return ReservedPort(0).number(); }
 
-/// What meet() says, or how it refuses.
+/// Result or error text of meet().
 std::future<std::string> meets(const Invitation& invitation) {
   return std::async(std::launch::async, [invitation] {
     try {
@@ -45,7 +45,7 @@ std::future<std::string> meets(const Invitation& invitation) {
   });
 }
 
-/// A connection to the port as soon as somebody listens there.
+/// Connects to the port as soon as a process listens.
 accelerate::base::FileDescriptor connected(int64_t port) {
   auto address = addresses_of("127.0.0.1").at(0);
   address.set_port(port);

@@ -48,7 +48,7 @@ TEST_CASE("machines share the ranks evenly, in the order of their ranks") {
   CHECK(place.first_rank() == 2);
   CHECK(place.ranks_here() == 2);
   CHECK(place.world_size() == 6);
-  CHECK(place_of(machines(2, 1), two_gpus).world_size() == 4);  // each has what this one has
+  CHECK(place_of(machines(2, 1), two_gpus).world_size() == 4);  // every machine equals this one
 }
 
 TEST_CASE("machines may have different numbers of ranks, where that is said") {

@@ -27,7 +27,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES limits them as CUDA does") {
   CHECK(count_gpus(four, "NoDevFiles") == 0);
   CHECK(count_gpus(four, "GPU-1d9a,GPU-77ab") == 2);
   CHECK(count_gpus(four, "MIG-1d9a") == 1);
-  CHECK(count_gpus({}, "0,1") == 0);  // said, but not there
+  CHECK(count_gpus({}, "0,1") == 0);  // named but not present
 }
 
 TEST_CASE("this machine has a processor, and CUDA_VISIBLE_DEVICES hides its GPUs") {

@@ -129,7 +129,7 @@ TEST_CASE("hosts and machines that stand elsewhere are not used where the comman
 TEST_CASE("backend auto beats a name in a weaker place, on the command line, in a variable and in the config file") {
   const Variables gloo{{"ACCELERATE_BACKEND", "gloo"}};
   const LaunchOptions any{.settings = {.backend = "auto"}, .num_processes = 2};
-  CHECK(resolved(any, gloo).settings.backend == "auto");  // which the ranks are told, in the place of gloo
+  CHECK(resolved(any, gloo).settings.backend == "auto");  // passed to the ranks in place of gloo
   CHECK(resolved(any, {}, file("backend", "gloo")).settings.backend == "auto");
   CHECK(conflicts(any, gloo) == Lines{"backend is auto from the command line; not used: gloo in ACCELERATE_BACKEND"});
   const Variables variable{{"ACCELERATE_BACKEND", "auto"}};
@@ -149,7 +149,7 @@ TEST_CASE("the values that hold are what was given, and defaults beside it; what
   CHECK(result.values.machine_rank == 0);
   CHECK_FALSE(result.values.num_processes);
   CHECK_FALSE(result.values.settings.backend);
-  CHECK_FALSE(result.options.machine_rank);  // what was not given is not handed on as given
+  CHECK_FALSE(result.options.machine_rank);  // a value that was not given is not forwarded as given
   CHECK_FALSE(result.options.settings.timeout);
 }
 

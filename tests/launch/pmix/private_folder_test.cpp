@@ -67,7 +67,7 @@ TEST_CASE("where the file system knows no locks a folder is made, once, and goes
   {
     const PrivateFolder folder({.parent = parent.path});
     CHECK(folders_in(parent) == 1);
-    const PrivateFolder second({.parent = parent.path});  // sweeps nothing: nobody can tell that the first lives
+    const PrivateFolder second({.parent = parent.path});  // removes nothing: the first folder's lock cannot be tested
     CHECK(folders_in(parent) == 2);
   }
   CHECK(folders_in(parent) == 0);

@@ -56,7 +56,7 @@ TEST_CASE(
   judge.hear(0, still({kWaits}), begin);
   CHECK_FALSE(judge.deadline());
   judge.hear(1, still({kComputes}), begin + seconds(9));
-  // Each has stood still for half the limit when it says so.
+  // Each part reports after half the limit without progress.
   CHECK(judge.deadline() == begin + seconds(24));
   CHECK_FALSE(judge.verdict(begin + seconds(23)));
   CHECK(judge.verdict(begin + seconds(24)) ==

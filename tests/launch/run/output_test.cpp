@@ -52,7 +52,7 @@ bool is_read(const FileDescriptor& stream) {
   return (end.revents & POLLERR) == 0;
 }
 
-/// As in the launcher: writes say that nobody reads.
+/// As in the launcher: write() reports a closed pipe.
 class NoSigpipe {
  public:
   NoSigpipe() {

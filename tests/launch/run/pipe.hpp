@@ -25,7 +25,7 @@ inline Pipe open_pipe() {
   return {accelerate::base::FileDescriptor(ends[0]), accelerate::base::FileDescriptor(ends[1])};
 }
 
-/// What has come.
+/// Returns all available bytes.
 inline std::string read_all(int fd) {
   std::string text;
   std::array<char, 65536> buffer;

@@ -56,7 +56,7 @@ TEST_CASE("a port where the connections of a job that just ended still linger ca
   const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   REQUIRE(connect(client, reinterpret_cast<sockaddr*>(&address), length) == 0);
   const int served = accept(listener, nullptr, nullptr);
-  close(served);  // whoever closes first leaves the port in TIME_WAIT
+  close(served);  // the side that closes first leaves the port in TIME_WAIT
   close(client);
   close(listener);
   const int64_t port = ntohs(address.sin_port);

@@ -19,7 +19,7 @@ using testing::read_all;
 
 namespace {
 
-/// Reads as a slow reader does, until all has come.
+/// Reads slowly until all bytes have arrived.
 std::string drain(Sink& sink, int fd) {
   std::string text;
   do {

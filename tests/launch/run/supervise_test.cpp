@@ -23,7 +23,7 @@ using accelerate::launch::supervise;
 
 namespace {
 
-/// A file that stands for the launcher's stdout and stderr.
+/// A file in place of the launcher's stdout and stderr.
 struct Sink {
   Sink() { fd = mkstemp(name); }
   ~Sink() {
@@ -39,7 +39,7 @@ struct Sink {
   int fd = -1;
 };
 
-/// A process that sends the signal to this one when the launcher has said that.
+/// A process that sends the signal to this one after the launcher has printed the text.
 pid_t signal_when(const Sink& err, const std::string& said, int number) {
   const pid_t launcher = getpid();
   const pid_t user = fork();
@@ -49,7 +49,7 @@ pid_t signal_when(const Sink& err, const std::string& said, int number) {
   _exit(0);
 }
 
-/// Of a pipe whose reader stands still: it takes no byte more.
+/// Fills a pipe without a reader until it accepts no more bytes.
 void fill(int pipe) {
   const int flags = fcntl(pipe, F_GETFL);
   fcntl(pipe, F_SETFL, flags | O_NONBLOCK);
@@ -320,7 +320,7 @@ TEST_CASE("the launcher's last words wait for a reader who is slow, and no longe
   CHECK(read_all() == said);
 
   fill(writer.get());
-  CHECK(supervise(ranks(1, "exit 75"), options) == 75);  // although nobody reads
+  CHECK(supervise(ranks(1, "exit 75"), options) == 75);  // although no process reads
   CHECK(read_all().find("accelerate_launch") == std::string::npos);
 }
 

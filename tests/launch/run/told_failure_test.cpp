@@ -17,7 +17,7 @@ using accelerate::launch::ToldFailure;
 
 namespace {
 
-/// As the launcher around a rank says it.
+/// The report of a per-rank wrapper.
 std::string report(const std::string& cause, JobEnd end = {}) {
   end.host = "gpu-b";
   end.among_others = true;

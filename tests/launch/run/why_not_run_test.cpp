@@ -22,7 +22,7 @@ std::string script_of_text(const testing::Scratch& scratch, const std::string& t
   return path;
 }
 
-/// What the launcher says instead of running it.
+/// The launcher's error text for a program that cannot run.
 std::string refusal_to_run(const std::string& path) {
   const auto ran = testing::launch({"--num_processes", "1", path});
   CHECK(ran.code == 126);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What --dry_run prints for each runner does, in a shell, what the launcher would do.
+// The scripts that --dry_run prints for each runner behave in a shell as the launcher does.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ namespace {
 
 const std::string self = TEST_BINARY_DIR "/bin/accelerate_launch";
 
-/// mpirun and srun that print what they are told, word by word, and how long the job's id is.
+/// Replacements of mpirun and srun that print their arguments, one per line, and the length of the job's id.
 struct FakePrograms {
   FakePrograms() {
     for (const char* name : {"mpirun", "srun"}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job that srun starts at our word, with a program in srun's place that does what it does: places in variables, all
-// tasks stopped when one fails, the highest code of all.
+// A job under srun, with a replacement program that behaves like srun: places in variables, all tasks stopped when one
+// fails, the highest exit code of all tasks.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -40,9 +40,9 @@ highest=$?
 exit $highest
 )";
 
-/// Ranks under our launcher in an allocation.
+/// Runs ranks under our launcher in an allocation.
 ///
-/// more   variables that Slurm would set, too; "" takes one away
+/// \param more  Further variables that Slurm would set; "" removes one.
 Ran in_allocation(const Words& options, const std::string& of_rank_1, const accelerate::env::Variables& more = {}) {
   const Scratch scratch;
   const std::string srun = scratch.path + "/srun";

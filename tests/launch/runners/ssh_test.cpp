@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hosts that are this machine, behind an ssh that only runs what it is given, by a login shell in a bare environment.
+// Hosts that are this machine, behind a fake ssh that runs its command in a login shell with an empty environment.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -73,7 +73,7 @@ std::vector<pid_t> pids(const std::string& text) {
   return found;
 }
 
-/// A rank on each of two hosts, and what each has put into a session of its own; both say who they are.
+/// One rank on each of two hosts, each with a process in its own session; both print their pids.
 const Words with_daemons{"sh", "-c",
                          "export RANK; setsid sh -c 'echo daemon$RANK pid $$; exec sleep 300' & "
                          "echo rank$RANK pid $$; exec sleep 300"};
@@ -153,7 +153,7 @@ TEST_CASE("the first rank that fails decides, on whichever host: it is named the
   CAPTURE(ran.err);
   CHECK(ran.code == 7);
   CHECK(ran.err.find("accelerate_launch: worker 1 (") != std::string::npos);
-  // Both launchers end with the code; whose end is seen first is chance.
+  // Both launchers exit with the code; the order in which their ends are seen is random.
   const auto report = std::max(ran.err.rfind("accelerate_launch: machine 0 (a, ") + 1,
                                ran.err.rfind("accelerate_launch: machine 1 (b, ") + 1);
   REQUIRE(report > 0);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs schedules for parity.py: a JSON list of cases on stdin, a list of what they gave on stdout.
+// Runs schedules for parity.py: a JSON list of cases on stdin, a list of results on stdout.
 //
-// A case: {"schedule", "args", "optimizer", "lrs": of each group, "default_lr", "steps", "set_lr": {step: rate}}, of
-// ReduceLROnPlateau "metrics" in place of "steps". What it gave: {"lrs": [step][group], "momenta": [step][group]}.
-// In the middle each schedule is saved, and another one on another optimizer goes on.
+// A case: {"schedule", "args", "optimizer", "lrs": of each group, "default_lr", "steps", "set_lr": {step: rate}}; for
+// ReduceLROnPlateau "metrics" in place of "steps". A result: {"lrs": [step][group], "momenta": [step][group]}. Half-way
+// each schedule is saved and loaded into one with another optimizer.
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>

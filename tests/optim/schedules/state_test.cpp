@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That a loaded schedule goes on with the same values is checked for all of them in probe.cpp.
+// probe.cpp checks for all schedules that a loaded schedule continues with the same values.
 #include "tests/testing.hpp"
 //
 #include <nlohmann/json.hpp>

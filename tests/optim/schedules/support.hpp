@@ -17,7 +17,7 @@ inline torch::optim::SGD sgd(const std::vector<double>& rates, double momentum =
 }
 inline torch::optim::SGD sgd(double rate) { return sgd(std::vector<double>{rate}); }
 
-/// The first group's rate at once and after each of so many steps.
+/// The first group's rate initially and after each step.
 template <typename Scheduler>
 std::vector<double> rates(Scheduler& scheduler, int steps) {
   std::vector<double> list{scheduler.get_last_lr()[0]};
