@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # For a machine with NVIDIA GPUs, in one call: build, what tests can run on a GPU, and the benches beside Accelerate 1.15
 # and Lightning Fabric. Figures go to bench/results/, with the machine's name on them.
-#   bench/gpu.sh [--bin FOLDER] [--results FOLDER] [tests | benches]
+#   bench/gpu.sh [--bin FOLDER] [--results FOLDER] [--dry-run] [tests | one_gpu | benches]
+#   tests includes one_gpu: several ranks on one GPU over NCCL (bench/ranks_on_one_gpu.sh).
+#   --dry-run: only one_gpu, over gloo on the CPU. It tests the script where there is no GPU.
 #   --bin: programs that were built elsewhere, for a machine where nothing can be installed; python3 has torch and the peers
 # With one GPU the group of one rank is forced; with more, one rank per GPU.
 # A test that fails does not keep the benches from running; the end says so, and the exit code is 1.
@@ -11,20 +13,24 @@ called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source cmake/setup/say.sh
 
-bin="" results=$PWD/bench/results part=all
+bin="" results=$PWD/bench/results part=all backend=nccl
 while [ $# -gt 0 ]; do
   case $1 in
     --bin) bin=$(cd "$called_from" && realpath "$2") && shift 2 ;;
     --results) results=$(cd "$called_from" && realpath -m "${2:?a folder}") && shift 2 ;;
-    tests | benches) part=$1 && shift ;;
-    *) say "bench/gpu.sh: what is '$1'? --bin FOLDER, --results FOLDER, tests or benches" && exit 2 ;;
+    --dry-run) backend=gloo part=one_gpu && shift ;;
+    tests | one_gpu | benches) part=$1 && shift ;;
+    *) say "bench/gpu.sh: what is '$1'? --bin FOLDER, --results FOLDER, --dry-run, tests, one_gpu or benches" && exit 2 ;;
   esac
 done
 
-gpus=$(nvidia-smi --list-gpus | wc -l)
-[ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
+gpus=0
+[ $backend = gloo ] || gpus=$(nvidia-smi --list-gpus | wc -l)
+[ $backend = gloo ] || [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
 python=$(command -v python3)
-if [ -z "$bin" ]; then
+if [ -z "$bin" ] && [ $backend = gloo ]; then
+  bin=$PWD/build/bin   # as ./run build leaves it
+elif [ -z "$bin" ]; then
   bin=$PWD/build/bin
   source cmake/setup/packages.sh
   source cmake/setup/libtorch.sh
@@ -90,6 +96,21 @@ tests() {
   done
   check examples/trainer "${learns[@]}" "$logs/trainer" "${launch[@]}" "$bin/trainer" --data-dir "$digits" &
   wait
+}
+
+# Two to four ranks on one GPU. The tests of the ranks run beside each other, what has a time limit runs alone.
+one_gpu() {
+  local case digits=$PWD/examples/data/mnist
+  for case in ${ONE_GPU_CASES-$(bench/ranks_on_one_gpu.sh cases)}; do
+    [[ $case == rank_tests_* ]] || wait
+    check "one_gpu/$case" bench/ranks_on_one_gpu.sh "$bin" "$digits" "$backend" "$case" &
+    [[ $case == rank_tests_* ]] || wait
+  done
+  wait
+}
+
+say_results() {
+  local file name
   for file in "$logs"/*.code; do
     name=$(basename "$file" .code)
     [ "$(cat "$file")" != 0 ] || { say "passed: $name: $(grep -v '^\[doctest\] Status' "$logs/$name.log" | tail -n 1)"; continue; }
@@ -111,7 +132,8 @@ benches() {
   done > "$to.jsonl"
 }
 
-[ "$part" = benches ] || tests
-[ "$part" = tests ] || benches
+case $part in all | tests) tests ;; esac
+case $part in all | tests | one_gpu) one_gpu && say_results ;; esac
+case $part in all | benches) benches ;; esac
 for what in ${failed[@]+"${failed[@]}"}; do say "bench/gpu.sh: failed: $what"; done
 [ ${#failed[@]} -eq 0 ]

@@ -35,6 +35,7 @@ foreach(target IN LISTS exported)
   install(TARGETS ${target} EXPORT AccelerateTargets FILE_SET HEADERS)
 endforeach()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES tests/setup/lsan.supp DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate")   # leaks of Open MPI, for users' sanitizers
 get_property(programs GLOBAL PROPERTY ACCELERATE_PROGRAMS)
 if(programs)
   install(TARGETS ${programs} EXPORT AccelerateTargets)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// examples/mnist.cpp with checkpoints: after a kill at any time, a restart with --resume continues from the last
-// checkpoint.
-#include <CLI/CLI.hpp>
+// examples/mnist.cpp with checkpoints: it may be killed at any time, and goes on where it stood when it is started
+// again with --resume.
 #include <accelerate/accelerate.hpp>
 
 #include "basic_net.hpp"
+#include "command_line.hpp"
 
 namespace {
 
@@ -83,11 +83,5 @@ int main(int argc, char** argv) {
   app.add_flag("--resume", options.resume, "Go on from the newest whole checkpoint, if there is one");
   app.add_flag("--async", options.async, "Write checkpoints while training goes on");
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return train(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return command_line::run(app, argc, argv, [&] { return train(options); });
 }

@@ -3,15 +3,18 @@
 // read ahead. FOLDER has the set's binary version; without it a small set of coloured noise is made.
 #include <accelerate/accelerate.hpp>
 
+#include "command_line.hpp"
 #include "generated_data.hpp"
 
 namespace data = accelerate::data;
 namespace nn = torch::nn;
 
-int main(int argc, char** argv) {
+namespace {
+
+/// \param folder  CIFAR-10's binary version. If empty, a small set is generated.
+void train(std::filesystem::path folder) {
   accelerate::Accelerator accelerator;
   accelerator.set_seed(42);
-  std::filesystem::path folder = argc > 1 ? argv[1] : "";
   if (folder.empty()) accelerator.local_main_process_first([&] { folder = generated::cifar10(); });
 
   // Read without normalisation, which follows the crop: padding of the crop is black, as in torchvision.
@@ -52,4 +55,13 @@ int main(int argc, char** argv) {
     seen += matches.size(0);
   }
   accelerator.print("{} of {} test images are right\n", right, seen);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::filesystem::path folder;
+  CLI::App app("Trains a small convolutional net on CIFAR-10");
+  app.add_option("FOLDER", folder, "Folder with the binary version of CIFAR-10. If unset, a small set is generated.");
+  return command_line::run(app, argc, argv, [&] { train(folder); });
 }

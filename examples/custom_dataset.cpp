@@ -4,6 +4,8 @@
 #include <accelerate/accelerate.hpp>
 #include <random>
 
+#include "command_line.hpp"
+
 namespace data = accelerate::data;
 
 namespace {
@@ -33,9 +35,7 @@ class Lines {
   int64_t size_;
 };
 
-}  // namespace
-
-int main() {
+void train() {
   accelerate::Accelerator accelerator;
   accelerator.set_seed(42);
 
@@ -59,4 +59,11 @@ int main() {
     }
     accelerator.print("epoch {} error {:.4f} of {} lines\n", epoch, error / static_cast<double>(seen), seen);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains a net on a data set of its own sample type");
+  return command_line::run(app, argc, argv, train);
 }

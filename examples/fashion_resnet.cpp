@@ -4,14 +4,12 @@
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <accelerate/accelerate.hpp>
 #include <accelerate/nn/data_parallel.hpp>
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 
 #include "animator.hpp"
+#include "command_line.hpp"
 #include "devices_of_rank.hpp"
 #include "resnet18.hpp"
 
@@ -101,12 +99,6 @@ void train(const Options& options) {
       [&] { fmt::print("test accuracy {:.2f}, {:.1f} s/epoch, on {}\n", accuracy, timer.average(), names); });
 }
 
-// CLI11's own check lets "nan" pass.
-std::string a_rate(const std::string& text) {
-  const double rate = std::strtod(text.c_str(), nullptr);
-  return std::isfinite(rate) && rate > 0 ? "" : text + " is not a finite number above 0";
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -123,19 +115,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--batch_size", options.batch_size, "Samples per step and device")->check(some)->capture_default_str();
   app.add_option("--lr", options.lr, "SGD's rate, times the number of all devices")
-      ->check(a_rate)
+      ->check(command_line::positive_and_finite)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights and order")->capture_default_str();
   app.add_option("--svg", options.svg, "File for the curve, written anew after each epoch");
   app.add_flag("--quick", options.quick, "128 images of each set only: whether it runs, not what it learns");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    train(options);
-  } catch (const c10::Error& error) {
-    fmt::print(stderr, "{}\n", error.what_without_backtrace());
-    return 1;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return command_line::run(app, argc, argv, [&] { train(options); });
 }

@@ -3,6 +3,7 @@
 // uint16; without FILE a small one is generated.
 #include <accelerate/accelerate.hpp>
 
+#include "command_line.hpp"
 #include "generated_data.hpp"
 
 namespace data = accelerate::data;
@@ -34,12 +35,10 @@ std::string continued(LanguageModel& net, std::string text, int64_t letters, con
   return text;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+/// \param file  Tokens as uint16. If empty, a small text is generated.
+void train(std::filesystem::path file) {
   accelerate::Accelerator accelerator;
   accelerator.set_seed(42);
-  std::filesystem::path file = argc > 1 ? argv[1] : "";
   if (file.empty()) accelerator.local_main_process_first([&] { file = generated::text(); });
 
   LanguageModel net;
@@ -61,4 +60,13 @@ int main(int argc, char** argv) {
     accelerator.print("epoch {} perplexity {:.3f}\n", epoch, std::exp(mean));
   }
   accelerator.on_main_process([&] { fmt::print("{}\n", continued(net, "the cat ", 60, accelerator.device())); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::filesystem::path file;
+  CLI::App app("Trains a small language model on tokens in one mapped file");
+  app.add_option("FILE", file, "File of tokens, each a uint16. If unset, a small text is generated.");
+  return command_line::run(app, argc, argv, [&] { train(file); });
 }

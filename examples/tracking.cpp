@@ -4,9 +4,12 @@
 #include <accelerate/accelerate.hpp>
 
 #include "basic_net.hpp"
+#include "command_line.hpp"
 
-int main(int argc, char** argv) {
-  const std::string logs = argc > 1 ? argv[1] : "logs";
+namespace {
+
+/// \param logs  Folder for the log files and the profile.
+void train(const std::string& logs) {
   accelerate::Accelerator accelerator({.log_with = {"tensorboard", "jsonl", "csv"}, .logging_dir = logs});
 
   BasicNet net;
@@ -43,4 +46,13 @@ int main(int argc, char** argv) {
   accelerator.log_text("loader", loader.report().text(), step);
   accelerator.end_training();
   accelerator.on_main_process([&] { fmt::print("{}", profiler.table(5)); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string logs = "logs";
+  CLI::App app("Trains BasicNet on MNIST with progress bar, log files and profiler");
+  app.add_option("FOLDER", logs, "Folder for the log files and the profile")->capture_default_str();
+  return command_line::run(app, argc, argv, [&] { train(logs); });
 }

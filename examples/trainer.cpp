@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // trainer: BasicNet on MNIST once more, with the loop written by accelerate::Trainer. On one process, on many, on GPUs.
-#include <CLI/CLI.hpp>
 #include <accelerate/trainer/trainer.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "basic_net.hpp"
+#include "command_line.hpp"
 
 namespace data = accelerate::data;
 
@@ -76,8 +76,7 @@ int main(int argc, char** argv) {
   app.add_option("--max_grad_norm", arguments.max_grad_norm, "Gradients are clipped to it; 0: they are not")
       ->capture_default_str();
   app.add_option("--seed", arguments.seed, "Seed of weights, order and dropout")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return command_line::run(app, argc, argv, [&] {
     accelerate::set_seed(arguments.seed);
     DigitTrainer trainer(BasicNet(), arguments,
                          {.train_dataset = data::dataset_source(Digits(folder, data::Split::train), collate),
@@ -86,8 +85,5 @@ int main(int argc, char** argv) {
     trainer.train();
     const auto metrics = trainer.evaluate();
     trainer.accelerator().on_main_process([&] { fmt::print("test accuracy {:.4f}\n", metrics.at("eval_accuracy")); });
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  });
 }

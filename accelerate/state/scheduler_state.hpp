@@ -32,8 +32,10 @@ struct PythonSchedule {
   std::vector<Dict> phases{};  ///< of OneCycleLR
   /// What it keeps in the optimizer's parameter groups, a number for each.
   std::map<std::string, std::vector<double>> of_groups{};
-  std::vector<SchedulerState> parts{};  ///< its component schedules; one that has not started has -1 steps
-  bool counts = true;                   ///< false: only its parts know how many steps were made
+  /// Schedules that it is made of; one whose turn is to come has -1 steps. Without braces, because SchedulerState is
+  /// incomplete here: clang instantiates the constructor for `{}` at once.
+  std::vector<SchedulerState> parts;
+  bool counts = true;  ///< false: only its parts know how many steps were made
 
   /// It follows from the rest.
   bool operator==(const PythonSchedule&) const { return true; }

@@ -32,27 +32,41 @@ libtorch_is_there() {
   return 1
 }
 
-# pip writes RECORD last, and torch after all that it needs.
-installed() { compgen -G "$venv/lib/python3*/site-packages/$1-$2*.dist-info/RECORD" >/dev/null; }
+# installed <package> <version> [environment]: pip writes RECORD last, and torch after all that it needs.
+installed() { compgen -G "${3-$venv}/lib/python3*/site-packages/$1-$2*.dist-info/RECORD" >/dev/null; }
 
-# Made in a folder of its own, then one rename puts it in place: an interrupted run leaves nothing that looks whole.
-make_venv() {
+make_venv() { make_venv_of "$venv" "$torch_version" "$torch_packages"; }
+
+# The newest LibTorch that is accepted, for a part of ./run test full. CMake does not find it by itself: the name of its folder
+# does not begin with venv-.
+newest_version=2.15.0
+newest_packages="torch==$newest_version nvidia-cuda-crt==13.2.86"
+newest_venv=$cache/test-venv-$newest_version
+make_newest_venv() {
+  set_up_packages python3-venv
+  make_venv_of "$newest_venv" "$newest_version" "$newest_packages"
+}
+newest_libtorch() { compgen -G "$newest_venv/lib/python3*/site-packages/torch"; }
+
+# make_venv_of <folder> <version of torch> "<packages>": made in a folder of its own, then one rename puts it in place: an
+# interrupted run leaves nothing that looks whole.
+make_venv_of() {
+  local place=$1 version=$2 packages=$3 made
   mkdir -p "$cache"
   exec 9>"$cache/lock"
   flock -n 9 || {
     say "waits for another ./run that prepares $cache"
     flock 9
   }
-  if ! { installed torch $torch_version && [ -x "$venv/bin/python" ]; }; then
-    say "installs LibTorch (torch $torch_version and what it needs, 4.7 GB) from PyPI into $venv"
-    rm -rf "$cache/.made-$torch_version"-* "$venv"
-    local made
-    made=$(mktemp -d "$cache/.made-$torch_version-XXXXXX")
+  if ! { installed torch "$version" "$place" && [ -x "$place/bin/python" ]; }; then
+    say "installs LibTorch (torch $version and what it needs, 4.7 GB) from PyPI into $place"
+    rm -rf "$cache/.made-$version"-* "$place"
+    made=$(mktemp -d "$cache/.made-$version-XXXXXX")
     quietly "$cache/pip.log" python3 -m venv "$made" || fail "could not make a virtual environment in $made"
     # shellcheck disable=SC2086  # a list of words
-    quietly "$cache/pip.log" "$made/bin/python" -m pip install "${pip_options[@]}" $torch_packages ||
-      fail "could not install torch $torch_version; a LibTorch of your own: Torch_DIR=<libtorch>/share/cmake/Torch ./run ..."
-    ln -sfn "$(basename "$made")" "$cache/.new" && mv -T "$cache/.new" "$venv"
+    quietly "$cache/pip.log" "$made/bin/python" -m pip install "${pip_options[@]}" $packages ||
+      fail "could not install torch $version; a LibTorch of your own: Torch_DIR=<libtorch>/share/cmake/Torch ./run ..."
+    ln -sfn "$(basename "$made")" "$cache/.new-$version" && mv -T "$cache/.new-$version" "$place"
   fi
   exec 9>&-
 }

@@ -5,6 +5,7 @@ packages_build="g++ cmake ninja-build ccache python3 libopenmpi-dev libpmix-dev 
 packages_test="doctest-dev"
 packages_style="clang-format clang-tidy"
 packages_pages="doxygen chromium fonts-dejavu-core"   # tests of full: the reference, and the page of accelerate_report in a browser
+packages_clang="clang-16"   # a test of full: a user's project compiled by another compiler
 packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client munge"
 
 # What a package gives: a command, a header or a Python module. Seen by what it gives and not by its name, so that
@@ -18,6 +19,7 @@ declare -A package_gives=(
   [libyaml-cpp-dev]="header yaml-cpp/yaml.h" [libjpeg-dev]="header jpeglib.h" [libpng-dev]="header png.h"
   [doctest-dev]="header doctest/doctest.h"
   [clang-format]="command clang-format" [clang-tidy]="command clang-tidy"
+  [clang-16]="command clang++-16"
   [doxygen]="command doxygen" [chromium]="command chromium"
   [fonts-dejavu-core]="file /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"
   [iproute2]="command ip" [procps]="command ps" [openssh-server]="command sshd" [slurmctld]="command slurmctld"

@@ -3,7 +3,7 @@
 run_tests() {
   [[ ${1-} != full ]] || check_parts "${@:2}"
   set_up "$packages_build $packages_test"
-  [[ ${1-} != full ]] || set_up_packages "$packages_pages"
+  [[ ${1-} != full ]] || set_up_packages "$packages_pages $packages_clang"
   need_test_python
   local strict=OFF
   [[ ${1-} != full ]] || strict=ON
@@ -27,10 +27,11 @@ test_in() {
 }
 
 # Everything: what takes long, the sanitizers, and a build without each part; warnings are errors.
-full_parts=(release asan tsan without_mpi_jpeg_png without_gloo_cuda)
+full_parts=(release asan tsan without_mpi_jpeg_png without_gloo_cuda libtorch_2_15)
 declare -A full_name=(
   [release]="every test" [asan]="address and undefined sanitizers" [tsan]="thread sanitizer"
   [without_mpi_jpeg_png]="without MPI, JPEG and PNG" [without_gloo_cuda]="without gloo and CUDA"
+  [libtorch_2_15]="LibTorch 2.15.0"
 )
 
 check_parts() {
@@ -151,4 +152,18 @@ folder_without() {
     [[ $part == -* ]] || folder+=-${part,,}
   done
   echo "$folder"
+}
+
+# The newest LibTorch that is accepted: the library, mnist and the quick tests of the rooms on LibTorch. What the tests compare
+# with is the torch of the other environment.
+newest_tests='^(base|env|archive|tree|precision|data|gradient|nn|optim|job|checkpoint|comm|device|prepared|accelerator)/.*_test(\.(mpi|gloo)\.[0-9]+)?$'
+
+build_libtorch_2_15() {
+  make_newest_venv
+  configure_in build-libtorch-2.15 release "-DTorch_DIR=$(newest_libtorch)/share/cmake/Torch" "-DACCELERATE_TEST_PYTHON=$venv/bin/python"
+  cmake --build build-libtorch-2.15 -j "$(jobs)" --target accelerate accelerate_launch mnist plain_tests unit_tests rank_tests >&2
+}
+test_libtorch_2_15() {
+  test_in build-libtorch-2.15 -LE full -R "$newest_tests"
+  test_in build-libtorch-2.15 -R '^examples/mnist_2_ranks$'
 }

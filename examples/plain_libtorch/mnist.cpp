@@ -2,10 +2,10 @@
 // ../mnist.cpp without Accelerate: plain LibTorch, one process, one device.
 #include <zlib.h>
 
-#include <CLI/CLI.hpp>
 #include <fstream>
 
 #include "../basic_net.hpp"
+#include "../command_line.hpp"
 
 namespace {
 
@@ -101,11 +101,5 @@ int main(int argc, char** argv) {
   app.add_option("--batch-size", options.batch_size, "Samples per step")->capture_default_str();
   app.add_option("--lr", options.lr, "AdamW's learning rate")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    train(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return command_line::run(app, argc, argv, [&] { train(options); });
 }

@@ -51,35 +51,56 @@ std::optional<HostSlots> host_of(std::string_view word) {
   return is_host(host.name) ? std::optional(host) : std::nullopt;
 }
 
+/// Appends a host, or adds the slots of a repeated one. A repeated entry without slots counts as one slot, as in a
+/// Torque node file.
 void add(std::vector<HostSlots>& hosts, const HostSlots& host) {
   const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const auto& each) { return each.name == host.name; });
   if (found == hosts.end()) {
     hosts.push_back(host);
-  } else if (host.slots != 0) {
-    found->slots += host.slots;
+  } else {
+    found->slots = std::max<int64_t>(1, found->slots) + std::max<int64_t>(1, host.slots);
   }
-}
-
-std::optional<HostSlots> host_of_line(const std::string& line) {
-  std::istringstream words(line);
-  std::string word;
-  words >> word;
-  auto host = host_of(word);
-  while (host && words >> word) {
-    const auto equals = word.find('=');
-    if (equals == word.npos || equals == 0) return std::nullopt;
-    if (word.substr(0, equals) != "slots") continue;
-    const auto slots = slots_of(std::string_view(word).substr(equals + 1));
-    if (!slots) return std::nullopt;
-    host->slots = *slots;
-  }
-  return host;
 }
 
 std::string shown(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
   return text.size() > 80 ? text.substr(0, 80) + "..." : text;
+}
+
+/// A line of a host file, with its place for the errors.
+struct HostLine {
+  const std::string& path;
+  int64_t number = 0;
+  std::string text{};
+};
+
+[[noreturn]] void refuse(const HostLine& line) {
+  fail(ErrorKind::usage, "{} line {} is '{}', must be like 'gpu-a slots=4'", line.path, line.number, shown(line.text));
+}
+
+/// Reads "slots=4" into the host. max_slots is validated and ignored: the launcher never oversubscribes.
+void read_key(const HostLine& line, const std::string& word, HostSlots& host) {
+  const auto equals = word.find('=');
+  if (equals == word.npos || equals == 0) refuse(line);
+  const auto key = word.substr(0, equals);
+  if (key != "slots" && key != "max_slots" && key != "max-slots") {
+    fail(ErrorKind::usage, "{} line {} is '{}'; the key '{}' is unknown, must be slots or max_slots", line.path,
+         line.number, shown(line.text), shown(key));
+  }
+  const auto slots = slots_of(std::string_view(word).substr(equals + 1));
+  if (!slots) refuse(line);
+  if (key == "slots") host.slots = *slots;
+}
+
+HostSlots host_of_line(const HostLine& line) {
+  std::istringstream words(line.text);
+  std::string word;
+  words >> word;
+  auto host = host_of(word);
+  if (!host) refuse(line);
+  while (words >> word) read_key(line, word, *host);
+  return *host;
 }
 
 }  // namespace
@@ -92,9 +113,7 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& 
     ++number;
     line = line.substr(0, line.find('#'));
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    const auto host = host_of_line(line);
-    if (!host) fail(ErrorKind::usage, "{} line {} is '{}', must be like 'gpu-a slots=4'", path, number, shown(line));
-    add(hosts, *host);
+    add(hosts, host_of_line({.path = path, .number = number, .text = line}));
   }
   if (hosts.empty()) fail(ErrorKind::usage, "{} names no host; its lines are like 'gpu-a slots=4'", path);
   return hosts;

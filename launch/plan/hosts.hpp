@@ -17,11 +17,13 @@ struct HostSlots {
   bool operator==(const HostSlots&) const = default;
 };
 
-/// Lines like "gpu-a slots=4", "gpu-a:4" or "user@gpu-a", as Open MPI and DeepSpeed write them; # begins a comment, and
-/// max_slots and the like are passed over. A host that stands there twice has the slots of both.
+/// Parses a host file with one host per line: "gpu-a slots=4", "gpu-a:4" or "user@gpu-a". A `#` starts a comment.
 ///
-/// path   for the errors
-/// Throws LaunchError (2) with the line's number.
+/// A host on several lines has the sum of their slots. A repeated line without slots counts as one slot, so that a
+/// Torque `$PBS_NODEFILE` of "a", "a", "a", "b" means 3 and 1 ranks. The key `max_slots` is accepted and ignored.
+///
+/// \param path  Name of the file for error messages.
+/// \throws LaunchError (exit code 2) with the line number, for a line of another form and for an unknown key.
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& path);
 
 /// "~" and "~/hostfile" in the user's home folder, as a shell has them; other paths as they are. Pure.
@@ -36,7 +38,9 @@ std::vector<HostSlots> read_hostfile(const std::string& name);
 /// The name or address means on each host the host itself.
 bool says_loopback(const std::string& host);
 
-/// "gpu-a:4,gpu-b:4,[fd77::1]:4". Throws LaunchError (2), also for an address of IPv6 without brackets.
+/// Parses "gpu-a:4,gpu-b:4,[fd77::1]:4". A repeated host has the sum of its slots, as in a host file.
+///
+/// \throws LaunchError (exit code 2), also for an IPv6 address without brackets.
 std::vector<HostSlots> parse_hosts(std::string_view list);
 
 /// Ranks of each host, in order; hosts that get none are left out of both.

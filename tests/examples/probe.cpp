@@ -12,9 +12,11 @@
 //   probe learn no|bf16|fp16 DATA_DIR          trains two layers on the digits once and prints the test accuracy
 //   probe learn_few no|bf16|fp16 DATA_DIR N    trains BasicNet on N batches, and tests it on a thousand digits
 //   probe restarted                            the same, but rank 1 throws until torchrun has restarted it once
-//   probe several                              two concurrent Accelerators, then a third
-//   probe bad_index                            trains an embedding with an index out of range
-//   probe fail RANK                            that rank throws before a collective in which the others wait
+//   probe several                              two Accelerators side by side, a third afterwards
+//   probe bad_index                            trains an embedding on a row that it does not have
+//   probe fail RANK                            that rank throws before a collective, the others wait in it
+//   probe leave RANK                           that rank exits before the second of two all-reduces of the others
+//   probe shape RANK                           that rank gives another shape to an all-reduce
 #include <accelerate/accelerate.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -194,10 +196,32 @@ void bad_index() {
   }
 }
 
+accelerate::AcceleratorOptions to_fail() {
+  return {.timeout = std::chrono::seconds(60), .device = testing::device().str()};
+}
+
 void fail(int64_t rank) {
-  accelerate::Accelerator accelerator({.cpu = true, .timeout = std::chrono::seconds(60)});
+  accelerate::Accelerator accelerator(to_fail());
   if (accelerator.process_index() == rank) throw std::runtime_error("this rank fails on purpose");
   accelerator.wait_for_everyone();
+}
+
+/// All ranks but one call two all-reduces on the device; that one calls only the first.
+void leave(int64_t rank) {
+  accelerate::Accelerator accelerator(to_fail());
+  const auto tensor = torch::ones({4}, accelerator.device());
+  accelerator.group().all_reduce(tensor);
+  if (accelerator.process_index() == rank) return;
+  accelerator.group().all_reduce(tensor);
+  accelerator.print("sum {}\n", tensor[0].item<double>());
+}
+
+/// One rank gives another shape to an all-reduce on the device.
+void shape(int64_t rank) {
+  accelerate::Accelerator accelerator(to_fail());
+  const auto tensor = torch::ones({accelerator.process_index() == rank ? 5 : 4}, accelerator.device());
+  accelerator.group().all_reduce(tensor);
+  accelerator.print("sum {}\n", tensor[0].item<double>());
 }
 
 }  // namespace
@@ -210,6 +234,8 @@ int main(int argc, char** argv) {
     if (words.at(0) == "several") several();
     if (words.at(0) == "bad_index") bad_index();
     if (words.at(0) == "fail") fail(std::stoll(words.at(1)));
+    if (words.at(0) == "leave") leave(std::stoll(words.at(1)));
+    if (words.at(0) == "shape") shape(std::stoll(words.at(1)));
     if (words.at(0) == "train") {
       train(words.at(1), words.at(2), std::stoll(words.at(3)), std::stoll(words.at(4)));
     }

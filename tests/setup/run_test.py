@@ -279,8 +279,9 @@ class Environment(OnAMachine):
 
 
 class Full(OnAMachine):
-    parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI, JPEG and PNG", "without gloo and CUDA"]
-    stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_tsan() { :; }; build_in() { [[ $1 != build-no-gloo-cuda ]]; }; "
+    parts = ["every test", "address and undefined sanitizers", "thread sanitizer", "without MPI, JPEG and PNG", "without gloo and CUDA",
+             "LibTorch 2.15.0"]
+    stand_ins = "source cmake/setup/test.sh; build_all() { :; }; build_tsan() { :; }; build_libtorch_2_15() { :; }; build_in() { [[ $1 != build-no-gloo-cuda ]]; }; "
 
     def run_full(self, text):
         return self.machine.run(*self.machine.script(self.stand_ins + text))
@@ -299,7 +300,7 @@ class Full(OnAMachine):
         result = self.run_full('test_in() { :; }; test_tsan() { :; }; check_parts tsan asan; test_full tsan asan; check_parts msan')
         self.assertEqual((result.returncode, result.stderr.splitlines()), (1, [
             "run: full: thread sanitizer", "run: full: address and undefined sanitizers", "run: full: passed: tsan asan",
-            "run: full has no part 'msan'; its parts are release asan tsan without_mpi_jpeg_png without_gloo_cuda"]))
+            "run: full has no part 'msan'; its parts are release asan tsan without_mpi_jpeg_png without_gloo_cuda libtorch_2_15"]))
 
     def test_while_one_part_is_tested_the_next_ones_are_compiled_and_stopped_when_it_is_their_turn(self):
         (self.folder / "built").touch()

@@ -2,7 +2,9 @@
 #include "accelerate/comm/mpi/runtime.hpp"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <numeric>
 #include <string>
@@ -31,6 +33,14 @@ void prefer_shared_memory(const env::ProcessEnv& process) {
   ::setenv("OMPI_MCA_btl", "vader,self", 0);
 }
 
+/// Open MPI handles SIGABRT in MPI_Init and prints 25 lines of stack trace for each rank that an exception ends, after
+/// std::terminate has printed the exception. SIGBUS, SIGFPE and SIGSEGV keep Open MPI's handler, because nothing else
+/// reports their place. Handlers of the program and of sanitizers are installed before MPI_Init and are not replaced.
+/// A value set by the user or by `mpirun --mca opal_signal` is kept.
+void keep_mpi_from_handling_abort() {
+  ::setenv("OMPI_MCA_opal_signal", fmt::format("{},{},{}", SIGBUS, SIGFPE, SIGSEGV).c_str(), 0);
+}
+
 [[noreturn]] void fail_to_meet(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
   const auto where = roll_call_place(process, env::current_variables());
   const std::string who = where ? call_roll(*where, process) : "";
@@ -41,6 +51,7 @@ void prefer_shared_memory(const env::ProcessEnv& process) {
 /// In MPI's start all ranks wait for all others, and no call of it can be left: a thread of its own makes it.
 void initialise(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
   prefer_shared_memory(process);
+  keep_mpi_from_handling_abort();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   choose_network(process, std::chrono::steady_clock::now() + timeout / 4);  // MPI's own start needs time, too
   const auto level = within(deadline, [] {

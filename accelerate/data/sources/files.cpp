@@ -56,7 +56,9 @@ std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_vi
   return bytes;
 }
 
-std::string dtype_name(at::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
+std::string dtype_name(at::ScalarType dtype) {
+  return std::string(c10::getDtypeNames(dtype).first);  // a std::string_view in LibTorch 2.15
+}
 
 std::optional<uint64_t> bytes_of(at::IntArrayRef shape, at::ScalarType dtype) {
   uint64_t size = c10::elementSize(dtype);

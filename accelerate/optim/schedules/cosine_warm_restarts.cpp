@@ -44,7 +44,8 @@ Rule warm_restarts_rule(int64_t T_0, int64_t T_mult, double eta_min) {
                                                          {"T_i", wave.length},
                                                          {"T_mult", T_mult},
                                                          {"eta_min", eta_min},
-                                                         {"T_cur", wave.step}}};
+                                                         {"T_cur", wave.step}},
+                                             .parts = {}};
               }};
 }
 

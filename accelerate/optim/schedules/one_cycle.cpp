@@ -91,7 +91,8 @@ constexpr const char* momentum_name(Height height) { return height == Height::to
 
 state::PythonSchedule for_python(const std::vector<Heights>& rates, const std::vector<Heights>& momenta,
                                  bool moves_beta1, int64_t total_steps, const OneCycleOptions& options) {
-  state::PythonSchedule python{.members = {{"total_steps", total_steps}, {"cycle_momentum", options.cycle_momentum}}};
+  state::PythonSchedule python{.members = {{"total_steps", total_steps}, {"cycle_momentum", options.cycle_momentum}},
+                               .parts = {}};
   const bool linear = options.anneal_strategy == AnnealStrategy::linear;
   python.members.emplace_back("_anneal_func_type", std::string(linear ? "linear" : "cos"));
   if (options.cycle_momentum) python.members.emplace_back("use_beta1", moves_beta1);

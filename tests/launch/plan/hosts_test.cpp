@@ -39,6 +39,27 @@ TEST_CASE("a host that stands there twice has the slots of both") {
   CHECK(parse_hostfile("a slots=1\nb\na slots=2\n", "hosts") == Hosts{{"a", 3}, {"b", 0}});
 }
 
+TEST_CASE("a repeated line is one slot each time, as in a Torque node file") {
+  auto hosts = parse_hostfile("a\na\na\nb\n", "hosts");
+  CHECK(hosts == Hosts{{"a", 3}, {"b", 0}});
+  CHECK(fill_hosts(hosts, 0) == Ranks{3, 1});
+  CHECK(hosts == Hosts{{"a", 3}, {"b", 1}});
+  CHECK(parse_hostfile("a\nb\na\nb\n", "hosts") == Hosts{{"a", 2}, {"b", 2}});
+  CHECK(parse_hostfile("a slots=2\na\n", "hosts") == Hosts{{"a", 3}});
+  CHECK(parse_hostfile("a\na slots=2\n", "hosts") == Hosts{{"a", 3}});
+  CHECK(parse_hosts("a,b,a") == Hosts{{"a", 2}, {"b", 0}});
+}
+
+TEST_CASE("an unknown key of a host is an error with the line and the known keys") {
+  CHECK(wrong_line("a slots=2\nb lots=8\n") ==
+        "accelerate_launch: hosts line 2 is 'b lots=8'; the key 'lots' is unknown, must be slots or max_slots");
+  CHECK(wrong_line("b slots=8 gpus=2\n") ==
+        "accelerate_launch: hosts line 1 is 'b slots=8 gpus=2'; the key 'gpus' is unknown, must be slots or max_slots");
+  CHECK(wrong_line("b max_slots=x\n") ==
+        "accelerate_launch: hosts line 1 is 'b max_slots=x', must be like 'gpu-a slots=4'");
+  CHECK(parse_hostfile("a slots=2 max-slots=4\nb max_slots=4\n", "hosts") == Hosts{{"a", 2}, {"b", 0}});
+}
+
 TEST_CASE("a wrong line is refused with its number") {
   CHECK(wrong_line("gpu-a\n\ngpu b\n") == "accelerate_launch: hosts line 3 is 'gpu b', must be like 'gpu-a slots=4'");
   CHECK(wrong_line("gpu-a slots=0\n") ==

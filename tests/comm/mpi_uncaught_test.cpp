@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank of an MPI job that an exception or a signal ends: what is printed, and the exit code.
+#include "tests/comm/faults.hpp"
+
+using namespace faults;  // NOLINT
+
+namespace {
+
+/// Two ranks under our launcher, with `variables` in their environment.
+Ended launched(const std::string& scenario, const std::string& variables = "") {
+  return run({fmt::format("env {} {} --cpu --num_processes 2 --backend mpi {} {}", variables, ACCELERATE_LAUNCH,
+                          UNCAUGHT, scenario)})[0];
+}
+
+/// The same under mpirun, with further options of it.
+Ended under_mpirun(const std::string& scenario, const std::string& options = "") {
+  return run(
+      {fmt::format("mpirun --allow-run-as-root --oversubscribe -np 2 {} {} {}", options, UNCAUGHT, scenario)})[0];
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+const std::string trace = "*** Process received signal ***";
+const std::string thrown = "  what():  sample 17 has no label\n";
+
+}  // namespace
+
+TEST_CASE("mpi: an exception that leaves main is printed by its rank once, without a stack trace, and ends with 134") {
+  const auto by_mpirun = under_mpirun("throw");
+  CAPTURE(by_mpirun.err);
+  CHECK(count(by_mpirun.err, thrown) == 1);
+  CHECK(count(by_mpirun.err, trace) == 0);
+  CHECK(by_mpirun.code == 134);
+}
+
+TEST_CASE("mpi: the launcher repeats the exception of the rank that failed first, without a stack trace") {
+  const auto job = launched("throw");
+  CAPTURE(job.err);
+  const auto report = job.err.find("ended first, signal 6 (aborted); the others were stopped. Its last lines follow.");
+  REQUIRE(report != std::string::npos);
+  CHECK(count(job.err.substr(report), thrown) == 1);
+  CHECK(count(job.err.substr(0, report), thrown) == 1);
+  CHECK(count(job.err, trace) == 0);
+  CHECK(job.code == 134);
+}
+
+TEST_CASE("mpi: an Error that leaves main is in the launcher's report once, without a stack trace") {
+  const auto job = launched("error");
+  CAPTURE(job.err);
+  const auto report = job.err.find("ended first, signal 6 (aborted); the others were stopped. Its error follows.\n");
+  REQUIRE(report != std::string::npos);
+  CHECK(count(job.err.substr(report), "broadcast: ") == 1);
+  CHECK(count(job.err, trace) == 0);
+  CHECK(job.code == 134);
+}
+
+TEST_CASE("mpi: a value of opal_signal from the user is kept") {
+  CHECK(count(launched("throw", "OMPI_MCA_opal_signal=6").err, trace) >= 1);
+  CHECK(count(under_mpirun("throw", "--mca opal_signal 6").err, trace) == 1);
+}
+
+TEST_CASE("mpi: a segmentation fault keeps the stack trace of Open MPI") {
+  const auto job = launched("segfault", "ASAN_OPTIONS=handle_segv=0");
+  CAPTURE(job.err);
+  CHECK(count(job.err, trace) >= 1);
+  CHECK(job.code == 139);
+}
+
+TEST_CASE("mpi: a handler of the program for SIGABRT runs") {
+  const auto job = launched("own_handler");
+  CAPTURE(job.err);
+  CHECK(count(job.err, "the handler of the program\n") >= 1);
+  CHECK(count(job.err, trace) == 0);
+  CHECK(job.code == 42);
+}
