@@ -98,6 +98,7 @@ SafetensorsEntry entry_of(const std::string& name, const json& tensor, const Ori
 
 std::map<std::string, std::string> metadata_of(const json& value, const Origin& origin) {
   std::map<std::string, std::string> metadata;
+  if (value.is_null()) return metadata;  // safetensors reads it as absent
   if (!value.is_object()) origin.broken("{} is {}, expected an object", metadata_name, value.type_name());
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {

@@ -2,73 +2,16 @@
 #include "accelerate/archive/torch_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
+#include "accelerate/archive/rebuilt_tensor.hpp"
 #include "accelerate/archive/unpickle.hpp"
 
 namespace accelerate::archive {
 namespace {
 
-struct TorchType {
-  std::string_view global, dtype;
-  uint64_t bits;
-};
-
-// Storages say their dtype; an untyped one leaves it to the tensor, which names it.
-constexpr std::array<TorchType, 18> torch_types{{{"torch.FloatStorage", "F32", 32},
-                                                 {"torch.DoubleStorage", "F64", 64},
-                                                 {"torch.HalfStorage", "F16", 16},
-                                                 {"torch.BFloat16Storage", "BF16", 16},
-                                                 {"torch.LongStorage", "I64", 64},
-                                                 {"torch.IntStorage", "I32", 32},
-                                                 {"torch.ShortStorage", "I16", 16},
-                                                 {"torch.CharStorage", "I8", 8},
-                                                 {"torch.ByteStorage", "U8", 8},
-                                                 {"torch.BoolStorage", "BOOL", 8},
-                                                 {"torch.ComplexFloatStorage", "C64", 64},
-                                                 {"torch.ComplexDoubleStorage", "C128", 128},
-                                                 {"torch.uint16", "U16", 16},
-                                                 {"torch.uint32", "U32", 32},
-                                                 {"torch.uint64", "U64", 64},
-                                                 {"torch.float8_e4m3fn", "F8_E4M3", 8},
-                                                 {"torch.float8_e5m2", "F8_E5M2", 8},
-                                                 {"torch.float8_e8m0fnu", "F8_E8M0", 8}}};
 constexpr size_t most_dimensions = 64;  // as PyTorch
-constexpr std::string_view untyped_storage = "torch.storage.UntypedStorage";
-
-const AllowedGlobals& allowed_in_torch_files() {
-  static const AllowedGlobals names = [] {
-    AllowedGlobals all{
-        "collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3",
-        "torch._utils._rebuild_parameter", "torch.Size", "torch.device", "torch.float32", "torch.float64",
-        "torch.float16", "torch.bfloat16", "torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8",
-        "torch.bool", "torch.complex64", "torch.complex128", "collections.defaultdict", "collections.Counter",
-        "builtins.dict", "numpy._core.multiarray._reconstruct", "numpy.core.multiarray._reconstruct", "numpy.ndarray",
-        "numpy.dtype", "_codecs.encode",
-        // Of torch::save() and TorchScript: classes, and lists with the type of their items.
-        "__torch__.*", "torch.jit._pickle.build_intlist", "torch.jit._pickle.build_doublelist",
-        "torch.jit._pickle.build_boollist", "torch.jit._pickle.build_tensorlist", "torch.jit._pickle.restore_type_tag"};
-    all.insert(std::string(untyped_storage));
-    for (const TorchType& type : torch_types) all.insert(std::string(type.global));
-    return all;
-  }();
-  return names;
-}
-
-const TorchType* type_of(const PickleValue& value) {
-  const auto* global = value.as<PickleGlobal>();
-  if (global == nullptr) return nullptr;
-  const auto found = std::find_if(torch_types.begin(), torch_types.end(),
-                                  [name = global->str()](const TorchType& type) { return type.global == name; });
-  return found == torch_types.end() ? nullptr : &*found;
-}
-
-const PickleItems* arguments_of(const PickleValue& value, std::string_view global) {
-  const auto* object = value.as<PickleObject>();
-  return object != nullptr && object->parts->global.str() == global ? &object->parts->arguments : nullptr;
-}
 
 std::optional<uint64_t> natural_of(const PickleValue& value) {
   const auto* number = value.as<int64_t>();
@@ -95,18 +38,6 @@ std::string text_of(const PickleValue& value) {
 
 // Of TorchScript, compressed: nobody runs it here.
 bool is_code(std::string_view member) { return member.find("/code/") != std::string_view::npos; }
-
-// The tensor behind a Parameter; else the value itself.
-const PickleValue& without_parameter(const PickleValue& value) {
-  const auto* parameter = arguments_of(value, "torch._utils._rebuild_parameter");
-  return parameter != nullptr && !parameter->empty() ? parameter->front() : value;
-}
-
-const PickleItems* arguments_of_tensor(const PickleValue& value) {
-  const PickleValue& inner = without_parameter(value);
-  if (const auto* v2 = arguments_of(inner, "torch._utils._rebuild_tensor_v2")) return v2;
-  return arguments_of(inner, "torch._utils._rebuild_tensor_v3");
-}
 
 // Walks through a file's value and lists what it meets.
 class TorchLister {
@@ -194,9 +125,7 @@ TorchArchive::TorchArchive(std::string_view file, Origin origin) : origin_(std::
   root_ = unpickle(bytes_of(file, *main), allowed_in_torch_files(), origin_);
 }
 
-bool TorchArchive::is_tensor(const PickleValue& value) {
-  return arguments_of_tensor(value) != nullptr || arguments_of(value, "torch._utils._rebuild_parameter") != nullptr;
-}
+bool TorchArchive::is_tensor(const PickleValue& value) { return is_parameter(value) || rebuilt_tensor(value); }
 
 const PickleEntries* TorchArchive::members_of_module(const PickleValue& value) {
   const auto* object = value.as<PickleObject>();
@@ -205,12 +134,15 @@ const PickleEntries* TorchArchive::members_of_module(const PickleValue& value) {
 }
 
 TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& path) const {
-  const auto* parameter = arguments_of(value, "torch._utils._rebuild_parameter");
-  if (parameter != nullptr && parameter->empty())
-    origin_.broken("the parameter {} is made of nothing", in_quotes(path));
-  const PickleItems* found = arguments_of_tensor(value);
-  if (found == nullptr) origin_.broken("{} is {}, expected a tensor", in_quotes(path), value.kind());
-  const PickleItems& arguments = *found;
+  const auto found = rebuilt_tensor(value);
+  if (!found) {
+    const auto* object = value.as<PickleObject>();
+    if (is_parameter(value) && object->parts->arguments.empty()) {
+      origin_.broken("the parameter {} is made of nothing", in_quotes(path));
+    }
+    origin_.broken("{} is {}, expected a tensor", in_quotes(path), value.kind());
+  }
+  const PickleItems& arguments = *found->arguments;
   if (arguments.size() < 6) {
     origin_.broken("the tensor {} is made of {} values, expected at least 6", in_quotes(path), arguments.size());
   }
@@ -220,13 +152,7 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
     origin_.broken("the tensor {} lies in {}, expected a storage", in_quotes(path), arguments[0].kind());
   }
   const PickleItems& id = *storage->id;
-  const PickleEntries* bits = arguments.size() > 6 ? entries_of(arguments[6]) : nullptr;
-  if (bits != nullptr && !bits->empty()) {
-    origin_.broken(
-        "the tensor {} is conjugated or negated only when it is read, expected its resolve_conj() or resolve_neg()",
-        in_quotes(path));
-  }
-  const TorchType* type = type_of(arguments.size() > 6 && bits == nullptr ? arguments[6] : id[1]);
+  const TorchType* type = torch_type_of(found->dtype != nullptr ? *found->dtype : id[1]);
   if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", in_quotes(path));
   tensor.dtype = type->dtype;
   tensor.bits = type->bits;
@@ -235,7 +161,35 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
   tensor.shape = naturals(arguments[2], path);
   tensor.stride = naturals(arguments[3], path);
   check_extent(tensor);
+  if (found->metadata != nullptr) read_bits(tensor, *found->metadata);
   return tensor;
+}
+
+// As torch._C._get_tensor_metadata() returns them: {"conj": True}.
+void TorchArchive::read_bits(TorchTensor& tensor, const PickleValue& metadata) const {
+  const PickleEntries* entries = entries_of(metadata);
+  if (entries == nullptr) {
+    origin_.broken("the tensor {} has {} as metadata, expected a dict", in_quotes(tensor.path), metadata.kind());
+  }
+  for (const auto& [key, value] : *entries) {
+    const auto* name = key.as<std::string>();
+    const auto* flag = value.as<bool>();
+    if (flag == nullptr || name == nullptr || (*name != "conj" && *name != "neg")) {
+      origin_.broken("the tensor {} has the metadata {}: {}, expected 'conj' or 'neg' with a bool",
+                     in_quotes(tensor.path), text_of(key), text_of(value));
+    }
+    (*name == "conj" ? tensor.is_conj : tensor.is_neg) = *flag;
+  }
+  const bool is_complex = tensor.dtype.starts_with('C');
+  const bool is_float = tensor.dtype.starts_with('F') && tensor.bits > 8;
+  if (tensor.is_conj && !is_complex) {
+    origin_.broken("the tensor {} is a conjugate of dtype {}, expected C64 or C128", in_quotes(tensor.path),
+                   tensor.dtype);
+  }
+  if (tensor.is_neg && !is_complex && !is_float && tensor.dtype != "BF16") {
+    origin_.broken("the tensor {} is a negative of dtype {}, expected a floating-point or complex dtype",
+                   in_quotes(tensor.path), tensor.dtype);
+  }
 }
 
 void TorchArchive::place(TorchTensor& tensor, const PickleItems& id) const {

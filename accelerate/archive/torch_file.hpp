@@ -25,6 +25,8 @@ struct TorchTensor {
   uint64_t offset = 0;          ///< of its first element in its storage
   std::string storage{};        ///< tensors of one storage share its memory
   uint64_t begin = 0, end = 0;  ///< bytes of its storage in the file
+  bool is_conj = false;         ///< the elements are the complex conjugates of the bytes (PyTorch's conj bit)
+  bool is_neg = false;          ///< the elements are the negatives of the bytes (PyTorch's neg bit)
 
   bool operator==(const TorchTensor&) const = default;
 
@@ -43,7 +45,7 @@ class TorchArchive {
 
   [[nodiscard]] const PickleValue& root() const { return root_; }
   [[nodiscard]] const Origin& origin() const { return origin_; }
-  /// Whether the value is a tensor or a Parameter.
+  /// Whether the value is a tensor or a Parameter, with or without Python attributes.
   [[nodiscard]] static bool is_tensor(const PickleValue& value);
   /// The members of a module or an archive of LibTorch's, which are a dict: what torch::save() of C++ and TorchScript
   /// write. Null for any other value.
@@ -58,6 +60,7 @@ class TorchArchive {
   [[nodiscard]] uint64_t natural(const PickleValue& value, const std::string& path) const;
   [[nodiscard]] std::vector<uint64_t> naturals(const PickleValue& value, const std::string& path) const;
   void check_extent(TorchTensor& tensor) const;
+  void read_bits(TorchTensor& tensor, const PickleValue& metadata) const;
 
   Origin origin_;
   std::map<std::string, ZipMember> members_;  // by name within the archive's own folder

@@ -21,6 +21,15 @@ struct Extent {
 constexpr int64_t most_depth = 100, most_values = 4'000'000;
 constexpr uint64_t most_copied = uint64_t{1} << 28;
 
+// How to save, in Python, what a name stands for.
+std::string_view remedy_for(std::string_view name) {
+  const bool is_numpy_scalar = name.starts_with("numpy.") && name.ends_with(".multiarray.scalar");
+  return is_numpy_scalar ? "; it is a NumPy scalar, such as numpy.float64(0.5): in Python, load the file with "
+                           "torch.load(path, weights_only=False), replace each such value with the Python number "
+                           "value.item(), and save it again with torch.save"
+                         : "";
+}
+
 class Machine {
  public:
   Machine(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin)
@@ -189,8 +198,8 @@ class Machine {
     if (!is_allowed(global.str())) {
       fail(
           "it names {}, which is not read: only numbers, texts, containers and tensors are; a program that is in a "
-          "checkpoint is not run",
-          in_quotes(global.str()));
+          "checkpoint is not run{}",
+          in_quotes(global.str()), remedy_for(global.str()));
     }
     push(std::move(global));
   }

@@ -87,34 +87,50 @@ class Reader {
     return file_.substr(begin, size);
   }
 
-  [[nodiscard]] uint64_t find_end() const {
-    const std::string signature = "PK\x05\x06";
-    const uint64_t from = file_.size() > end_bytes + elsewhere16 ? file_.size() - end_bytes - elsewhere16 : 0;
-    const auto found = file_.rfind(signature);
-    if (file_.size() >= end_bytes && found != std::string_view::npos && found >= from &&
-        found <= file_.size() - end_bytes) {
-      return found;
+  // Weights can contain the signature by chance: the record must name a directory that precedes it.
+  [[nodiscard]] bool is_end(uint64_t place) const {
+    const Directory directory = end_record(place);
+    if (is_64(directory)) {
+      return place >= locator64_bytes && file_.substr(place - locator64_bytes).starts_with("PK\x06\x07");
     }
-    if (file_.starts_with("\x80\x02\x8a\x0a")) {
+    if (directory.begin + directory.size > place) return false;
+    if (directory.entries == 0) return directory.begin == place;
+    return file_.substr(directory.begin).starts_with("PK\x01\x02");
+  }
+
+  [[nodiscard]] uint64_t find_end() const {
+    if (is_torch_before_1_6(file_)) {
       origin_.broken(
           "the file is of PyTorch's format before 1.6; load it in Python and save it again, with "
           "torch.save(torch.load(path), path)");
+    }
+    const std::string_view signature("PK\x05\x06");
+    const uint64_t from = file_.size() > end_bytes + elsewhere16 ? file_.size() - end_bytes - elsewhere16 : 0;
+    for (auto found = file_.rfind(signature); found != std::string_view::npos && found >= from;
+         found = found == 0 ? std::string_view::npos : file_.rfind(signature, found - 1)) {
+      if (found + end_bytes <= file_.size() && is_end(found)) return found;
     }
     origin_.broken("{}", file_.starts_with("PK\x03\x04") ? "the file was cut: a ZIP file ends with its directory"
                                                          : "the file is no ZIP file, as torch.save writes them");
   }
 
-  [[nodiscard]] Directory find_directory() const {
-    const uint64_t end = find_end();
-    Fields fields(at(end, end_bytes, "the end of the directory"));
+  [[nodiscard]] Directory end_record(uint64_t place) const {
+    Fields fields(at(place, end_bytes, "the end of the directory"));
     fields.skip(8);
     fields.next<uint16_t>();
     Directory directory{.entries = fields.next<uint16_t>()};
     directory.size = fields.next<uint32_t>();
     directory.begin = fields.next<uint32_t>();
-    const bool is_64 =
-        directory.entries == elsewhere16 || directory.size == elsewhere32 || directory.begin == elsewhere32;
-    if (is_64) directory = find_directory_64(end);
+    return directory;
+  }
+  static bool is_64(const Directory& directory) {
+    return directory.entries == elsewhere16 || directory.size == elsewhere32 || directory.begin == elsewhere32;
+  }
+
+  [[nodiscard]] Directory find_directory() const {
+    const uint64_t end = find_end();
+    Directory directory = end_record(end);
+    if (is_64(directory)) directory = find_directory_64(end);
     if (directory.entries > directory.size / directory_bytes) {
       origin_.broken("the directory has {} entries in {} bytes", directory.entries, directory.size);
     }
@@ -123,12 +139,8 @@ class Reader {
   }
 
   [[nodiscard]] Directory find_directory_64(uint64_t end) const {
-    if (end < locator64_bytes) origin_.broken("the ZIP64 end of the directory is missing");
     Fields locator(at(end - locator64_bytes, locator64_bytes, "the ZIP64 locator"));
-    if (locator.next<uint32_t>() != locator64_signature) {
-      origin_.broken("the ZIP64 end of the directory is missing");
-    }
-    locator.skip(4);
+    locator.skip(8);
     Fields fields(at(locator.next<uint64_t>(), end64_bytes, "the ZIP64 end of the directory"));
     if (fields.next<uint32_t>() != end64_signature) origin_.broken("the ZIP64 end of the directory is missing");
     fields.skip(28);
@@ -233,6 +245,12 @@ constexpr uint16_t plain_version = 20, zip64_version = 45, no_time = 0, first_da
                    stored = 0;
 
 }  // namespace
+
+bool is_torch_before_1_6(std::string_view file) {
+  // The pickle of torch.serialization.MAGIC_NUMBER, after the header of any protocol.
+  constexpr std::string_view magic("\x8a\x0a\x6c\xfc\x9c\x46\xf9");
+  return file.starts_with('\x80') && file.substr(0, 32).find(magic) != std::string_view::npos;
+}
 
 std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin, bool (*left_out)(std::string_view name)) {
   return Reader(file, origin, left_out).members();

@@ -21,6 +21,9 @@ struct ZipMember {
   bool operator==(const ZipMember&) const = default;
 };
 
+/// Whether the file is of the format that torch.save wrote before PyTorch 1.6, which is no ZIP file.
+[[nodiscard]] bool is_torch_before_1_6(std::string_view file);
+
 /// The members of a ZIP file, in the order of its directory.
 ///
 /// Throws Error (data) for what is no ZIP file, was cut, has members that are compressed, encrypted, lie outside of the

@@ -2,6 +2,8 @@
 // The format is torch/serialization.py's: <name>/data.pkl, <name>/data/<key>, <name>/byteorder, <name>/version.
 #include "accelerate/checkpoint/torch_file.hpp"
 
+#include <ATen/ops/_conj.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/ScalarType.h>
@@ -155,7 +157,10 @@ at::Tensor TorchFile::tensor(const PickleValue& value, const std::string& path) 
   const std::vector<int64_t> sizes(found.shape.begin(), found.shape.end());
   const std::vector<int64_t> strides(found.stride.begin(), found.stride.end());
   const auto offset = found.elements == 0 ? 0 : static_cast<int64_t>(found.offset);
-  return storage(found).as_strided(sizes, strides, offset);
+  at::Tensor tensor = storage(found).as_strided(sizes, strides, offset);
+  if (found.is_conj) tensor = at::_conj(tensor);
+  if (found.is_neg) tensor = at::_neg_view(tensor);
+  return tensor;
 }
 
 void TorchFile::add_module(const PickleEntries& members, const std::string& prefix, NamedTensors& list) const {

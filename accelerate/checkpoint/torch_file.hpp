@@ -45,7 +45,8 @@ class TorchFile {
     return archive::TorchArchive::is_tensor(value);
   }
   /// A tensor or Parameter of the file. Views of one storage share it here too. It lies in the mapped file, as
-  /// SafetensorsFile's do.
+  /// SafetensorsFile's do. Python attributes of a tensor are ignored. Conj and neg bits are set as torch.load sets
+  /// them: `resolve_conj()` and `resolve_neg()` write the values into memory.
   /// path   on which it was found, for errors
   /// Throws Error (data) where it is none, does not fit into its storage, or has a dtype that LibTorch lacks.
   [[nodiscard]] at::Tensor tensor(const archive::PickleValue& value, const std::string& path) const;

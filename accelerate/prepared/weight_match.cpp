@@ -32,6 +32,22 @@ std::vector<std::string> without_tied(const NamedTensors& missing, const std::ve
   return names;
 }
 
+// PyTorch before 0.4.1 saved no count of batches with the statistics of a BatchNorm. As load_state_dict() of PyTorch,
+// the model then keeps its count: 0, unless it was trained before.
+void accept_uncounted_batches(NamedTensors& missing, const std::vector<WeightMatch::Pair>& met) {
+  constexpr std::string_view count = "num_batches_tracked";
+  const auto is_met = [&](const std::string& name) {
+    return std::any_of(met.begin(), met.end(), [&](const auto& pair) { return pair.name == name; });
+  };
+  std::erase_if(missing, [&](const auto& named) {
+    const std::string& name = named.first;
+    if (!name.ends_with(count)) return false;
+    const std::string prefix = name.substr(0, name.size() - count.size());
+    return (prefix.empty() || prefix.ends_with('.')) && is_met(prefix + "running_mean") &&
+           is_met(prefix + "running_var");
+  });
+}
+
 }  // namespace
 
 WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
@@ -58,6 +74,7 @@ WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
   for (const auto& [name, tensor] : saved) {
     if (by_name.contains(name)) match.unmet.unexpected.push_back(name);
   }
+  accept_uncounted_batches(missing, match.pairs);
   if (!missing.empty()) match.unmet.missing = without_tied(missing, match.pairs);
   return match;
 }

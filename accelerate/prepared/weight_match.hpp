@@ -22,6 +22,8 @@ struct WeightMatch {
 };
 
 /// A name that was not saved is met where its tensor is the memory of one that was: of tied tensors Python saves one.
+/// A missing `num_batches_tracked` beside saved `running_mean` and `running_var` is not reported, as in PyTorch; the
+/// model keeps its count.
 [[nodiscard]] WeightMatch match_weights(const ModelCore& model, const checkpoint::NamedTensors& saved);
 
 /// Copies what was saved into what is here: into the master of what has one, whose rounding is the parameter then.

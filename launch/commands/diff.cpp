@@ -57,7 +57,8 @@ std::string kind_of(const Weight& weight) { return weight.dtype + " " + text_of_
 // None: the same.
 std::optional<std::string> compared(const Weight& a, const Weight& b) {
   if (a.dtype != b.dtype || a.shape != b.shape) return fmt::format("is {}, {}", kind_of(a), kind_of(b));
-  if (a.data.size() != a.bytes || b.data.size() != b.bytes) return "is not row-major in the file; not compared";
+  if (a.data.size() != a.bytes || b.data.size() != b.bytes)
+    return "is not row-major in the file, or has its conj or neg bit set; not compared";
   if (a.elements == 0) return std::nullopt;
   const ElementDifference difference = compare_elements(a.dtype, a.bytes * 8 / a.elements, a.data, b.data);
   if (difference.elements == 0) return std::nullopt;

@@ -10,6 +10,7 @@
 #include "accelerate/archive/safetensors.hpp"
 #include "accelerate/archive/torch_file.hpp"
 #include "accelerate/archive/weight_index.hpp"
+#include "accelerate/archive/zip.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 // safetensors file begins so: its header would be of 67 or 176 MB.
 bool is_of_torch(const archive::MappedFile& file) {
   return file.path().extension() != ".safetensors" &&
-         (file.text().starts_with("PK\x03\x04") || file.text().starts_with("\x80\x02\x8a\x0a"));
+         (file.text().starts_with("PK\x03\x04") || archive::is_torch_before_1_6(file.text()));
 }
 
 void add_safetensors(WeightFile& result, const archive::Origin& origin) {
@@ -50,6 +51,7 @@ void add_torch(WeightFile& result, const archive::Origin& origin) {
   archive::TorchFile file = archive::read_torch_file(text, origin);
   result.others = std::move(file.others);
   for (const auto& tensor : file.tensors) {
+    const bool are_elements = tensor.is_contiguous() && !tensor.is_conj && !tensor.is_neg;
     result.weights.push_back(
         {.name = tensor.path,
          .dtype = tensor.dtype,
@@ -57,7 +59,7 @@ void add_torch(WeightFile& result, const archive::Origin& origin) {
          .elements = tensor.elements,
          .bytes = bytes_of_elements(tensor.elements, tensor.bits),
          .memory = fmt::format("{}:{}:{}:{}", origin.path, tensor.storage, tensor.offset, tensor.elements),
-         .data = tensor.is_contiguous() ? tensor.bytes_of(text) : std::string_view()});
+         .data = are_elements ? tensor.bytes_of(text) : std::string_view()});
   }
 }
 

@@ -26,7 +26,7 @@ Format safetensors_files() {
                                         {.name = "b", .dtype = "I64"},
                                         {.name = "c", .dtype = "BOOL", .shape = {3}}};
   std::string file = write_safetensors(tensors, {{"format", "pt"}}, "save");
-  return {.whole = {file + std::string(24 + 8 + 3, 'x')},
+  return {.whole = {file + std::string(24 + 8 + 3, 'x'), "\x15\0\0\0\0\0\0\0{\"__metadata__\":null}"s},
           .read = [](const fs::path& folder, uint64_t) { (void)read_safetensors(file_in(folder), origin); }};
 }
 
@@ -37,7 +37,9 @@ Format zip_files() {
   zip.add("a/data/0", std::string(100, 'x'));
   zip.add("a/version", "3");
   zip.finish();
-  return {.whole = {sink.text()}, .read = [](const fs::path& folder, uint64_t) {
+  const std::string before_1_6 = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9";
+  return {.whole = {sink.text(), before_1_6 + "PK\x05\x06" + std::string(40, '\0')},
+          .read = [](const fs::path& folder, uint64_t) {
             const std::string file = file_in(folder);
             for (const auto& member : read_zip(file, origin)) check_member(file, member, origin);
           }};
@@ -81,6 +83,23 @@ Format torch_files() {
   parameter.parts->arguments = {tensor, true, PickleNone{}};
   PickleDict dict;
   dict.entries->emplace_back("weight"s, parameter);
+  PickleDict attributes, bits;
+  attributes.entries->emplace_back("tag"s, int64_t{1});
+  bits.entries->emplace_back("conj"s, true);
+  bits.entries->emplace_back("neg"s, true);
+  PicklePersistent complex_storage;
+  *complex_storage.id = {"storage"s, PickleGlobal{"torch", "ComplexFloatStorage"}, "0"s, "cpu"s, int64_t{3}};
+  PickleTuple pair, arguments;
+  *pair.items = {int64_t{1}};
+  *arguments.items = {complex_storage, int64_t{0}, pair, pair, false, PickleNone{}, bits};
+  PickleObject with_attributes{std::make_shared<PickleObject::Parts>()};
+  with_attributes.parts->global = {"torch._tensor", "_rebuild_from_type_v2"};
+  with_attributes.parts->arguments = {PickleGlobal{"torch._utils", "_rebuild_tensor_v2"},
+                                      PickleGlobal{"torch", "Tensor"}, arguments, attributes};
+  PickleObject with_state{std::make_shared<PickleObject::Parts>()};
+  with_state.parts->global = {"torch._utils", "_rebuild_parameter_with_state"};
+  with_state.parts->arguments = {with_attributes, true, PickleNone{}, attributes};
+  dict.entries->emplace_back("with_state"s, with_state);
   return {.whole = {pickle(dict)}, .read = [](const fs::path& folder, uint64_t) {
             StringSink sink;
             ZipWriter zip(sink);

@@ -144,6 +144,13 @@ TEST_CASE("names that are not allowed are refused before anything is done with t
                             "ctorch.jit._pickle\nrestore_type_tag\n.", "ccollections\nOrderedDict.fromkeys\n."}) {
     CHECK(refusal("\x80\x02"s + other).ends_with(told));
   }
+  for (const char* module : {"numpy._core.multiarray", "numpy.core.multiarray"}) {
+    CHECK(refusal("\x80\x02"s + "c" + module + "\nscalar\n.") ==
+          fmt::format("load: f: the pickle at byte 2: it names '{}.scalar'{}; it is a NumPy scalar, such as "
+                      "numpy.float64(0.5): in Python, load the file with torch.load(path, weights_only=False), replace "
+                      "each such value with the Python number value.item(), and save it again with torch.save",
+                      module, told));
+  }
   // INST, OBJ, EXT1, PERSID and NEWOBJ_EX, by which others can be called, are not read at all
   for (const char instruction : {'i', 'o', '\x82', 'P', '\x92', 'F', 'I', 'S', 'V', 'g', 'p'}) {
     CHECK(refusal("\x80\x02("s + instruction) ==

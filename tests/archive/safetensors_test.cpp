@@ -49,6 +49,9 @@ TEST_CASE("what is written is read: names, dtypes, shapes, places and metadata; 
   CHECK(read.metadata == std::map<std::string, std::string>{{"format", "pt"}});
   CHECK(read.data_begin == header.size());
   CHECK(read_safetensors(header, origin, header.size() + 55) == read);
+  const auto without_metadata = read_safetensors(with_length(R"({"__metadata__":null})"), origin);
+  CHECK(without_metadata.metadata.empty());
+  CHECK(without_metadata.tensors.empty());
   std::vector<SafetensorsEntry> none;
   CHECK(read_safetensors(write_safetensors(none, {}, "save"), origin).tensors.empty());
 }

@@ -129,9 +129,61 @@ TEST_CASE("tensors that lie about their place are refused by name") {
                      {where, n(0), tuple({n(2)}), tuple({n(1)}), false, ordered_dict(), bits}));
   };
   CHECK(with_bits(dict({})).empty());
+  CHECK(with_bits(PickleNone{}).empty());
+  CHECK(with_bits(n(3)) == "load: f: the tensor 'a' has an integer as metadata, expected a dict");
   CHECK(with_bits(dict({{text("conj"), true}})) ==
-        "load: f: the tensor 'a' is conjugated or negated only when it is read, expected its resolve_conj() or "
-        "resolve_neg()");
+        "load: f: the tensor 'a' is a conjugate of dtype F32, expected C64 or C128");
+  CHECK(with_bits(dict({{text("neg"), n(1)}})) ==
+        "load: f: the tensor 'a' has the metadata 'neg': 1, expected 'conj' or 'neg' with a bool");
+  CHECK(with_bits(dict({{text("mkldnn"), true}})) ==
+        "load: f: the tensor 'a' has the metadata 'mkldnn': True, expected 'conj' or 'neg' with a bool");
+  CHECK(of_a(call("torch._utils", "_rebuild_tensor_v2",
+                  {storage("LongStorage", "0", 3), n(0), tuple({n(2)}), tuple({n(1)}), false, ordered_dict(),
+                   dict({{text("neg"), true}})})) ==
+        "load: f: the tensor 'a' is a negative of dtype I64, expected a floating-point or complex dtype");
+}
+
+TEST_CASE("conj and neg bits of a tensor are read, with the dtype in the storage and in the tensor's call") {
+  const auto bits_of = [](const std::string& function, PickleItems last) {
+    PickleItems arguments{
+        storage("ComplexFloatStorage", "0", 3), n(0), tuple({n(2)}), tuple({n(1)}), false, ordered_dict()};
+    arguments.insert(arguments.end(), last.begin(), last.end());
+    const TorchTensor found =
+        read_torch_file(file_of(dict({{text("a"), call("torch._utils", function, std::move(arguments))}})), origin)
+            .tensors.at(0);
+    return std::pair(found.is_conj, found.is_neg);
+  };
+  const PickleGlobal dtype{"torch", "ComplexFloatStorage"};
+  using Bits = std::pair<bool, bool>;
+  CHECK(bits_of("_rebuild_tensor_v2", {}) == Bits{false, false});
+  CHECK(bits_of("_rebuild_tensor_v2", {dict({{text("conj"), true}})}) == Bits{true, false});
+  CHECK(bits_of("_rebuild_tensor_v2", {dict({{text("conj"), false}, {text("neg"), true}})}) == Bits{false, true});
+  CHECK(bits_of("_rebuild_tensor_v3", {dtype}) == Bits{false, false});
+  CHECK(bits_of("_rebuild_tensor_v3", {dtype, dict({{text("conj"), true}, {text("neg"), true}})}) == Bits{true, true});
+}
+
+TEST_CASE("Python attributes of parameters and tensors are passed over, and names within them are refused as others") {
+  const auto where = storage("FloatStorage", "0", 6);
+  const auto arguments = tuple({where, n(0), tuple({n(2)}), tuple({n(1)}), false, ordered_dict()});
+  const auto attributes = dict({{text("tags"), tuple({text("a")})}});
+  const auto with_attributes = call(
+      "torch._tensor", "_rebuild_from_type_v2",
+      {PickleGlobal{"torch._utils", "_rebuild_tensor_v2"}, PickleGlobal{"torch", "Tensor"}, arguments, attributes});
+  const auto parameter = [](const PickleValue& data, const PickleValue& state) {
+    return call("torch._utils", "_rebuild_parameter_with_state", {data, true, ordered_dict(), state});
+  };
+  const auto file = read_torch_file(
+      file_of(dict({{text("tensor"), with_attributes}, {text("parameter"), parameter(with_attributes, attributes)}})),
+      origin);
+  REQUIRE(file.tensors.size() == 2);
+  CHECK(file.others.empty());
+  for (const auto& one : file.tensors) CHECK(one.shape == std::vector<uint64_t>{2});
+  const auto of_a = [](const PickleValue& value) { return refusal(file_of(dict({{text("a"), value}}))); };
+  CHECK(of_a(call("torch._utils", "_rebuild_parameter_with_state", {})) ==
+        "load: f: the parameter 'a' is made of nothing");
+  CHECK(of_a(parameter(n(3), attributes)) == "load: f: 'a' is an object, expected a tensor");
+  CHECK(of_a(parameter(with_attributes, dict({{text("f"), PickleGlobal{"os", "system"}}})))
+            .find("it names 'os.system', which is not read") != std::string::npos);
 }
 
 TEST_CASE("a file whose values have long paths, or many, is refused before its list takes all memory") {

@@ -94,9 +94,35 @@ TEST_CASE("what is no ZIP file, is too old, was cut or changed is told apart") {
   CHECK(refusal("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9") ==
         "load: f: the file is of PyTorch's format before 1.6; load it in Python and save it again, with "
         "torch.save(torch.load(path), path)");
+  const std::string protocol_4("\x80\x04\x95\x0d\0\0\0\0\0\0\0\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", 19);
+  CHECK(is_torch_before_1_6(protocol_4));
+  CHECK_FALSE(is_torch_before_1_6(file));
   std::string flipped = file;
   flipped[read_zip(file, origin)[1].begin + 5] = 'y';
   CHECK(refusal(flipped).starts_with("load: f: the member 'top/data/0' has checksum "));
+}
+
+TEST_CASE("the signature of a ZIP file's end may occur in the weights of a whole file, a cut one and one before 1.6") {
+  const std::string signature = "PK\x05\x06";
+  const std::string before_1_6 = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9";
+  for (const char after : {'\0', '\x01', '\x7f', '\xff'}) {
+    const std::string weights = std::string(50, 'x') + signature + std::string(200, after);
+    StringSink sink;
+    ZipWriter zip(sink);
+    zip.add("top/data.pkl", "pickle");
+    zip.add("top/data/0", weights);
+    zip.finish();
+    const std::string file = sink.text();
+    const auto members = read_zip(file, origin);
+    REQUIRE(members.size() == 2);
+    CHECK(bytes_of(file, members[1]) == weights);
+    CHECK(refusal(file + signature + std::string(200, after)).empty());  // bytes after the end are ignored
+    CHECK(refusal(file.substr(0, members[1].begin + 100)) ==
+          "load: f: the file was cut: a ZIP file ends with its directory");
+    CHECK(refusal(before_1_6 + weights) ==
+          "load: f: the file is of PyTorch's format before 1.6; load it in Python and save it again, with "
+          "torch.save(torch.load(path), path)");
+  }
 }
 
 TEST_CASE("directories that lie are refused: compressed, encrypted, outside, over one another, twice") {

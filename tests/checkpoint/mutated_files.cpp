@@ -115,6 +115,12 @@ Format libtorch_archives() {
   return torch_format(module.str(), [](const auto& file) { touch(file.tensors()); });
 }
 
+/// A file of Python's torch.save whose tensors have conj and neg bits.
+Format python_files() {
+  return torch_format(mutation::contents(TEST_SOURCE_DIR "/tests/checkpoint/recorded/conj_neg.pt"),
+                      [](const auto& file) { touch(file.all_as_tensors(/*says=*/false)); });
+}
+
 /// A checkpoint's folder, gone at the end.
 struct Whole {
   explicit Whole(const std::string& name)
@@ -181,6 +187,7 @@ int main(int argc, char** argv) {
                                 {"loader", loaders},
                                 {"random", random_states},
                                 {"libtorch", libtorch_archives},
+                                {"python", python_files},
                                 {"window", [] { return folders("window_0.bin"); }},
                                 {"custom", [] { return folders("custom_checkpoint_1.pkl"); }},
                                 {"manifest", [] { return folders("manifest.json"); }},

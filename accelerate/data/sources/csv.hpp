@@ -21,7 +21,7 @@ struct CsvOptions {
   std::string target{};
   /// Of data: float32, float64 or int64.
   at::ScalarType dtype = at::kFloat;
-  /// Of target, one of these too.
+  /// Of target, one of these too. int64 takes "3.0" as 3, as columns of data do.
   at::ScalarType target_dtype = at::kLong;
   char delimiter = ',';
   /// The first line names the columns. false: they are named 0, 1, 2 ...
@@ -49,11 +49,11 @@ struct CsvData {
   std::vector<std::string> classes{};
 };
 
-/// Reads a CSV file (RFC 4180: quoted fields, LF or CRLF; empty lines are passed over).
+/// Reads a CSV file in UTF-8 (RFC 4180: quoted fields; lines end with LF, CRLF or CR; empty lines are passed over).
 ///
 /// Throws Error (io) where the file cannot be opened, Error (data), with path, line, column, expected and found, for a
-/// broken line (as on_error says), for a column that is not there, for a file without samples and for another number
-/// of class names than `classes`.
+/// file in UTF-16 or UTF-32, for a broken line (as on_error says), for a column that is not there, for a file without
+/// samples and for another number of class names than `classes`.
 [[nodiscard]] CsvData read_csv(const std::filesystem::path& path, const CsvOptions& csv = {});
 
 /// The same as a loader: csv("iris.csv", {.target = "species", .text_classes = true}, {.batch_size = 32}).

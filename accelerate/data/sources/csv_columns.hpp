@@ -21,7 +21,7 @@ namespace accelerate::data {
 enum class CsvType {
   float32,
   float64,
-  int64,
+  int64,     ///< "3.0" is 3
   category,  ///< int64: places among the column's names
   text,      ///< std::string, as it is
 };

@@ -10,6 +10,29 @@
 #include "accelerate/base/log.hpp"
 
 namespace accelerate::data {
+namespace {
+
+// The encoding that the first bytes of the file show; empty: UTF-8, as far as they tell.
+std::string_view other_encoding(std::string_view text) {
+  using namespace std::string_view_literals;
+  if (text.starts_with("\xff\xfe\0\0"sv)) return "UTF-32LE";
+  if (text.starts_with("\0\0\xfe\xff"sv)) return "UTF-32BE";
+  if (text.starts_with("\xff\xfe"sv)) return "UTF-16LE";
+  if (text.starts_with("\xfe\xff"sv)) return "UTF-16BE";
+  // Without a byte order mark: an ASCII character and a zero.
+  if (text.size() < 2 || (text[0] == '\0') == (text[1] == '\0')) return {};
+  return text[0] == '\0' ? "UTF-16BE" : text.substr(1).starts_with("\0\0\0"sv) ? "UTF-32LE" : "UTF-16LE";
+}
+
+void check_is_utf8(std::string_view text, const std::filesystem::path& path) {
+  const auto encoding = other_encoding(text);
+  if (encoding.empty()) return;
+  base::fail(ErrorKind::data, {}, csv_operation,
+             "{} is encoded in {}: expected UTF-8; convert it with iconv -f {} -t UTF-8", path.string(), encoding,
+             encoding);
+}
+
+}  // namespace
 
 void check_delimiter(char delimiter) {
   if (delimiter == '"' || delimiter == '\n' || delimiter == '\r')
@@ -30,6 +53,7 @@ bool can_fill(at::ScalarType dtype, double fill) {
 
 CsvLines::CsvLines(const std::filesystem::path& path, char delimiter, bool header)
     : file_(path, csv_operation), records_(file_.text(), delimiter), header_(header) {
+  check_is_utf8(file_.text(), path);
   if (!records_.next())
     base::fail(ErrorKind::data, {}, csv_operation, "{} is empty: expected {}", path.string(),
                header ? "a line with the columns' names" : "a sample");

@@ -32,9 +32,17 @@ bool is_tiny(std::string_view text) {
   return text.find_first_of("0.") <= (text.starts_with('-') ? 1 : 0);
 }
 
+// "3" of "3.0": pandas writes integers so if a value of their column is missing.
+std::string_view without_zero_fraction(std::string_view text) {
+  const auto point = text.find('.');
+  if (point == std::string_view::npos || text.find_first_not_of('0', point + 1) != std::string_view::npos) return text;
+  return text.substr(0, point);
+}
+
 template <typename Number>
 bool parse(std::string_view text, Number& number) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+  if constexpr (std::is_integral_v<Number>) text = without_zero_fraction(text);
   const char* const last = text.data() + text.size();
   const auto [end, problem] = std::from_chars(text.data(), last, number);
   if (end != last || problem == std::errc::invalid_argument) return false;

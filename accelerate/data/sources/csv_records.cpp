@@ -10,6 +10,18 @@ CsvRecords::CsvRecords(std::string_view text, char delimiter) : rest_(text), del
   if (rest_.starts_with(byte_order_mark)) rest_.remove_prefix(byte_order_mark.size());
 }
 
+namespace {
+
+// LF, CRLF or CR.
+int64_t line_ends_in(std::string_view text) {
+  int64_t count = 0;
+  for (size_t i = 0; i < text.size(); ++i)
+    count += text[i] == '\n' || (text[i] == '\r' && !text.substr(i + 1).starts_with('\n')) ? 1 : 0;
+  return count;
+}
+
+}  // namespace
+
 bool CsvRecords::next() {
   while (!rest_.empty() && at_line_end()) end_line();
   fields_.clear();
@@ -33,8 +45,7 @@ void CsvRecords::take_plain() {
   const char* const begin = rest_.data();
   const char* const last = begin + rest_.size();
   const char* end = begin;
-  while (end != last && *end != delimiter_ && *end != '\n') ++end;
-  if (end != begin && end != last && *end == '\n' && end[-1] == '\r') --end;
+  while (end != last && *end != delimiter_ && *end != '\n' && *end != '\r') ++end;
   fields_.push_back({rest_.substr(0, static_cast<size_t>(end - begin))});
   rest_.remove_prefix(static_cast<size_t>(end - begin));
 }
@@ -45,11 +56,11 @@ void CsvRecords::take_quoted() {
   while (end != std::string_view::npos && rest_.substr(end + 1).starts_with('"')) end = rest_.find('"', end + 2);
   if (end == std::string_view::npos) {  // the lines that follow are whole
     problem_ = "a quoted field does not end: expected a closing \"";
-    rest_.remove_prefix(std::min(rest_.find('\n'), rest_.size()));
+    rest_.remove_prefix(std::min(rest_.find_first_of("\r\n"), rest_.size()));
     return;
   }
   const auto field = rest_.substr(0, end);
-  next_line_ += std::count(field.begin(), field.end(), '\n');
+  next_line_ += line_ends_in(field);
   fields_.push_back({field, /*quoted=*/true});
   rest_.remove_prefix(std::min(end + 1, rest_.size()));
   if (at_line_end() || rest_[0] == delimiter_) return;
@@ -60,7 +71,7 @@ void CsvRecords::take_quoted() {
 
 void CsvRecords::end_line() {
   if (rest_.empty()) return;
-  rest_.remove_prefix(rest_[0] == '\r' ? 2 : 1);
+  rest_.remove_prefix(rest_.starts_with("\r\n") ? 2 : 1);
   ++next_line_;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RFC 4180: records of fields, quoted or not, ended by LF or CRLF.
+// RFC 4180: records of fields, quoted or not, that end with LF, CRLF or CR.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class CsvRecords {
  private:
   void take_plain();
   void take_quoted();
-  [[nodiscard]] bool at_line_end() const { return rest_.empty() || rest_[0] == '\n' || rest_.starts_with("\r\n"); }
+  [[nodiscard]] bool at_line_end() const { return rest_.empty() || rest_[0] == '\n' || rest_[0] == '\r'; }
   void end_line();
 
   std::string_view rest_;

@@ -18,7 +18,7 @@ class BrokenImage : public std::runtime_error {
 };
 
 /// A JPEG or PNG file, whatever its name; the pixels are those of Pillow's convert("RGB"): grey is expanded, an alpha
-/// channel dropped, of 16 bits the upper 8 are kept.
+/// channel dropped, of 16 bits the upper 8 are kept. CMYK and YCCK are converted without a colour profile.
 ///
 /// returns   [3, H, W] uint8
 /// Throws BrokenImage, Error (environment) in a build without the library. Allocates no more than a file of this length

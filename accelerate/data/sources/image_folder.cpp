@@ -6,7 +6,6 @@
 #include <ATen/ops/upsample_bilinear2d.h>
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <utility>
 
@@ -15,51 +14,11 @@
 #include "accelerate/data/parts.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/image.hpp"
+#include "accelerate/data/sources/image_files.hpp"
 #include "accelerate/data/workers.hpp"
 
 namespace accelerate::data {
 namespace {
-
-constexpr std::string_view folder_operation = "image_folder";
-
-bool is_image(const std::filesystem::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
-bool is_folder(const std::filesystem::path& path) {
-  std::error_code unknown;
-  return std::filesystem::is_directory(path, unknown);
-}
-
-std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& folder) {
-  std::error_code problem;
-  std::vector<std::filesystem::path> entries;
-  for (std::filesystem::directory_iterator entry(folder, problem), end; !problem && entry != end;
-       entry.increment(problem))
-    entries.push_back(entry->path());
-  if (problem)
-    base::fail(ErrorKind::io, {}, folder_operation, "{} cannot be read: {}", folder.string(), problem.message());
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.native() < b.native(); });
-  return entries;
-}
-
-// Files of a folder before those of its subfolders, as torchvision walks, linked ones too; but one that leads back to a
-// folder on the way to it, `within`, has nothing that is not there already.
-void add_images(const std::filesystem::path& folder, std::vector<std::filesystem::path>& images,
-                std::vector<std::filesystem::path> within = {}) {
-  std::error_code unknown;
-  const auto place = std::filesystem::canonical(folder, unknown);
-  if (std::find(within.begin(), within.end(), place) != within.end()) return;
-  within.push_back(place);
-  const auto entries = sorted_entries(folder);
-  for (const auto& entry : entries)
-    if (is_image(entry) && !is_folder(entry)) images.push_back(entry);
-  for (const auto& entry : entries)
-    if (is_folder(entry)) add_images(entry, images, within);
-}
 
 std::array<int64_t, 2> size_of(const at::Tensor& image) { return {image.size(1), image.size(2)}; }
 
@@ -90,23 +49,13 @@ ImageFolderSource::ImageFolderSource(const ImageFolder& folder) : folder_(folder
 }
 
 void ImageFolderSource::find_samples() {
-  const auto where = folder_.path.string();
-  for (const auto& entry : sorted_entries(folder_.path)) {
-    if (!is_folder(entry)) continue;
-    std::vector<std::filesystem::path> images;
-    add_images(entry, images);
-    if (images.empty())
-      base::fail(ErrorKind::data, {}, folder_operation, "{} has no images: expected .jpg, .jpeg or .png files",
-                 entry.string());
-    for (auto& image : images) samples_.push_back({std::move(image), static_cast<int64_t>(classes_.size())});
-    classes_.push_back(entry.filename().string());
+  for (auto& found : find_images(folder_.path)) {
+    for (auto& image : found.images) samples_.push_back({std::move(image), static_cast<int64_t>(classes_.size())});
+    classes_.push_back(std::move(found.name));
   }
-  if (classes_.empty())
-    base::fail(ErrorKind::data, {}, folder_operation,
-               "{} has no folders: expected one for each class, with .jpg, .jpeg or .png files in it", where);
   if (folder_.classes && *folder_.classes != static_cast<int64_t>(classes_.size()))
-    base::fail(ErrorKind::data, {}, folder_operation, "{} has {} folders: expected {}, one for each class", where,
-               classes_.size(), *folder_.classes);
+    base::fail(ErrorKind::data, {}, folder_operation, "{} has {} folders: expected {}, one for each class",
+               folder_.path.string(), classes_.size(), *folder_.classes);
 }
 
 void ImageFolderSource::leave_out_broken() {

@@ -15,7 +15,9 @@
 namespace accelerate::data {
 
 /// A folder per class with .jpg, .jpeg and .png files in it, as torchvision's ImageFolder: labels count the folders in
-/// the order of their names, samples are in the order of folders, then of files.
+/// the order of their names, samples are in the order of folders, then of files. Hidden folders
+/// (".ipynb_checkpoints") are no classes and are not searched. Images of other formats (.bmp, .tiff, .webp) are left
+/// out. A warning lists both.
 struct ImageFolder {
   std::filesystem::path path;
   /// Height and width to which every image is resized, bilinear. Unset: all images must have the first one's size.
@@ -34,8 +36,8 @@ struct ImageFolder {
 /// Images are read and decoded when they are asked for.
 class ImageFolderSource final : public Source {
  public:
-  /// Throws Error (io) for a folder that is not there, Error (data) for one without classes, a class without images, a
-  /// number of classes that is not the given one, and where every image is broken.
+  /// Throws Error (io) for a folder that is not there, Error (data) for one without classes, a class without images of
+  /// these formats, a number of classes that is not the given one, and where every image is broken.
   explicit ImageFolderSource(const ImageFolder& folder);
 
   [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(samples_.size()); }

@@ -13,6 +13,21 @@
 namespace accelerate::data {
 namespace {
 
+// a * b / 255, rounded as Pillow rounds it.
+uint8_t scaled(int a, int b) {
+  const int product = a * b + 128;
+  return static_cast<uint8_t>((product + (product >> 8)) >> 8);
+}
+
+// Pillow's conversion. Adobe's programs store 255 - ink; Pillow assumes this of every CMYK file, with or without
+// Adobe's marker.
+void rgb_of_inverted_cmyk(const uint8_t* cmyk, size_t width, uint8_t* rgb) {
+  for (size_t x = 0; x < width; ++x, cmyk += 4, rgb += 3) {
+    const int white = cmyk[3];
+    for (size_t c = 0; c < 3; ++c) rgb[c] = static_cast<uint8_t>(white - scaled(255 - cmyk[c], white));
+  }
+}
+
 // libjpeg calls back on an error and must not be returned to: the callback jumps to where a member function below
 // began. Nothing with a destructor lives in those functions.
 class JpegDecoder {
@@ -35,17 +50,20 @@ class JpegDecoder {
     info_.progress = &progress_;
     jpeg_mem_src(&info_, file_.data(), file_.size());
     jpeg_read_header(&info_, TRUE);
-    info_.out_color_space = JCS_RGB;
+    info_.out_color_space = is_cmyk() ? JCS_CMYK : JCS_RGB;
     return true;
   }
 
-  /// rows   [height, width, 3]
-  bool read(uint8_t* rows) {
+  /// \param rows  [height, width, 3] uint8, written.
+  /// \param cmyk  [width, 4] uint8, scratch memory; used only if is_cmyk().
+  bool read(uint8_t* rows, uint8_t* cmyk) {
     if (setjmp(jump_) != 0) return false;
     jpeg_start_decompress(&info_);
     while (info_.output_scanline < info_.output_height) {
-      JSAMPROW row = rows + size_t{info_.output_scanline} * info_.output_width * 3;
+      uint8_t* const rgb = rows + size_t{info_.output_scanline} * info_.output_width * 3;
+      JSAMPROW row = is_cmyk() ? cmyk : rgb;
       jpeg_read_scanlines(&info_, &row, 1);
+      if (is_cmyk()) rgb_of_inverted_cmyk(cmyk, info_.output_width, rgb);
     }
     jpeg_finish_decompress(&info_);
     return true;
@@ -101,12 +119,12 @@ class JpegDecoder {
 at::Tensor decode_jpeg(std::span<const uint8_t> file) {
   JpegDecoder decoder(file);
   if (!decoder.start()) throw BrokenImage(decoder.problem());
-  if (decoder.is_cmyk()) throw BrokenImage("expected an RGB or grey image, found a CMYK one; convert it");
   // A block of 8x8 pixels takes at least one bit.
   check_pixels(decoder.height(), decoder.width(), file.size(),
                static_cast<uint64_t>(decoder.height() * decoder.width()) / 512);
   std::vector<uint8_t> rows(static_cast<size_t>(decoder.height() * decoder.width() * 3));
-  if (!decoder.read(rows.data())) throw BrokenImage(decoder.problem());
+  std::vector<uint8_t> cmyk(decoder.is_cmyk() ? static_cast<size_t>(decoder.width()) * 4 : 0);
+  if (!decoder.read(rows.data(), cmyk.data())) throw BrokenImage(decoder.problem());
   return planes_of(rows.data(), decoder.height(), decoder.width());
 }
 

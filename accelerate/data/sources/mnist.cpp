@@ -23,13 +23,22 @@ std::array<std::string, 4> file_names() {
   return {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 }
 
+/// "train-images.idx3-ubyte": the name in some copies of the data set.
+std::string name_with_dot(std::string name) {
+  name[name.find("-idx")] = '.';
+  return name;
+}
+
 fs::path find(const fs::path& folder, const std::string& name, std::string_view set) {
-  for (const auto& path : {folder / name, folder / (name + ".gz")})
-    if (fs::exists(path)) return path;
+  const std::string dotted = name_with_dot(name);
+  // Kaggle's copy has folders with these names, too.
+  for (const auto& file : {name, name + ".gz", dotted, dotted + ".gz"})
+    if (fs::exists(folder / file) && !fs::is_directory(folder / file)) return folder / file;
   const auto names = file_names();
   base::fail(ErrorKind::io, {}, set,
              "{} {}; put {} there, gzipped (.gz) or not, or run ./run data {}, which downloads them", folder.string(),
-             fs::is_directory(folder) ? fmt::format("has no {} and no {}.gz", name, name) : "is not a folder",
+             fs::is_directory(folder) ? fmt::format("has no {} and no {}, gzipped (.gz) or not", name, dotted)
+                                      : "is not a folder",
              fmt::join(names, ", "), set);
 }
 

@@ -9,7 +9,8 @@
 
 namespace accelerate::data {
 
-/// Handwritten digits from a folder with the four IDX files under their original names, gzipped (.gz) or not.
+/// Handwritten digits from a folder with the four IDX files under their original names, gzipped (.gz) or not. Names
+/// with a dot, "train-images.idx3-ubyte", are accepted as well.
 ///
 /// batches   data [B, 1, 28, 28] float32, (pixel / 255 - 0.1307) / 0.3081, bit-equal to torchvision's ToTensor and
 ///           Normalize; target [B] int64, 0 to 9

@@ -52,6 +52,7 @@ class PythonText {
     const auto [end, problem] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
     if (problem != std::errc() || value < 0) return std::nullopt;
     rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
+    if (rest_.starts_with('L')) rest_.remove_prefix(1);  // Python 2 writes a long integer as 2L
     return value;
   }
   std::optional<std::vector<int64_t>> tuple() {

@@ -2,10 +2,10 @@
 #include "tests/data/sources/files.hpp"
 //
 #include <sys/resource.h>
-#include <zlib.h>
 
 #include "accelerate/data/sources/idx.hpp"
 #include "accelerate/data/sources/mnist.hpp"
+#include "tests/data/sources/idx_bytes.hpp"
 
 using accelerate::ErrorKind;
 using accelerate::data::fashion_mnist;
@@ -18,30 +18,6 @@ using namespace test_files;
 namespace {
 
 const fs::path shipped = TEST_SOURCE_DIR "/examples/data";
-
-/// The bytes, followed by the given number of million zeros.
-void write_gzip(const fs::path& path, const std::string& bytes, int millions = 0) {
-  gzFile file = gzopen(path.c_str(), "wb");
-  gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
-  const std::string zeros(millions > 0 ? 1'000'000 : 0, '\0');
-  for (int i = 0; i < millions; ++i) gzwrite(file, zeros.data(), static_cast<unsigned>(zeros.size()));
-  gzclose(file);
-}
-
-std::string word(uint32_t value) {
-  std::string bytes;
-  for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(value >> shift & 255U);
-  return bytes;
-}
-
-/// An IDX file of unsigned bytes with `count` items, all bytes counting up.
-std::string idx(const std::vector<uint32_t>& shape) {
-  std::string bytes = word(0x0800U + static_cast<uint32_t>(shape.size()));
-  uint32_t size = 1;
-  for (const uint32_t n : shape) bytes += word(n), size *= n;
-  for (uint32_t i = 0; i < size; ++i) bytes += static_cast<char>(i % 251);
-  return bytes;
-}
 
 std::string refused(const fs::path& path, const std::string& bytes, int64_t dimensions = 1) {
   write(path, bytes);
@@ -144,23 +120,6 @@ TEST_CASE("a file cut at any length is an Error, plain or gzipped") {
     CAPTURE(length);
     CHECK(refused(folder.path / "packed.gz", packed.substr(0, length), 3).starts_with("read_idx: "));
   }
-}
-
-TEST_CASE("a missing folder or file names the four files and how to get them") {
-  const Folder folder;
-  const std::string remedy =
-      "; put train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte there, "
-      "gzipped (.gz) or not, or run ./run data ";
-  CHECK(message([&] { (void)mnist("/nowhere"); }, ErrorKind::io) ==
-        "mnist: /nowhere is not a folder" + remedy + "mnist, which downloads them");
-  write(folder.path / "train-images-idx3-ubyte", idx({2, 28, 28}));
-  CHECK(message([&] { (void)fashion_mnist(folder.path); }, ErrorKind::io) ==
-        "fashion-mnist: " + folder.path.string() + " has no train-labels-idx1-ubyte and no train-labels-idx1-ubyte.gz" +
-            remedy + "fashion-mnist, which downloads them");
-  CHECK(message([&] { (void)read_idx("/nowhere/x", 1); }, ErrorKind::io) ==
-        "read_idx: /nowhere/x cannot be opened: No such file or directory");
-  CHECK(message([&] { (void)read_idx(folder.path, 1); }, ErrorKind::io) ==
-        "read_idx: " + folder.path.string() + " cannot be read: Is a directory");
 }
 
 TEST_CASE("images of another size, and labels of another count, are refused") {

@@ -88,6 +88,7 @@ Format csv_files() {
       .whole = {"a,b,label\n1,2,0\n3.5,-4e2,1\n,nan,2\n", "\"a\",\"b\"\"c\",label\r\n\"1\",\"2\r\n\",0\r\n3,4,1\r\n",
                 "\xef\xbb\xbf"
                 "a;b;label\n1;2;3\n\n4;5;6",
+                "a,b,label\r1,\"2\r\",0.0\r\r3,4,1.\r", std::string("\xff\xfe\x61\0,\0b\0\n\0", 10),
                 "1,2,3\n4,5,6\n7,8,9\n", "a\n1e-400\n1e400\n-inf\n+7\n"},
       .read = [](const fs::path& folder, uint64_t way) {
         data::CsvOptions options;

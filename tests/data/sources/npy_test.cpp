@@ -75,6 +75,7 @@ TEST_CASE("all versions of the header, numbers, empty arrays and columns in eith
   const auto six = torch::arange(6, torch::kFloat).view({2, 3});
   CHECK(map_npy(recorded_arrays / "version2.npy").equal(six));
   CHECK(map_npy(recorded_arrays / "version3.npy").equal(six));
+  CHECK(map_npy(recorded_arrays / "python2.npy").equal(torch::ones({2}, torch::kDouble)));  // its shape is "(2L,)"
   CHECK(map_npy(recorded_arrays / "number.npy").equal(torch::tensor(2.5F)));
   CHECK(map_npy(recorded_arrays / "empty.npy").sizes() == at::IntArrayRef{0, 3});
   CHECK(map_npy(recorded_arrays / "column_in_fortran_order.npy")
@@ -171,6 +172,9 @@ TEST_CASE("a broken .npy file is refused with path, expected and found") {
   write(path, npy_bytes(dict, numbers));
   CHECK(map_npy(path).equal(torch::arange(1, 7, torch::kFloat).view({2, 3})));
 
+  write(path, npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }", numbers));  // of Python 2
+  CHECK(map_npy(path).equal(torch::arange(1, 7, torch::kFloat).view({2, 3})));
+
   CHECK(says("PK\3\4....") ==
         "npy: " + path +
             " is no .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found 50 4b 03 04 2e 2e");
@@ -203,7 +207,7 @@ TEST_CASE("a header that lies about its numbers allocates nothing and is refused
             " is cut off: expected 8000000000000 bytes after the header, [1000000000000] float64, found 3");
   CHECK(says("4294967296, 4294967296") ==
         "npy: " + path + " is damaged: its header says [4294967296, 4294967296] float64, more than any file holds");
-  for (const std::string shape : {"-1,", "99999999999999999999,", "1.5,", "1 2", "1,,", "'1',"}) {
+  for (const std::string shape : {"-1,", "99999999999999999999,", "1.5,", "1 2", "1,,", "'1',", "1LL,", "1l,", "L,"}) {
     CAPTURE(shape);
     CHECK(says(shape).starts_with("npy: " + path + " has a header that is not NumPy's: expected "));
   }

@@ -27,8 +27,17 @@ rgba.convert("LA").save(folder / "grey_alpha.png")
 rgb.convert("1").save(folder / "black_and_white.png")
 rgb.quantize(16).save(folder / "palette.png")
 rgb.quantize(16).save(folder / "palette_transparent.png", transparency=3)
+
+# CMYK, as Adobe's programs write it (inverted, with a marker) and without the marker; YCCK has another transform in it.
+rgb.convert("CMYK").save(folder / "cmyk.jpg")
+inks = Image.fromarray(np.dstack([pixels, (x * 7 + y * 3).astype("u1")]), "CMYK")
+inks.save(folder / "cmyk_black.jpg", quality=90)
+cmyk = (folder / "cmyk_black.jpg").read_bytes()
+marker = cmyk.index(b"\xff\xee\x00\x0eAdobe")
+assert cmyk[marker + 15] == 0
+(folder / "ycck.jpg").write_bytes(cmyk[: marker + 15] + b"\x02" + cmyk[marker + 16 :])
+(folder / "cmyk_without_marker.jpg").write_bytes(cmyk[:marker] + cmyk[marker + 16 :])
+inks.save(folder / "cmyk_progressive.jpg", progressive=True)
 for path in sorted(folder.iterdir()):
     if path.suffix != ".npy":
         np.save(path.with_suffix(path.suffix + ".npy"), np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1).copy())
-
-rgb.convert("CMYK").save(folder / "cmyk.jpg")

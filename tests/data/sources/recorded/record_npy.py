@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the .npy files beside it with NumPy: python record_npy.py (NumPy 2.4.6 wrote those that are here)."""
 import pathlib
+import shutil
 
 import numpy as np
 
@@ -20,6 +21,9 @@ for major in (2, 3):
 np.save(here / "column_in_fortran_order.npy", np.asfortranarray(np.arange(3.0).reshape(3, 1)))
 np.save(here / "number.npy", np.float32(2.5))
 np.save(here / "empty.npy", np.zeros((0, 3), "f4"))
+
+# Python 2 wrote this one, of shape "(2L,)": it comes with NumPy's tests.
+shutil.copy(pathlib.Path(np.__file__).parent / "lib" / "tests" / "data" / "win64python2.npy", here / "python2.npy")
 
 np.save(here / "fortran.npy", np.asfortranarray(six.astype("f4")))
 np.save(here / "big_endian.npy", six.astype(">f4"))
