@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -199,6 +200,7 @@ class PreparedModel {
  private:
   template <typename Forward>
   decltype(auto) run(const Forward& forward) const {
+    check_result<std::invoke_result_t<const Forward&>>(core_->output_dtype(), core_->place());
     core_->before_forward();
     return device::naming_out_of_memory(
         core_->place(), "forward",
