@@ -45,6 +45,13 @@ using prepared::LossCount;
 using prepared::PreparedLoader;
 using prepared::PreparedOptimizer;
 using prepared::PreparedScheduler;
+/// Handles of any prepared model, optimizer, schedule (of this library, but ReduceLROnPlateau) or loader: what
+/// prepare() returns converts to them. For functions that are no templates, and for members of classes.
+using AnyModel = prepared::PreparedModel<torch::nn::Module>;
+using AnyOptimizer = prepared::PreparedOptimizer<torch::optim::Optimizer>;
+using AnyScheduler = prepared::PreparedScheduler<optim::Scheduler>;
+template <typename Batch>
+using AnyLoader = prepared::ErasedLoader<Batch>;
 using profile::MemoryFigures;
 using profile::ProfileOptions;
 using profile::Profiler;

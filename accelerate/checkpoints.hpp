@@ -93,6 +93,13 @@ class Checkpoints {
   }
 
  protected:
+  // Part of an Accelerator only: a copy, or what was moved out of one, would be half of it.
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+  Checkpoints(Checkpoints&&) = default;
+  Checkpoints& operator=(Checkpoints&&) = default;
+  ~Checkpoints() = default;
+
   explicit Checkpoints(std::unique_ptr<prepared::Checkpointing> checkpointing)
       : checkpointing_(std::move(checkpointing)) {}
 

@@ -130,6 +130,13 @@ class Processes {
   }
 
  protected:
+  // Part of an Accelerator only: a copy, or what was moved out of one, would be half of it.
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+  Processes(Processes&&) = default;
+  Processes& operator=(Processes&&) = default;
+  ~Processes() = default;
+
   Processes(std::shared_ptr<prepared::Shared> shared, int64_t local_rank)
       : shared_(std::move(shared)), local_rank_(local_rank) {}
 

@@ -43,6 +43,13 @@ class TrackedRun {
   void end_training() { trackers_.finish(); }
 
  protected:
+  // Part of an Accelerator only: a copy, or what was moved out of one, would be half of it.
+  TrackedRun(const TrackedRun&) = delete;
+  TrackedRun& operator=(const TrackedRun&) = delete;
+  TrackedRun(TrackedRun&&) = default;
+  TrackedRun& operator=(TrackedRun&&) = default;
+  ~TrackedRun() = default;
+
   TrackedRun(const tracking::TrackingOptions& options, const Place& place) : trackers_(options, place), place_(place) {}
 
  private:

@@ -10,6 +10,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/deal.hpp"
+#include "accelerate/data/split.hpp"
 #include "accelerate/tree/rows.hpp"
 
 namespace accelerate::data {
@@ -42,8 +43,9 @@ struct Round {
 ///
 /// The last round, where it is not whole, is shared out anew as Accelerate's dispatcher does it: its m samples over the
 /// ranks evenly, ceil(m / world_size) each, filled from the front of the first round, so that no rank is without a
-/// sample however small the data. What has no rows (a number, a tensor of no dimension) is then that of the last batch.
-/// Where its batches differ, or have no rows, the first round's batches fill it.
+/// sample however small the data. A part without rows (a number, a tensor without dimensions) is then taken from the
+/// batch of the first sample. If the batches of the round differ, have no rows or cannot be joined (see
+/// tree::join_rows), the batches of the first round fill it.
 template <typename Batch>
 class BatchDispatcher {
  public:
@@ -150,12 +152,13 @@ class BatchDispatcher {
   }
 
   [[noreturn]] void fail_unsplit() const {
-    const auto rows = tree::rows(round_.back());
+    const int64_t rows = tree::rows(round_.back()).value_or(0);
+    if (rows > 0 && rows % options_.world_size == 0) fail_uncut(read_ - 1, rows, options_.world_size, place_);
     base::fail(
         ErrorKind::usage, place_, "loader",
         "split_batches: batch {} has {} rows, must be a round multiple of the {} ranks, all of them tensors' first "
         "dimension",
-        read_ - 1, rows ? *rows : 0, options_.world_size);
+        read_ - 1, rows, options_.world_size);
   }
 
   DispatchOptions options_;

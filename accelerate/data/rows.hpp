@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of trees: those with given numbers read out of one, or written into it.
 //
-// What has rows: tensors [n, ...], and lists of n items that hold no tensors, or are whole samples (structs, pairs and
-// tuples). Numbers, strings and 0-dim tensors belong to all rows.
+// What has rows: tensors [n, ...], and lists of n items that hold no tensors. A whole tree may be a list of n samples
+// (structs, pairs and tuples). Inside a tree such a list holds columns. Numbers, strings and 0-dim tensors belong to
+// all rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,14 +26,14 @@
 namespace accelerate::data::detail {
 
 template <typename T>
-concept RowList = tree::detail::Samples<T> ||(tree::detail::Items<T> && !tree::holds_tensors<T>);
+concept RowList = tree::detail::Samples<T> || tree::detail::ItemPerRow<T>;
 
 template <typename T, typename Fn>
-bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn);
+bool walk_parts(T& value, T& other, const LeafPath& path, Fn&& fn);
 
 template <typename Members, typename Fn, size_t... I>
 bool walk_members(Members& mine, Members& others, const LeafPath& path, Fn&& fn, std::index_sequence<I...>) {
-  return (walk_rows(std::get<I>(mine), std::get<I>(others), path.member(I), fn) && ...);
+  return (walk_parts(std::get<I>(mine), std::get<I>(others), path.member(I), fn) && ...);
 }
 
 template <typename T, typename Fn>
@@ -41,7 +42,7 @@ bool walk_entries(T& value, T& other, const LeafPath& path, Fn&& fn) {
   size_t place = 0;
   for (auto& [key, mine] : value) {
     const auto found = other.find(key);
-    if (found == other.end() || !walk_rows(mine, found->second, path.entry(key, place++), fn)) return false;
+    if (found == other.end() || !walk_parts(mine, found->second, path.entry(key, place++), fn)) return false;
   }
   return true;
 }
@@ -52,16 +53,15 @@ bool walk_items(T& value, T& other, const LeafPath& path, Fn&& fn) {
   auto others = other.begin();
   size_t place = 0;
   for (auto& mine : value) {
-    if (!walk_rows(mine, *others++, path.member(place++), fn)) return false;
+    if (!walk_parts(mine, *others++, path.member(place++), fn)) return false;
   }
   return true;
 }
 
-/// Calls fn(path, leaf, the same leaf of other) for tensors and lists that may have rows.
-/// Returns false where the two are built otherwise: a key, an item or a value is missing in one.
+/// walk_rows() inside a tree.
 template <typename T, typename Fn>
-bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn) {
-  if constexpr (std::same_as<T, at::Tensor> || RowList<T>) {
+bool walk_parts(T& value, T& other, const LeafPath& path, Fn&& fn) {
+  if constexpr (std::same_as<T, at::Tensor> || tree::detail::ItemPerRow<T>) {
     fn(path, value, other);
     return true;
   } else if constexpr (tree::detail::Struct<T>) {
@@ -75,9 +75,21 @@ bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn) {
   } else if constexpr (tree::detail::Sequence<T> && tree::holds_tensors<T>) {
     return walk_items(value, other, path, fn);
   } else if constexpr (tree::detail::IsOptional<T>::value) {
-    return value.has_value() == other.has_value() && (!value || walk_rows(*value, *other, path, fn));
+    return value.has_value() == other.has_value() && (!value || walk_parts(*value, *other, path, fn));
   } else {
     return true;
+  }
+}
+
+/// Calls fn(path, leaf, the same leaf of other) for tensors and lists that may have rows.
+/// Returns false where the two are built otherwise: a key, an item or a value is missing in one.
+template <typename T, typename Fn>
+bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn) {
+  if constexpr (tree::detail::Samples<T>) {
+    fn(path, value, other);
+    return true;
+  } else {
+    return walk_parts(value, other, path, fn);
   }
 }
 

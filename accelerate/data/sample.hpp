@@ -53,7 +53,7 @@ template <typename T>
 auto sample_part(const T& batch, int64_t row, int64_t rows) {
   if constexpr (std::same_as<T, at::Tensor>) {
     return row_of(batch, row, rows);
-  } else if constexpr (RowList<T>) {
+  } else if constexpr (tree::detail::ItemPerRow<T>) {
     check_list(static_cast<int64_t>(batch.size()), rows);
     return typename T::value_type(*std::next(batch.begin(), row));
   } else if constexpr (tree::detail::Struct<T>) {
@@ -87,7 +87,12 @@ auto sample_part(const T& batch, int64_t row, int64_t rows) {
 ///           rest as it is. The structure stays; a struct that holds such lists gives a std::tuple of its members.
 template <typename AnyBatch>
 [[nodiscard]] auto sample_of(const AnyBatch& batch, int64_t row, int64_t rows) {
-  return detail::sample_part(batch, row, rows);
+  if constexpr (tree::detail::Samples<AnyBatch>) {
+    detail::check_list(static_cast<int64_t>(batch.size()), rows);
+    return typename AnyBatch::value_type(*std::next(batch.begin(), row));
+  } else {
+    return detail::sample_part(batch, row, rows);
+  }
 }
 
 template <typename AnyBatch>

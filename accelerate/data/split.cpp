@@ -67,7 +67,16 @@ int64_t SplitRows::remainder() const {
   return batches_ == 0 || options_.world_size == 1 ? 0 : plan().remainder();
 }
 
+void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const Place& place) {
+  base::fail(ErrorKind::usage, place, "loader",
+             "split_batches: batch {} of {} rows cannot be cut for the {} ranks: a list in it can be read as one item "
+             "per row and as columns, or a struct has members that tree_members() does not name; use another batch "
+             "size, name all members, or turn split_batches off",
+             batch, rows, ranks);
+}
+
 void SplitRows::fail_as_other() const {
+  if (batches_ == 1) fail_uncut(0, last_, options_.world_size, place_);
   base::fail(ErrorKind::usage, place_, "loader",
              "split_batches: batch {} is not built as the first, with whose rows it is filled (other keys, lengths, "
              "dtypes or shapes)",

@@ -14,6 +14,9 @@ namespace accelerate::data {
 /// Parts that one rank gets of so many batches, of which all but the last have the first one's rows.
 [[nodiscard]] int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const DealOptions& options);
 
+/// \throws Error (usage) always: the rows of a batch cannot be distinguished from its columns.
+[[noreturn]] void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const Place& place);
+
 /// How many rows the batches of a stream have, as they come: all the same, the last one may have less.
 class SplitRows {
  public:

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "accelerate/prepared/erased_loader.hpp"
 #include "accelerate/prepared/loader.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
@@ -80,6 +81,8 @@ template <typename T>
 inline constexpr bool is_prepared<PreparedScheduler<T>> = true;
 template <typename T>
 inline constexpr bool is_prepared<PreparedLoader<T>> = true;
+template <typename Batch>
+inline constexpr bool is_prepared<ErasedLoader<Batch>> = true;
 
 template <typename T>
 concept AlreadyPrepared = is_prepared<std::remove_cvref_t<T>>;

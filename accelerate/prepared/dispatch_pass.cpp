@@ -43,4 +43,12 @@ void refuse_to_dispatch(const Place& place) {
       "of them, or turn dispatch_batches off");
 }
 
+void refuse_unnamed_members(std::string_view batch, const Place& place) {
+  base::fail(
+      ErrorKind::usage, place, "prepare",
+      "dispatch_batches is on, and tree_members() of a struct in {} does not name all of its members: the others "
+      "would be empty on every rank but rank 0; name all members, or turn dispatch_batches off",
+      batch);
+}
+
 }  // namespace accelerate::prepared

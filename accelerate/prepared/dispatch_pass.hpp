@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -79,6 +80,9 @@ template <typename Loader>
 
 /// Throws Error (usage): a batch holds something that is not tree::packable.
 [[noreturn]] void refuse_to_dispatch(const Place& place);
+
+/// Throws Error (usage): a struct in a batch of that type has members that its tree_members() does not name.
+[[noreturn]] void refuse_unnamed_members(std::string_view batch, const Place& place);
 
 template <typename Loader>
 [[nodiscard]] data::DispatchOptions dispatch_options(const Loader& loader, const LoaderOptions& options,

@@ -23,6 +23,7 @@
 #include "accelerate/device/upload.hpp"
 #include "accelerate/prepared/dispatch_pass.hpp"
 #include "accelerate/prepared/filling.hpp"
+#include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/loader_core.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
@@ -31,7 +32,8 @@
 
 namespace accelerate::prepared {
 
-/// A handle: copies refer to the same loader. A range: for (auto& batch : loader), loader | std::views::take(n);
+/// A handle: copies refer to the same loader. A handle made without arguments is empty until one is assigned; its use
+/// until then throws Error (usage). A range: for (auto& batch : loader), loader | std::views::take(n);
 /// leaving a loop early is fine, and so are several loops at a time where the loader itself allows them.
 ///
 /// On an accelerator a batch is there when the current stream reaches it; the next one is read when this one is handed
@@ -221,6 +223,7 @@ class PreparedLoader {
     std::unique_ptr<Walk> walk_;  // stays where it is when the iterator is moved: the list refers to it
   };
 
+  PreparedLoader() = default;
   PreparedLoader(std::shared_ptr<Loader> loader, std::shared_ptr<Shared> shared, const LoaderOptions& options)
       : loader_(std::move(loader)), shared_(std::move(shared)), options_(options) {
     share_out(*loader_, shared_->group, options_, shared_->place);
@@ -229,15 +232,23 @@ class PreparedLoader {
   }
 
   /// Begins a pass. Collective where the loader's order does not come from a seed: its draws are then rank 0's.
-  [[nodiscard]] Iterator begin() const { return Iterator(*this); }
+  [[nodiscard]] Iterator begin() const {
+    require_assigned();
+    return Iterator(*this);
+  }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
-  Loader* operator->() const { return loader_.get(); }
-  Loader& operator*() const { return *loader_; }
-  [[nodiscard]] const std::shared_ptr<Loader>& unwrap() const { return loader_; }
+  [[nodiscard]] bool is_empty() const { return loader_ == nullptr; }
+  /// \throws Error (usage) if the handle is empty.
+  void require_assigned() const { (void)assigned(loader_, "PreparedLoader"); }
+  Loader* operator->() const { return unwrap().get(); }
+  Loader& operator*() const { return *unwrap(); }
+  [[nodiscard]] const std::shared_ptr<Loader>& unwrap() const { return assigned(loader_, "PreparedLoader"); }
 
   /// Rank 0 reads for all.
-  [[nodiscard]] bool dispatches() const { return prepared::dispatches<Loader>(shared_->group, options_); }
+  [[nodiscard]] bool dispatches() const {
+    return prepared::dispatches<Loader>(assigned(shared_, "PreparedLoader")->group, options_);
+  }
   /// Samples that all ranks together take per step.
   [[nodiscard]] int64_t total_batch_size() const requires data::Batched<Loader> {
     if (!dispatches() && data::Shardable<Loader>) return loader_->total_batch_size();
@@ -250,33 +261,37 @@ class PreparedLoader {
   /// prepared and when its latest pass began.
   [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
     const auto told = standing_->size_of_reader();
-    return size_of(told ? *told : static_cast<int64_t>(loader_->size()));
+    return size_of(told ? *told : static_cast<int64_t>(unwrap()->size()));
   }
   /// The same of a stream; unset where its length is not known.
   [[nodiscard]] std::optional<int64_t> size() const requires data::MaybeCounted<Loader> {
     const auto told = standing_->size_of_reader();
-    const std::optional<int64_t> batches = told ? told : loader_->size();
+    const std::optional<int64_t> batches = told ? told : unwrap()->size();
     return batches ? std::optional(size_of(*batches)) : std::nullopt;
   }
   /// Samples of its data, whatever a pass gives of them; of a stream an optional, unset where its length is not known.
   /// Where rank 0 reads for all it is what rank 0's loader says, as with size().
   [[nodiscard]] auto total_dataset_length() const requires CountsSamples<Loader> {
-    using Length = decltype(loader_->sample_count());
+    using Length = decltype(unwrap()->sample_count());
     const auto told = standing_->samples_of_reader();
-    return told ? Length(*told) : loader_->sample_count();
+    return told ? Length(*told) : unwrap()->sample_count();
   }
   /// Who waited for whom in its latest pass, of this rank: also where rank 0 reads for all, and of any loader.
   [[nodiscard]] data::LoadReport report() const {
+    require_assigned();
     if constexpr (Reports<Loader>) {
       if (loader_reports()) return loader_->report();
     }
     return times_->report();
   }
   /// Where the innermost loop over it stands; {-1, false, -1} outside.
-  [[nodiscard]] state::BatchInfo info() const { return shared_->open_loops.of(loader_.get()); }
+  [[nodiscard]] state::BatchInfo info() const {
+    return assigned(shared_, "PreparedLoader")->open_loops.of(loader_.get());
+  }
   /// The next pass is of this epoch.
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
   {
+    require_assigned();
     standing_->moved();
     loader_->set_epoch(epoch);
     tell_access();
@@ -285,10 +300,11 @@ class PreparedLoader {
   /// Where its latest pass stands, the same on all ranks; see data::LoaderBase. The batch at hand is consumed, what a
   /// loader was read ahead is not.
   [[nodiscard]] state::LoaderState state() const requires data::Resumable<Loader> {
-    return standing_->state(loader_->state());
+    return standing_->state(unwrap()->state());
   }
   /// The next pass goes on from there. Every rank loads the same state.
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
+    require_assigned();
     setter()(state);
     tell_access();
   }
@@ -312,7 +328,7 @@ class PreparedLoader {
   /// again what was seen; of a loader that was resumed before, what is left is skipped. Throws Error (usage) for a
   /// negative number.
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
-    data::check_skipped(batches, shared_->place);
+    data::check_skipped(batches, assigned(shared_, "PreparedLoader")->place);
     auto other = *this;
     other.times_ = std::make_shared<Times>();
     if constexpr (data::Skippable<Loader>) {
@@ -336,7 +352,7 @@ class PreparedLoader {
 
   friend bool operator==(const PreparedLoader& a, const PreparedLoader& b) {
     if constexpr (std::derived_from<Loader, data::LoaderBase>)
-      return *a.loader_ == *b.loader_;  // copies are the same loader
+      return a.is_empty() || b.is_empty() ? a.is_empty() && b.is_empty() : *a.loader_ == *b.loader_;  // copies are one
     return a.loader_ == b.loader_ && a.skip_.all() == b.skip_.all();
   }
 

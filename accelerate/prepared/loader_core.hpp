@@ -3,6 +3,8 @@
 // device.
 #pragma once
 
+#include <c10/util/Type.h>
+
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
@@ -17,6 +19,7 @@
 #include "accelerate/prepared/dispatch_pass.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/prepared/standing.hpp"
+#include "accelerate/tree/members.hpp"
 #include "accelerate/tree/tree.hpp"
 
 namespace accelerate::prepared {
@@ -84,6 +87,9 @@ template <typename Loader>
 void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
   if constexpr (!tree::packable<batch_t<Loader>>) {
     if (dispatches<Loader>(group, options)) refuse_to_dispatch(place);
+  }
+  if constexpr (!tree::names_all_members<batch_t<Loader>>) {
+    if (dispatches<Loader>(group, options)) refuse_unnamed_members(c10::demangle_type<batch_t<Loader>>(), place);
   }
   if constexpr (data::Shardable<Loader>) {
     const bool whole = dispatches<Loader>(group, options);

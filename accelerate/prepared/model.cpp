@@ -12,6 +12,8 @@
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/same_everywhere.hpp"
 #include "accelerate/nn/synchronized.hpp"
+#include "accelerate/optim/parameter_groups.hpp"
+#include "accelerate/prepared/optimizer.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -195,6 +197,33 @@ void ModelCore::synchronise_partners() {
 void ModelCore::close_window() {
   window_.reset();
   if (engine() != nullptr) engine_->close_window();
+}
+
+void ModelCore::zero_grad(bool set_to_none) {
+  std::unordered_set<const void*> rest;
+  for (const auto& parameter : parameters_) rest.insert(parameter.tensor.unsafeGetTensorImpl());
+  const auto all_of_model = rest;
+  int64_t spent = 0;
+  for (const auto& optimizer : shared_->registry.list<OptimizerCore>()) {
+    const auto keys = optim::keys_of(optim::parameters_of(optimizer->optimizer()));
+    if (std::ranges::all_of(keys, [&](const void* key) { return all_of_model.contains(key); })) {
+      optimizer->zero_grad(set_to_none);
+      for (const void* key : keys) rest.erase(key);
+    } else if (optimizer->has_any_of(all_of_model)) {
+      spent += optimizer->times_spent();
+    }
+  }
+  if (rest.empty() || (shared_->window.awaits_backward() && spent == spent_when_zeroed_)) return;
+  spent_when_zeroed_ = spent;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, parameter] : parameters_) {
+    if (rest.contains(parameter.unsafeGetTensorImpl())) tensors.push_back(parameter);
+  }
+  for (gradient::Engine* engine : engines()) {
+    engine->zero(tensors, set_to_none);
+    std::erase_if(tensors, [&](const at::Tensor& parameter) { return engine->manages(parameter); });
+  }
+  zero_plain(tensors, set_to_none);
 }
 
 bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/gradient/engine.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
+#include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/in_precision.hpp"
 #include "accelerate/prepared/shared.hpp"
 
@@ -102,6 +104,9 @@ class ModelCore : public Entry {
   void close_window();
   /// To be called when all models' windows are open: what this one shares with others is reduced where this one is.
   void synchronise_partners();
+  /// Calls zero_grad() of the optimizers that have only parameters of this model. The gradients of its other parameters
+  /// are kept within an accumulation window by the same rule, and count as used once an optimizer stepped on some.
+  void zero_grad(bool set_to_none);
   [[nodiscard]] bool in_no_sync() const { return no_sync_ > 0; }
   [[nodiscard]] bool synchronises() const { return no_sync_ == 0 && window_.value_or(true); }
 
@@ -122,6 +127,7 @@ class ModelCore : public Entry {
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_, masters_for_join_;
   std::unique_ptr<gradient::Engine> engine_;
   bool retired_ = false;
+  int64_t spent_when_zeroed_ = 0;  // steps of optimizers that have parameters of other models too
   int64_t no_sync_ = 0;
   std::optional<bool> window_;  // the micro-batch of accumulate() that is open
   // Trainable parameters that engines of other models average, and those models; found again when models came or went.
@@ -145,7 +151,11 @@ std::vector<state::Piece> named_pieces(const std::vector<std::shared_ptr<ModelCo
 /// The models that are reduced, as a join takes them, with those that average parameters for them.
 std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<ModelCore>>& models);
 
-/// A handle: copies refer to the same prepared model.
+/// A handle: copies refer to the same prepared model. A handle made without arguments is empty until one is assigned;
+/// its use until then throws Error (usage).
+///
+/// A handle converts to one of a base class: PreparedModel<torch::nn::Module> (accelerate::AnyModel) is every model's.
+/// It has parameters(), train(), eval() and zero_grad(), but no forward, which torch::nn::Module does not have.
 ///
 /// `model(x)` runs the module's forward. `model->` is the module itself: gradients of what runs through it are reduced
 /// all the same, but buffers are broadcast, no_sync is noticed and mixed precision is used by model(x) and
@@ -157,8 +167,18 @@ std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<M
 template <typename Module>
 class PreparedModel {
  public:
+  PreparedModel() = default;
   PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<ModelCore> core)
       : module_(std::move(module)), core_(std::move(core)) {}
+  template <typename Derived>
+  requires(std::derived_from<Derived, Module> && !std::same_as<Derived, Module>)
+      // NOLINTNEXTLINE(google-explicit-constructor): as shared_ptr converts
+      PreparedModel(const PreparedModel<Derived>& model)
+      : module_(model.module_), core_(model.core_) {}
+
+  [[nodiscard]] bool is_empty() const { return core_ == nullptr; }
+  /// \throws Error (usage) if the handle is empty.
+  void require_assigned() const { (void)assigned(core_, "PreparedModel"); }
 
   template <typename... Args>
   decltype(auto) operator()(Args&&... args) const {
@@ -166,7 +186,7 @@ class PreparedModel {
   }
   template <typename... Args>
   decltype(auto) forward(Args&&... args) const {
-    return run([&]() -> decltype(auto) { return module_->forward(std::forward<Args>(args)...); });
+    return run([&]() -> decltype(auto) { return unwrap()->forward(std::forward<Args>(args)...); });
   }
 
   /// TorchScript takes its inputs as a list: model({x}).
@@ -174,31 +194,38 @@ class PreparedModel {
     return forward(std::move(inputs));
   }
   c10::IValue forward(std::vector<c10::IValue> inputs) const requires std::same_as<Module, torch::jit::Module> {
-    return run([&] { return module_->forward(std::move(inputs)); });
+    return run([&] { return unwrap()->forward(std::move(inputs)); });
   }
 
-  Module* operator->() const { return module_.get(); }
-  Module& operator*() const { return *module_; }
+  Module* operator->() const { return unwrap().get(); }
+  Module& operator*() const { return *unwrap(); }
   /// The module that was given to prepare().
-  [[nodiscard]] const std::shared_ptr<Module>& unwrap() const { return module_; }
-  [[nodiscard]] ModelCore& core() const { return *core_; }
-  [[nodiscard]] const std::shared_ptr<ModelCore>& core_ptr() const { return core_; }
+  [[nodiscard]] const std::shared_ptr<Module>& unwrap() const { return assigned(module_, "PreparedModel"); }
+  [[nodiscard]] ModelCore& core() const { return *core_ptr(); }
+  [[nodiscard]] const std::shared_ptr<ModelCore>& core_ptr() const { return assigned(core_, "PreparedModel"); }
 
   /// Each once, also where layers share it; module.parameters() lists it as often as it is registered.
   [[nodiscard]] std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> list;
-    for (const auto& parameter : core_->parameters()) list.push_back(parameter.tensor);
+    for (const auto& parameter : core().parameters()) list.push_back(parameter.tensor);
     return each_once(list);
   }
-  [[nodiscard]] std::vector<state::Piece> pieces() const { return core_->pieces(); }
-  void train(bool on = true) const { module_->train(on); }
-  void eval() const { module_->eval(); }
+  [[nodiscard]] std::vector<state::Piece> pieces() const { return core().pieces(); }
+  void train(bool on = true) const { unwrap()->train(on); }
+  void eval() const { unwrap()->eval(); }
+  /// The gradients of its parameters become undefined, or zeros. Within an accumulation window the call does nothing,
+  /// as that of a prepared optimizer: see OptimizerCore::zero_grad().
+  void zero_grad(bool set_to_none = true) const { core().zero_grad(set_to_none); }
 
   friend bool operator==(const PreparedModel& a, const PreparedModel& b) { return a.core_ == b.core_; }
 
  private:
+  template <typename>
+  friend class PreparedModel;
+
   template <typename Forward>
   decltype(auto) run(const Forward& forward) const {
+    check_result<std::invoke_result_t<const Forward&>>(core().output_dtype(), core_->place());
     core_->before_forward();
     return device::naming_out_of_memory(
         core_->place(), "forward",

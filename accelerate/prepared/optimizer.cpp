@@ -95,7 +95,7 @@ void OptimizerCore::check_synchronized() {
 
 at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& closure) {
   if (shared_->scaling) return step_scaled(closure);
-  spent_ = true;
+  spend();
   if (!fused_ && closure) {
     refuse_closure_on_masters();
     return optimizer_.step([&] {
@@ -172,7 +172,7 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
   if (!has_gradient() && !shared_->scaling->ranks_differ()) return loss;
   const at::Tensor skip = shared_->scaling->skip_flag(*this);
   update_unless(skip);
-  spent_ = true;
+  spend();
   shared_->scaling->step_done(*this, skip);
   return loss;
 }
@@ -247,14 +247,23 @@ void OptimizerCore::drop_gradients(bool set_to_none) {
 void OptimizerCore::zero_now(bool set_to_none) {
   if (engines_.empty()) return zero_stock(optimizer_, set_to_none);
   for (gradient::Engine* engine : engines_) engine->zero(all_, set_to_none);
-  for (const auto& parameter : unmanaged_) {
+  zero_plain(unmanaged_, set_to_none);
+}
+
+void zero_plain(const std::vector<at::Tensor>& parameters, bool set_to_none) {
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters) {
     if (set_to_none) {
       parameter.mutable_grad().reset();
     } else if (parameter.grad().defined()) {
-      const at::NoGradGuard no_grad;
       parameter.mutable_grad().zero_();
     }
   }
+}
+
+void OptimizerCore::spend() {
+  spent_ = true;
+  ++times_spent_;
 }
 
 void OptimizerCore::find_engines() {

@@ -4,6 +4,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <typeinfo>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "accelerate/optim/fused_step.hpp"
+#include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/scaled_gradients.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/state/piece.hpp"
@@ -79,6 +81,8 @@ class OptimizerCore : public Entry {
   [[nodiscard]] bool spent() const { return spent_; }
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
   [[nodiscard]] bool has_gradient() const;
+  /// Calls of step() that used the gradients up.
+  [[nodiscard]] int64_t times_spent() const { return times_spent_; }
   [[nodiscard]] bool has_any_of(const std::unordered_set<const void*>& parameters) const;
   /// Dense tensors that hold all gradients: whole buckets where one engine averages exactly these parameters.
   [[nodiscard]] std::vector<at::Tensor> flat_gradients();
@@ -98,6 +102,7 @@ class OptimizerCore : public Entry {
   using Imprints = std::vector<std::pair<const void*, int64_t>>;
   [[nodiscard]] Imprints imprint_of_gradients() const;
   void zero_now(bool set_to_none);
+  void spend();
   void check_reduced();
   [[nodiscard]] at::Tensor mean_over_ranks(const at::Tensor& loss) const;
   void check_synchronized();
@@ -114,6 +119,7 @@ class OptimizerCore : public Entry {
   std::unique_ptr<optim::FusedStep> fused_;
   ScaledGradients scaled_;
   bool spent_ = false;
+  int64_t times_spent_ = 0;
   bool shares_parameters_ = false;
   bool reached_ = false;
   Imprints waiting_;
@@ -125,39 +131,57 @@ class OptimizerCore : public Entry {
   bool foreign_told_ = false;  // since they were found
 };
 
-/// A handle: copies refer to the same prepared optimizer.
+/// Zeroes, or drops, gradients that no engine keeps in buckets.
+void zero_plain(const std::vector<at::Tensor>& parameters, bool set_to_none);
+
+/// A handle: copies refer to the same prepared optimizer. A handle made without arguments is empty until one is
+/// assigned; its use until then throws Error (usage). A handle converts to one of a base class:
+/// PreparedOptimizer<torch::optim::Optimizer> (accelerate::AnyOptimizer) is every optimizer's.
 template <typename Optimizer>
 class PreparedOptimizer {
  public:
+  PreparedOptimizer() = default;
   PreparedOptimizer(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<OptimizerCore> core)
       : optimizer_(std::move(optimizer)), core_(std::move(core)) {}
+  template <typename Derived>
+  requires(std::derived_from<Derived, Optimizer> && !std::same_as<Derived, Optimizer>)
+      // NOLINTNEXTLINE(google-explicit-constructor): as shared_ptr converts
+      PreparedOptimizer(const PreparedOptimizer<Derived>& optimizer)
+      : optimizer_(optimizer.optimizer_), core_(optimizer.core_) {}
 
-  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const { return core_->step(closure); }
-  void zero_grad(bool set_to_none = true) const { core_->zero_grad(set_to_none); }
+  [[nodiscard]] bool is_empty() const { return core_ == nullptr; }
+  /// \throws Error (usage) if the handle is empty.
+  void require_assigned() const { (void)assigned(core_, "PreparedOptimizer"); }
+
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const { return core().step(closure); }
+  void zero_grad(bool set_to_none = true) const { core().zero_grad(set_to_none); }
 
   /// The optimizer as it stands now: with fp16 on an accelerator and a schedule this waits for the last step's flag.
   Optimizer* operator->() const { return &**this; }
   Optimizer& operator*() const {
-    core_->move_what_is_owed();
+    core().move_what_is_owed();
     return *optimizer_;
   }
-  [[nodiscard]] const std::shared_ptr<Optimizer>& unwrap() const { return optimizer_; }
+  [[nodiscard]] const std::shared_ptr<Optimizer>& unwrap() const { return assigned(optimizer_, "PreparedOptimizer"); }
   [[nodiscard]] auto& param_groups() const { return (**this).param_groups(); }
   [[nodiscard]] auto& state() const {
-    core_->take_back_cancelled();
+    core().take_back_cancelled();
     return optimizer_->state();
   }
   /// mixed_precision fp16: whether the last step was skipped because a gradient was inf or NaN. Waits for the device.
-  [[nodiscard]] bool step_was_skipped() const { return core_->step_was_skipped(); }
+  [[nodiscard]] bool step_was_skipped() const { return core().step_was_skipped(); }
   /// The same on the device, without a wait: 0-dim float32, 1 where it was skipped; for ema.update(). Unset without
   /// fp16, and before the first step.
-  [[nodiscard]] std::optional<at::Tensor> skip_flag() const { return core_->skip_flag(); }
-  [[nodiscard]] OptimizerCore& core() const { return *core_; }
-  [[nodiscard]] const std::shared_ptr<OptimizerCore>& core_ptr() const { return core_; }
+  [[nodiscard]] std::optional<at::Tensor> skip_flag() const { return core().skip_flag(); }
+  [[nodiscard]] OptimizerCore& core() const { return *core_ptr(); }
+  [[nodiscard]] const std::shared_ptr<OptimizerCore>& core_ptr() const { return assigned(core_, "PreparedOptimizer"); }
 
   friend bool operator==(const PreparedOptimizer& a, const PreparedOptimizer& b) { return a.core_ == b.core_; }
 
  private:
+  template <typename>
+  friend class PreparedOptimizer;
+
   std::shared_ptr<Optimizer> optimizer_;
   std::shared_ptr<OptimizerCore> core_;
 };

@@ -141,10 +141,11 @@ template <typename T, typename Allocator>
 inline constexpr bool is_list_of_objects<std::vector<T, Allocator>> =
     AnyModule<T&> || AnyOptimizer<T&> || AnyScheduler<T&>;
 
-/// returns   the handle; of a prepared object that object
+/// returns   the handle; of a prepared object that object. Throws Error (usage) for an empty handle.
 template <typename Object>
 auto prepare(const SharedPtr& shared, const PrepareOptions& options, Object&& object) {
   if constexpr (AlreadyPrepared<Object>) {
+    object.require_assigned();
     return std::remove_cvref_t<Object>(object);
   } else if constexpr (AnyModule<Object>) {
     return prepare_model(shared, options, std::forward<Object>(object));

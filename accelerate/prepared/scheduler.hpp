@@ -14,6 +14,7 @@
 
 #include "accelerate/optim/schedules/reduce_on_plateau.hpp"
 #include "accelerate/optim/schedules/scheduler.hpp"
+#include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
@@ -90,18 +91,31 @@ concept LibTorchScheduler = std::derived_from<Scheduler, torch::optim::LRSchedul
 /// that is none.
 void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerState& state);
 
-/// A handle: copies refer to the same prepared scheduler.
+/// A handle: copies refer to the same prepared scheduler. A handle made without arguments is empty until one is
+/// assigned; its use until then throws Error (usage). A handle converts to one of a base class:
+/// PreparedScheduler<optim::Scheduler> (accelerate::AnyScheduler) is that of every schedule of this library but
+/// ReduceLROnPlateau.
 template <typename Scheduler>
 class PreparedScheduler {
  public:
+  PreparedScheduler() = default;
   PreparedScheduler(std::shared_ptr<Scheduler> scheduler, std::shared_ptr<SchedulerCore> core)
       : scheduler_(std::move(scheduler)), core_(std::move(core)) {}
+  template <typename Derived>
+  requires(std::derived_from<Derived, Scheduler> && !std::same_as<Derived, Scheduler>)
+      // NOLINTNEXTLINE(google-explicit-constructor): as shared_ptr converts
+      PreparedScheduler(const PreparedScheduler<Derived>& scheduler)
+      : scheduler_(scheduler.scheduler_), core_(scheduler.core_) {}
+
+  [[nodiscard]] bool is_empty() const { return core_ == nullptr; }
+  /// \throws Error (usage) if the handle is empty.
+  void require_assigned() const { (void)assigned(core_, "PreparedScheduler"); }
 
   /// Once after each optimizer.step(); a schedule whose last step is known rests there.
   template <typename... Arguments>
   void step(Arguments... arguments) const requires(!FollowsMetric<Scheduler>) {
     // A schedule whose last handle goes may be gone when the flag of a step comes.
-    core_->step(optimizer(), [weak = std::weak_ptr<Scheduler>(scheduler_), end = core_->end(), arguments...] {
+    core_ptr()->step(optimizer(), [weak = std::weak_ptr<Scheduler>(scheduler_), end = core_->end(), arguments...] {
       const auto scheduler = weak.lock();
       if (!scheduler) return;
       if constexpr (FollowsSteps<Scheduler>) {
@@ -113,7 +127,7 @@ class PreparedScheduler {
   /// After a step that fp16 skipped too: what was measured is true of the weights as they are, and mostly of an epoch.
   /// metric   this rank's; the schedule is given the mean over the ranks, so that all have one rate. Collective.
   void step(double metric) const requires FollowsMetric<Scheduler> {
-    if (!core_->hears_metric()) return;
+    if (!core_ptr()->hears_metric()) return;
     core_->move_what_is_owed();  // by others of this optimizer, from whose rates it goes on
     const double mean = core_->mean_over_ranks(metric);
     if constexpr (OurScheduler<Scheduler>) {
@@ -128,10 +142,10 @@ class PreparedScheduler {
   /// The schedule as it stands now: with loss scaling on an accelerator this waits for the last step's flag.
   Scheduler* operator->() const { return &**this; }
   Scheduler& operator*() const {
-    core_->move_what_is_owed();
+    core_ptr()->move_what_is_owed();
     return *scheduler_;
   }
-  [[nodiscard]] const std::shared_ptr<Scheduler>& unwrap() const { return scheduler_; }
+  [[nodiscard]] const std::shared_ptr<Scheduler>& unwrap() const { return assigned(scheduler_, "PreparedScheduler"); }
   [[nodiscard]] std::vector<double> get_last_lr() const requires OurScheduler<Scheduler> {
     return (**this).get_last_lr();
   }
@@ -139,13 +153,16 @@ class PreparedScheduler {
   void load_state(const state::SchedulerState& state) const requires OurScheduler<Scheduler> {
     (**this).load_state(state);
   }
-  [[nodiscard]] const std::shared_ptr<SchedulerCore>& core_ptr() const { return core_; }
+  [[nodiscard]] const std::shared_ptr<SchedulerCore>& core_ptr() const { return assigned(core_, "PreparedScheduler"); }
 
   friend bool operator==(const PreparedScheduler& a, const PreparedScheduler& b) {
     return a.scheduler_ == b.scheduler_;
   }
 
  private:
+  template <typename>
+  friend class PreparedScheduler;
+
   [[nodiscard]] const torch::optim::Optimizer* optimizer() const {
     if constexpr (std::derived_from<Scheduler, optim::Scheduler>) return &scheduler_->optimizer();
     return nullptr;

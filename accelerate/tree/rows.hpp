@@ -2,13 +2,12 @@
 // Rows of batches: how many one has, and a batch made of rows of others.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <optional>
-#include <utility>
 #include <vector>
 
+#include "accelerate/tree/join.hpp"
+#include "accelerate/tree/members.hpp"
 #include "accelerate/tree/split.hpp"
 #include "accelerate/tree/tree.hpp"
 
@@ -16,7 +15,8 @@ namespace accelerate::tree {
 
 namespace detail {
 
-/// A list of samples rather than of columns: its items are structs, or pairs and tuples of nothing but tensors.
+/// A list of samples rather than of columns: its items are structs, or pairs and tuples of nothing but tensors. Only a
+/// whole batch can be one. Inside a batch such a list holds columns, for example the views of its samples.
 template <typename T>
 constexpr bool is_list_of_samples() {
   if constexpr (Items<T>) {
@@ -31,8 +31,8 @@ concept Samples = is_list_of_samples<T>();
 
 }  // namespace detail
 
-/// Rows of a batch: of a list of samples its length, else the first dimension of the first tensor that has one; none:
-/// nothing in value has rows.
+/// Rows of a batch: of a list of samples its length, else the first dimension of the first tensor that has one. If no
+/// tensor in value has a dimension, the result is unset.
 template <typename T>
 [[nodiscard]] std::optional<int64_t> rows(const T& value) {
   if constexpr (detail::Samples<T>) {
@@ -52,102 +52,36 @@ struct RowPiece {
   int64_t count;
 };
 
-namespace detail {
-
-/// False: the pieces do not go together.
-bool join_tensors(at::Tensor& out, int64_t rows, const std::vector<RowPiece<at::Tensor>>& pieces);
-
-template <typename T>
-bool join(T& out, int64_t rows, const std::vector<RowPiece<T>>& pieces);
-
-/// part   the same part of every piece; null where one lacks it
-template <typename Part, typename T, typename PartOf>
-bool join_part(Part& out, int64_t rows, const std::vector<RowPiece<T>>& pieces, PartOf&& part_of) {
-  std::vector<RowPiece<Part>> parts;
-  for (const auto& piece : pieces) {
-    // One customization point, which takes T&; nothing is changed all the same.
-    const Part* part = part_of(const_cast<T&>(*piece.of));
-    if (part == nullptr) return false;
-    parts.push_back({part, piece.first, piece.count});
-  }
-  return detail::join(out, rows, parts);
-}
-
-template <typename T, size_t... I>
-bool join_members(T& out, int64_t rows, const std::vector<RowPiece<T>>& pieces, std::index_sequence<I...>) {
-  if constexpr (Struct<T>) {
-    auto into = members(out);
-    return (join_part(std::get<I>(into), rows, pieces, [](T& from) { return &std::get<I>(members(from)); }) && ...);
-  } else {
-    return (join_part(std::get<I>(out), rows, pieces, [](T& from) { return &std::get<I>(from); }) && ...);
-  }
-}
-
-template <typename T>
-bool join_items(T& out, int64_t rows, const std::vector<RowPiece<T>>& pieces) {
-  if (static_cast<int64_t>(out.size()) != rows) return true;  // not one per row: stays
-  T joined;
-  for (const auto& piece : pieces) {
-    if (static_cast<int64_t>(piece.of->size()) < piece.first + piece.count) return false;
-    for (int64_t i = 0; i < piece.count; ++i) joined.push_back(*std::next(piece.of->begin(), piece.first + i));
-  }
-  out = std::move(joined);
-  return true;
-}
-
-template <typename T>
-bool join(T& out, int64_t rows, const std::vector<RowPiece<T>>& pieces) {
-  if constexpr (Tensor<T>) {
-    std::vector<RowPiece<at::Tensor>> tensors;
-    for (const auto& piece : pieces) tensors.push_back({piece.of, piece.first, piece.count});
-    return join_tensors(out, rows, tensors);
-  } else if constexpr (Struct<T>) {
-    using Members = decltype(members(out));
-    return join_members(out, rows, pieces, std::make_index_sequence<std::tuple_size_v<Members>>());
-  } else if constexpr (Tuple<T>) {
-    return join_members(out, rows, pieces, std::make_index_sequence<std::tuple_size_v<T>>());
-  } else if constexpr (Map<T>) {
-    for (auto& [key, member] : out) {
-      const auto same_key = [&key = key](T& from) {
-        const auto found = from.find(key);
-        return found == from.end() ? nullptr : &found->second;
-      };
-      if (!join_part(member, rows, pieces, same_key)) return false;
-    }
-    return true;
-  } else if constexpr (Samples<T> || (Items<T> && !holds_tensors<T>)) {
-    return join_items(out, rows, pieces);
-  } else if constexpr (Sequence<T> && holds_tensors<T>) {
-    size_t i = 0;
-    for (auto& member : out) {
-      const auto same_place = [i](T& from) {
-        return i < from.size() ? &*std::next(from.begin(), static_cast<std::ptrdiff_t>(i)) : nullptr;
-      };
-      if (!join_part(member, rows, pieces, same_place)) return false;
-      ++i;
-    }
-    return true;
-  } else if constexpr (IsOptional<T>::value) {
-    return !out || join_part(*out, rows, pieces, [](T& from) { return from ? &*from : nullptr; });
-  } else {
-    return true;
-  }
-}
-
-}  // namespace detail
-
 /// A batch of rows of others, piece after piece.
 ///
-/// like      a batch of rows(like) rows; its tensors with so many rows, and its lists of so many items, become the
-///           pieces' rows joined, copied; what has no rows, or another number, stays like's
-/// pieces    of batches built as `like`
-/// returns   none where they are not: other keys, lengths, dtypes, or shapes beyond the first dimension
+/// A part that has one row, or one item, for each row of its batch becomes the pieces' rows joined, copied: tensors by
+/// their first dimension, and lists without tensors by their items. A list with tensors inside a batch is a list of
+/// columns, and each of its tensors is joined. Only a whole batch can be a list of samples. A part without rows (a
+/// number, a string, a tensor or list of another size) is taken from the first piece's batch.
+///
+/// \param like    A batch with the structure of the pieces' batches. If all batches have equally many rows, a part of
+///                that size by chance is taken for one with rows; a shorter batch avoids the mistake.
+/// \returns       Unset if the pieces do not go together: other keys, lengths or dtypes, shapes that differ beyond the
+///                first dimension, sizes that differ but are not the rows, a list that can be read both ways, or a
+///                struct with a member that tree_members() does not name.
 template <typename T>
 [[nodiscard]] std::optional<T> join_rows(const T& like, const std::vector<RowPiece<T>>& pieces) {
   const auto rows = tree::rows(like);
-  std::optional<T> joined = like;
-  if (!rows || !detail::join(*joined, *rows, pieces)) return std::nullopt;
-  return joined;
+  if (!rows || pieces.empty() || !names_all_members<T>) return std::nullopt;
+  std::vector<detail::PartPiece<T>> parts;
+  for (const auto& piece : pieces) {
+    const int64_t has = tree::rows(*piece.of).value_or(0);
+    if (piece.first + piece.count > has) return std::nullopt;
+    parts.push_back({piece.of, has, piece.first, piece.count});
+  }
+  std::optional<T> out = like;
+  detail::Joined joined{*rows};
+  if constexpr (detail::Samples<T>) {
+    detail::join_items(*out, joined, parts);
+  } else {
+    if (!detail::join(*out, joined, parts)) return std::nullopt;
+  }
+  return out;
 }
 
 }  // namespace accelerate::tree

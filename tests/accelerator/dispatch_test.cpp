@@ -322,8 +322,9 @@ TEST_CASE("ragged tensors, strings and numbers reach the rank whose batch they a
                CHECK(batch.boxes.at(0).equal(torch::full({batch.from_rank, 4}, batch.from_rank)));
                CHECK(batch.names.at(0) == "b" + std::to_string(batch.from_rank));
              }
+             // The boxes of batch 6 are no rows of it, so it is not shared out: the first batches fill its round.
              const int64_t rank = accelerator.process_index();
-             CHECK(mine == Numbers{rank, 3 + rank, 6});
+             CHECK(mine == Numbers{rank, 3 + rank, rank == 0 ? 6 : rank - 1});
            },
            {.dispatch_batches = true});
 }

@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "accelerate/base/log.hpp"
 #include "tests/accelerator/ranks.hpp"
 #include "tests/data/sources/files.hpp"
 
@@ -50,6 +51,33 @@ struct AnswersImpl : torch::nn::Module {
   torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
 };
 TORCH_MODULE(Answers);
+
+struct Drawn {
+  torch::Tensor image, mean;
+};
+struct DrawsImpl : torch::nn::Module {
+  Drawn forward(const torch::Tensor& input) { return {linear(input), input}; }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
+};
+struct Report {
+  std::string text;
+  std::vector<double> numbers;
+};
+struct ReportsImpl : torch::nn::Module {
+  Report forward(const torch::Tensor& input) { return {"ran", {input.sum().item<double>()}}; }
+};
+class Distribution {
+ public:
+  explicit Distribution(torch::Tensor mean) : mean_(std::move(mean)) {}
+  [[nodiscard]] const torch::Tensor& mean() const { return mean_; }
+
+ private:
+  torch::Tensor mean_;
+};
+struct DistributesImpl : torch::nn::Module {
+  Distribution forward(const torch::Tensor& input) { return Distribution(linear(input)); }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
+};
 
 struct RefersImpl : torch::nn::Module {
   torch::Tensor& forward(const torch::Tensor& input) { return last = linear(input); }
@@ -104,6 +132,37 @@ TEST_CASE("outputs of any structure come back in float32, what was never low sta
   auto refers = accelerator.prepare(Refers());
   CHECK((refers(x()).scalar_type() == at::kFloat));
   CHECK((refers->last.scalar_type() == at::kBFloat16));  // the module's own is not touched
+}
+
+TEST_CASE("a result that hides its tensors from the conversion is refused in low precision, with the remedy") {
+  Accelerator full({.cpu = true});
+  CHECK((full.prepare(std::make_shared<DrawsImpl>())(x()).image.scalar_type() == at::kFloat));
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    Accelerator accelerator({.cpu = true, .mixed_precision = precision});
+    auto model = accelerator.prepare(std::make_shared<DrawsImpl>());
+    CHECK_THROWS_WITH_AS((void)model(x()),
+                         doctest::Contains("forward: with mixed precision the tensors in its result would not become "
+                                           "Float, because (anonymous namespace)::Drawn is or holds a struct without "
+                                           "tree_members(), or a variant; give the struct a member function auto "
+                                           "tree_members() { return std::tie(...); } that names its members"),
+                         accelerate::Error);
+    CHECK(accelerator.prepare(std::make_shared<ReportsImpl>())(x()).text == "ran");
+  }
+}
+
+TEST_CASE("a result with unknown members is returned unchanged, and one warning names its type") {
+  std::vector<std::string> lines;
+  accelerate::base::forget_lines();
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  Accelerator accelerator(kBf16);
+  auto model = accelerator.prepare(std::make_shared<DistributesImpl>());
+  for (int i = 0; i < 2; ++i) CHECK((model(x()).mean().scalar_type() == at::kBFloat16));
+  accelerate::base::set_log_handler(before);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].ends_with(
+      "forward: with mixed precision the tensors in its result do not become Float if (anonymous "
+      "namespace)::Distribution, whose members are not known, holds them; give the class a member function auto "
+      "tree_members() { return std::tie(...); } that names them"));
 }
 
 TEST_CASE("a block of autocast() computes as the model does; off inside on request, where models still keep theirs") {

@@ -186,6 +186,8 @@ TEST_CASE("functions that take what was prepared") {
     auto& [net, adamw, digits, test_digits] = program;
     Accelerator accelerator;
     // block: accelerate/README.md: Functions that take what was prepared
+    CHECK(adamw.param_groups()[0].options().get_lr() == doctest::Approx(5e-4));
+    // block: accelerate/README.md: Functions that take what was prepared, 2
     CHECK(part >= 0);
     CHECK(part <= 1);
     CHECK(part * 64 == doctest::Approx(std::round(part * 64)));  // of 64 samples

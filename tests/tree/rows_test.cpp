@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <array>
 #include <map>
 
 #include "accelerate/tree/rows.hpp"
@@ -75,4 +76,114 @@ TEST_CASE("rows of batches that do not go together are not joined") {
   CHECK(!tree::join_rows(wide, {{&doubles, 0, 1}}));
   CHECK(!tree::join_rows(wide, {{&wide, 1, 2}}));
   CHECK(!tree::join_rows(torch::tensor(1.0), {}));
+}
+
+namespace {
+
+struct View {
+  torch::Tensor x;
+  std::vector<std::string> names;
+  auto tree_members() { return std::tie(x, names); }
+};
+template <typename Views>
+struct Seen {
+  torch::Tensor id;
+  Views views;
+  auto tree_members() { return std::tie(id, views); }
+};
+using PairView = std::pair<torch::Tensor, torch::Tensor>;
+
+std::vector<std::string> texts_for(const torch::Tensor& ids) {
+  std::vector<std::string> all;
+  for (const int64_t id : list(ids)) all.push_back("t" + std::to_string(id));
+  return all;
+}
+void set_view(View& view, const torch::Tensor& ids) { view = {ids, texts_for(ids)}; }
+void set_view(PairView& view, const torch::Tensor& ids) { view = {ids, ids}; }
+void set_view(torch::Tensor& view, const torch::Tensor& ids) { view = ids; }
+torch::Tensor ids_of(const View& view) { return view.names == texts_for(view.x) ? view.x : torch::Tensor(); }
+torch::Tensor ids_of(const PairView& view) { return view.first; }
+torch::Tensor ids_of(const torch::Tensor& view) { return view; }
+
+template <typename Views>
+Seen<Views> views_of(int64_t first, int64_t rows) {
+  Seen<Views> batch{torch::arange(first, first + rows), Views(2)};
+  for (auto& view : batch.views) set_view(view, batch.id);
+  return batch;
+}
+
+/// Two views of samples, put together of batches of any sizes: every row of every view is its sample's.
+template <typename Views>
+void check_views() {
+  for (const int64_t each : {1, 2, 3, 4})
+    for (const int64_t last : {1, 2, 3, 4}) {
+      if (last > each) continue;
+      const auto front = views_of<Views>(0, each), back = views_of<Views>(each, last);
+      for (int64_t own = 0; own <= last; ++own)
+        for (int64_t filling = 0; filling <= each; ++filling) {
+          std::vector<tree::RowPiece<Seen<Views>>> pieces;
+          if (own > 0) pieces.push_back({&back, 0, own});
+          if (filling > 0) pieces.push_back({&front, each - filling, filling});
+          const auto joined = tree::join_rows(back, pieces);
+          CHECK(joined.has_value() == !pieces.empty());
+          if (!joined) continue;
+          CHECK(joined->id.size(0) == own + filling);
+          REQUIRE(joined->views.size() == 2);
+          for (const auto& view : joined->views) CHECK(ids_of(view).equal(joined->id));
+        }
+    }
+}
+
+struct Unnamed {
+  torch::Tensor id;
+  std::vector<std::string> names;
+  auto tree_members() { return std::tie(id); }
+};
+
+}  // namespace
+
+TEST_CASE("a list inside a batch holds columns, also when it is as long as the batch has rows") {
+  check_views<std::vector<torch::Tensor>>();
+  check_views<std::vector<View>>();
+  check_views<std::vector<PairView>>();
+  const Seen<std::array<View, 2>> in_array{torch::arange(2), {View{torch::arange(2), {"a", "b"}}, {}}};
+  CHECK(tree::join_rows(in_array, {{&in_array, 1, 1}})->views[0].names == std::vector<std::string>{"b"});
+}
+
+TEST_CASE("a part without rows is taken from the batch of the first row") {
+  using Named = std::pair<torch::Tensor, std::string>;
+  const Named first{torch::arange(2), "first"}, last{torch::arange(2, 4), "last"};
+  CHECK(tree::join_rows(last, {{&first, 1, 1}})->second == "first");
+  CHECK(tree::join_rows(last, {{&last, 0, 1}, {&first, 0, 1}})->second == "last");
+}
+
+TEST_CASE("a list of lists holds one list per row, or columns of one item per row; if both fit, it is not joined") {
+  using Texts = std::pair<torch::Tensor, std::vector<std::vector<std::string>>>;
+  const Texts by_row{torch::arange(3), {{"a", "A"}, {"b", "B"}, {"c", "C"}}};
+  CHECK(tree::join_rows(by_row, {{&by_row, 1, 2}})->second == Texts::second_type{{"b", "B"}, {"c", "C"}});
+  const Texts columns{torch::arange(3), {{"a", "b", "c"}, {"A", "B", "C"}}};
+  CHECK(tree::join_rows(columns, {{&columns, 1, 2}})->second == Texts::second_type{{"b", "c"}, {"B", "C"}});
+  const Texts either{torch::arange(2), {{"a", "A"}, {"b", "B"}}};
+  CHECK(!tree::join_rows(either, {{&either, 1, 1}}));
+  CHECK(tree::join_rows(by_row, {{&by_row, 2, 1}, {&either, 0, 1}})->second ==
+        Texts::second_type{{"c", "C"}, {"a", "A"}});
+  using Columns = std::pair<torch::Tensor, std::array<std::vector<std::string>, 2>>;
+  const Columns in_array{torch::arange(2), {{{"a", "b"}, {"A", "B"}}}};
+  CHECK(tree::join_rows(in_array, {{&in_array, 1, 1}})->second == Columns::second_type{{{"b"}, {"B"}}});
+}
+
+TEST_CASE("parts that are of other sizes in other batches, and are not their rows, are not joined") {
+  using Packed = std::pair<torch::Tensor, torch::Tensor>;  // samples, and the words of all samples
+  const Packed few{torch::arange(2), torch::arange(7)}, many{torch::arange(2), torch::arange(9)};
+  CHECK(!tree::join_rows(few, {{&few, 0, 1}, {&many, 0, 1}}));
+  CHECK(list(tree::join_rows(few, {{&few, 0, 1}})->second).size() == 7);
+  using Targets = std::pair<torch::Tensor, std::vector<std::pair<torch::Tensor, torch::Tensor>>>;  // one per image
+  const Targets images{torch::arange(2),
+                       {{torch::ones({5, 4}), torch::tensor(1)}, {torch::ones({3, 4}), torch::tensor(2)}}};
+  CHECK(!tree::join_rows(images, {{&images, 0, 1}}));
+}
+
+TEST_CASE("a struct with members that tree_members() does not name is not joined") {
+  const Unnamed batch{torch::arange(2), {"a", "b"}};
+  CHECK(!tree::join_rows(batch, {{&batch, 0, 1}}));
 }
