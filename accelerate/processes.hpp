@@ -48,10 +48,12 @@ class Processes {
   [[nodiscard]] Value gather(const Value& value) const {
     return tree::gather(value, shared_->group);
   }
-  /// gather, without the samples that were repeated to fill the last batch of the loader whose loop is open.
+  /// gather, without the samples that were repeated to fill the last batch of a loader. A tensor of a batch, or a view
+  /// of one, is cut as that batch's loop says, and so are the tensors beside it in `value`. Other tensors are cut as
+  /// the innermost open loop says. A second loader that is advanced by hand beside a loop is no loop of its own.
   template <typename Value>
   [[nodiscard]] Value gather_for_metrics(const Value& value) const {
-    return prepared::cut_to_real(*shared_, tree::gather(value, shared_->group, "gather_for_metrics"));
+    return prepared::cut_to_real(*shared_, value, tree::gather(value, shared_->group, "gather_for_metrics"));
   }
   /// The same for objects as bytes, one per sample of this rank's batch.
   [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {

@@ -30,6 +30,13 @@ struct OpenWindow {
   NamedTensors gradients{};  ///< "model.0/first.weight"
 };
 
+/// The CPU generator at the start of the pass over a loader that does not return its position: with it a resumed run
+/// skips batches of the same order.
+struct LoaderGenerator {
+  at::Tensor state{};  ///< as torch.get_rng_state() returns it, uint8; undefined if no pass was open
+  int64_t pass = 0;    ///< passes that had begun in rank 0's process; 0 with a single rank
+};
+
 struct Content {
   int64_t step = 0;         ///< optimizer steps so far
   int64_t epoch = 0;        ///< of the first loader
@@ -40,6 +47,8 @@ struct Content {
   std::vector<state::OptimizerState> optimizers{};
   std::vector<std::optional<state::SchedulerState>> schedulers{};  ///< unset: one that has no state to give
   std::vector<std::optional<state::LoaderState>> loaders{};
+  /// By the loaders' index; unset for a loader that returns its position, and in files of versions before this one.
+  std::vector<std::optional<LoaderGenerator>> loader_generators{};
   std::optional<precision::ScalerState> scaler{};
   std::vector<CustomState> customs{};
   // This rank's own.

@@ -20,6 +20,7 @@ inline std::string model_bin_file(int64_t i) { return numbered("pytorch_model", 
 inline std::string optimizer_file(int64_t i) { return numbered("optimizer", i, ".bin"); }
 inline std::string scheduler_file(int64_t i) { return numbered("scheduler", i, ".bin"); }
 inline std::string loader_file(int64_t i) { return numbered("loader_state", i, ".bin"); }
+inline std::string loader_generator_file(int64_t i) { return numbered("loader_generator", i, ".bin"); }
 inline std::string custom_file(int64_t i) { return fmt::format("custom_checkpoint_{}.pkl", i); }
 inline std::string random_file(int64_t rank) { return fmt::format("random_states_{}.pkl", rank); }
 inline std::string window_file(int64_t rank) { return fmt::format("window_{}.bin", rank); }

@@ -64,15 +64,6 @@ PickleValue new_numpy_state(uint32_t seed) {
   return py_tuple({std::string("MT19937"), py_list(words_of(seed)), int64_t{624}, int64_t{0}, 0.0});
 }
 
-void check_state(c10::Device device, const at::Tensor& state, const Place& place) {
-  const at::Tensor now = device::rng_state(device);
-  if (state.scalar_type() == at::kByte && state.numel() == now.numel()) return;
-  base::fail(ErrorKind::data, place, "load_state",
-             "the saved random state of {} is {} {}, expected {} Byte; it was saved for another kind of device or "
-             "version of LibTorch",
-             device.str(), shape_of(state), c10::toString(state.scalar_type()), shape_of(now));
-}
-
 template <typename Each>
 void each_state(const RandomStates& states, c10::DeviceType accelerator, const Each& each) {
   each(c10::Device(c10::kCPU), states.cpu);
@@ -92,9 +83,18 @@ RandomStates random_states(c10::DeviceType accelerator) {
   return states;
 }
 
+void check_random_state(c10::Device device, const at::Tensor& state, const Place& place) {
+  const at::Tensor now = device::rng_state(device);
+  if (state.scalar_type() == at::kByte && state.numel() == now.numel()) return;
+  base::fail(ErrorKind::data, place, "load_state",
+             "the saved random state of {} is {} {}, expected {} Byte; it was saved for another kind of device or "
+             "version of LibTorch",
+             device.str(), shape_of(state), c10::toString(state.scalar_type()), shape_of(now));
+}
+
 void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place) {
   each_state(states, accelerator,
-             [&](c10::Device device, const at::Tensor& state) { check_state(device, state, place); });
+             [&](c10::Device device, const at::Tensor& state) { check_random_state(device, state, place); });
 }
 
 void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place) {

@@ -37,6 +37,9 @@ void set_random_states(const RandomStates& states, c10::DeviceType accelerator, 
 /// Throws as set_random_states() does; nothing is changed.
 void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
 
+/// Throws Error (data) if `state` is not a state of that device's generator in size and dtype.
+void check_random_state(c10::Device device, const at::Tensor& state, const Place& place);
+
 /// For a rank that the saved run did not have: draws of its own that follow from the saved ones of rank 0.
 void branch_off(const RandomStates& of_rank_0, int64_t rank);
 

@@ -84,6 +84,8 @@ class Reader {
         at_index(content().schedulers, part) = scheduler_from(open(scheduler_file(part.index)));
       } else if (part.kind == "loader") {
         at_index(content().loaders, part) = loader_from(open(loader_file(part.index)));
+      } else if (part.kind == "loader_generator") {
+        at_index(content().loader_generators, part) = loader_generator(loader_generator_file(part.index));
       } else if (part.kind == "scaler") {
         content().scaler = scaler_from(open(scaler_file));
       } else if (part.kind == "custom") {
@@ -111,6 +113,14 @@ class Reader {
       put(saved.tensors[of->first], of->second, ranges.whole(name));
     }
     return saved;
+  }
+
+  [[nodiscard]] LoaderGenerator loader_generator(const std::string& name) const {
+    const TorchFile file = open(name);
+    const Members members(file.root(), "the generator of a loader", file.origin());
+    LoaderGenerator generator{.pass = members.integer("pass")};
+    if (members.has("state")) generator.state = file.tensor(members.value("state"), "state");
+    return generator;
   }
 
   template <typename State>

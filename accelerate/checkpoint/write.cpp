@@ -56,6 +56,9 @@ class Jobs {
     for (size_t i = 0; i < content_.optimizers.size(); ++i) optimizer(static_cast<int64_t>(i), content_.optimizers[i]);
     states("scheduler", content_.schedulers, scheduler_file);
     states("loader", content_.loaders, loader_file);
+    for (size_t i = 0; i < content_.loader_generators.size(); ++i) {
+      if (content_.loader_generators[i]) loader_generator(static_cast<int64_t>(i), *content_.loader_generators[i]);
+    }
     if (content_.scaler) {
       value("scaler", 0, std::string(scaler_file), [this](TorchFileWriter&) { return to_python(*content_.scaler); });
     }
@@ -138,6 +141,18 @@ class Jobs {
       const auto index = static_cast<int64_t>(i);
       value(kind, index, name(index), [&state = *list[i]](TorchFileWriter&) { return to_python(state); });
     }
+  }
+
+  // Rank 0's: where rank 0 reads for all ranks, only its generator is drawn from.
+  void loader_generator(int64_t index, const LoaderGenerator& generator) {
+    value("loader_generator", index, loader_generator_file(index), [&generator](TorchFileWriter& writer) {
+      archive::PickleEntries entries{{std::string("pass"), generator.pass}};
+      if (generator.state.defined()) {
+        entries.emplace_back(std::string("state"), writer.tensor(generator.state, "the generator of a loader"));
+      }
+      return py_dict(std::move(entries));
+    });
+    jobs_.back().is_shared_out = false;
   }
 
   void custom(int64_t index, const CustomState& state) {

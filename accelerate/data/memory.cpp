@@ -107,8 +107,18 @@ std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target, 
   return std::make_shared<detail::MemoryTree<Batch>>(detail::checked(data, target), rows, detail::residence_on(device));
 }
 
+std::shared_ptr<const Source> memory_source(Batch batch) { return memory_source(std::move(batch), at::kCPU); }
+
+std::shared_ptr<const Source> memory_source(Batch batch, c10::Device device) {
+  return memory_source(std::move(batch.data), std::move(batch.target), device);
+}
+
 Loader from_tensors(at::Tensor data, at::Tensor target, const LoaderOptions& options) {
   return Loader(memory_source(std::move(data), std::move(target)), options);
+}
+
+Loader from_tensors(Batch batch, const LoaderOptions& options) {
+  return Loader(memory_source(std::move(batch)), options);
 }
 
 }  // namespace accelerate::data

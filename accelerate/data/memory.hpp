@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "accelerate/data/batch.hpp"
 #include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/leaf_path.hpp"
 #include "accelerate/data/loader.hpp"
@@ -33,8 +34,15 @@ namespace accelerate::data {
 /// Throws Error (device) where the data do not fit.
 [[nodiscard]] std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target, c10::Device device);
 
+/// Both of the above for the pair in braces: memory_source({data, target}).
+[[nodiscard]] std::shared_ptr<const Source> memory_source(Batch batch);
+[[nodiscard]] std::shared_ptr<const Source> memory_source(Batch batch, c10::Device device);
+
 /// A loader over memory_source(data, target).
 [[nodiscard]] Loader from_tensors(at::Tensor data, at::Tensor target, const LoaderOptions& options = {});
+/// The same for the pair in braces, as torch.utils.data.TensorDataset(x, y): from_tensors({x, y}, {.batch_size = 32}).
+/// More than two tensors are given as a tuple: from_tensors(std::tuple(x, y, z)).
+[[nodiscard]] Loader from_tensors(Batch batch, const LoaderOptions& options = {});
 
 namespace detail {
 

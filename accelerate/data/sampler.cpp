@@ -4,11 +4,17 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/multinomial.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/topk.h>
 
 #include <algorithm>
 #include <utility>
@@ -117,6 +123,25 @@ at::Tensor permutations(int64_t samples, int64_t draws, const at::Generator& gen
   return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
+/// Most weights that torch.multinomial takes.
+constexpr int64_t most_for_multinomial = int64_t{1} << 24;
+
+/// The algorithms of torch.multinomial on the CPU, without its limit on the number of weights.
+///
+/// \param weights  [N] float64, not negative; the sum is above 0.
+/// \returns        [draws] int64.
+at::Tensor draw_weighted(const at::Tensor& weights, int64_t draws, bool replacement, const at::Generator& generator) {
+  if (replacement) {
+    at::Tensor cumulative = weights.cumsum(0);
+    cumulative.div_(cumulative[-1].clone());
+    const at::Tensor points = at::rand({draws}, generator, weights.options());
+    return at::searchsorted(cumulative, points, /*out_int32=*/false, /*right=*/true);
+  }
+  at::Tensor keys = at::empty_like(weights).exponential_(1, generator);  // the exponential race of Efraimidis, Spirakis
+  at::div_out(keys, weights, keys);
+  return std::get<1>(keys.topk(draws));
+}
+
 /// Of transformers.trainer_pt_utils.get_length_grouped_indices.
 at::Tensor grouped(const std::vector<int64_t>& lengths, int64_t batch_size, const at::Generator& generator) {
   const auto samples = static_cast<int64_t>(lengths.size());
@@ -173,7 +198,9 @@ SamplerPtr weighted_sampler(const at::Tensor& weights, int64_t draws, bool repla
                replacement ? "" : " without replacement", positive, replacement ? "one" : "as many");
   }
   return std::make_shared<Drawn>("weighted", draws, [=](const at::Generator& generator) {
-    return draws == 0 ? at::empty({0}, kLongOptions) : at::multinomial(own, draws, replacement, generator);
+    if (draws == 0) return at::empty({0}, kLongOptions);
+    if (own.size(0) > most_for_multinomial) return draw_weighted(own, draws, replacement, generator);
+    return at::multinomial(own, draws, replacement, generator);
   });
 }
 

@@ -55,7 +55,10 @@ using SamplerPtr = std::shared_ptr<const Sampler>;
 /// RandomSampler(replacement=True): each draw is any of the samples.
 [[nodiscard]] SamplerPtr random_sampler_with_replacement(int64_t samples, int64_t draws);
 
-/// torch.utils.data.WeightedRandomSampler.
+/// torch.utils.data.WeightedRandomSampler, for any number of weights.
+///
+/// Up to 2^24 weights, the most that torch.multinomial takes, the order is PyTorch's for equal seed. More weights are
+/// sampled by the same algorithms in float64.
 /// weights   [N], not negative, need not sum to 1
 /// Throws Error (usage) for weights of another shape, negative or not finite ones, none above 0, and without
 /// replacement for more draws than weights above 0.

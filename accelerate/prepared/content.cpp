@@ -104,6 +104,14 @@ NamedTensors comm_hooks_of(Shared& shared) {
   return all;
 }
 
+// Of a loader that draws its order from the CPU generator.
+std::optional<checkpoint::LoaderGenerator> generator_of(const LoaderCore& loader) {
+  if (!loader.order) return std::nullopt;
+  const auto& start = loader.order->start();
+  if (!start) return checkpoint::LoaderGenerator{};
+  return checkpoint::LoaderGenerator{.state = start->stream.to_tensor(), .pass = static_cast<int64_t>(start->pass)};
+}
+
 }  // namespace
 
 const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler) {
@@ -144,7 +152,8 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   }
   for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) {
     content.loaders.push_back(loader.access->get());
-    if (!content.loaders.back()) {
+    content.loader_generators.push_back(generator_of(loader));
+    if (!content.loaders.back() && !content.loader_generators.back()) {
       base::log_once(
           base::LogLevel::warning, shared.place,
           "save_state: {} cannot say where it stands: its place is not saved; save the number of its batches "

@@ -180,6 +180,46 @@ void load_loaders(Shared& shared, const std::vector<std::optional<state::LoaderS
   }
 }
 
+const checkpoint::LoaderGenerator* generator_for(const LoaderCore& loader, const Content& content) {
+  const auto index = static_cast<size_t>(loader.index());
+  const bool is_saved = index < content.loader_generators.size() && content.loader_generators[index];
+  return loader.order && is_saved ? &*content.loader_generators[index] : nullptr;
+}
+
+void check_loader_generators(Shared& shared, const Content& content) {
+  for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) {
+    const auto* saved = generator_for(loader, content);
+    if (saved != nullptr && saved->state.defined()) {
+      checkpoint::check_random_state(c10::Device(c10::kCPU), saved->state, shared.place);
+    }
+  }
+}
+
+void load_loader_generators(Shared& shared, const checkpoint::Read& read) {
+  for (const LoaderCore& loader : shared.registry.of<LoaderCore>()) {
+    if (!loader.order) continue;
+    const auto* saved = generator_for(loader, read.content);
+    const bool is_within_pass = saved != nullptr && saved->state.defined();
+    if (is_within_pass) {
+      loader.order->load(
+          PassStart{CpuStream::from_tensor(saved->state.flatten().clone()), static_cast<uint64_t>(saved->pass)});
+      base::log(base::LogLevel::info, shared.place,
+                "load_state: {} was saved within a pass: walk accelerator.skip_first_batches() of it with the number "
+                "of batches that were used, and the pass continues in its order",
+                loader.name());
+      continue;
+    }
+    loader.order->load(std::nullopt);
+    if (saved == nullptr && read.manifest) {
+      base::log(base::LogLevel::warning, shared.place,
+                "load_state: the checkpoint does not contain the state of the generator at the start of a pass over "
+                "{}: a shuffled pass that skips batches has another order; save the checkpoint again with this "
+                "version",
+                loader.name());
+    }
+  }
+}
+
 // Of another number of ranks what each of them lost is nobody's.
 void load_comm_hooks(Shared& shared, const checkpoint::Read& read) {
   const bool own = read.has_own_part && (!read.manifest || read.manifest->world_size == shared.group.size());
@@ -229,6 +269,7 @@ Fit fit_content(Shared& shared, const std::vector<CustomObject>& customs, checkp
   Fit fit{.read = std::move(read)};
   check_counts(shared, customs, fit.read);
   check_window(shared, fit.read);
+  check_loader_generators(shared, fit.read.content);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     const auto& saved = fit.read.content.models[static_cast<size_t>(model.index())];
     fit.models.push_back(match_weights(model, saved));
@@ -278,6 +319,7 @@ void apply_content(Shared& shared, const Fit& fit) {
   resume_window(shared, content);
   load_comm_hooks(shared, fit.read);
   load_random_states(shared, fit.read);
+  load_loader_generators(shared, fit.read);
 }
 
 }  // namespace accelerate::prepared

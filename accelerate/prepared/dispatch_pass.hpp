@@ -99,19 +99,24 @@ class DispatchPass {
  public:
   using Batch = batch_t<Loader>;
 
-  /// pass   its number
-  DispatchPass(Loader& loader, const LoaderOptions& options, const Shared& shared, int64_t pass)
+  /// pass      its number
+  /// resumed   start of the pass to be repeated; rank 0 draws from it
+  DispatchPass(Loader& loader, const LoaderOptions& options, const Shared& shared, int64_t pass,
+               const std::optional<PassStart>& resumed)
       : loader_(loader),
         group_(shared.group),
         place_(shared.place),
         dispatcher_(dispatch_options(loader, options, group_), place_),
         options_(options),
-        pass_(pass) {
+        pass_(pass),
+        catch_up_(resumed),
+        start_(resumed ? *resumed : PassStart{CpuStream::current(), 0}) {
     if constexpr (!tree::packable<Batch>) refuse_to_dispatch(place_);
     if (group_.rank() == 0) next_round_ = read_round();
     ahead_ = exchange_round();
     options_.skipped = ahead_->skipped;
     for (int64_t i = 0; i < options_.skipped && next(); ++i) continue;
+    catch_up_.finish();
     info_.index = -1;
   }
 
@@ -141,6 +146,8 @@ class DispatchPass {
     return ahead_->batch ? &*ahead_->batch : nullptr;
   }
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
+  /// On rank 0.
+  [[nodiscard]] const PassStart& start() const { return start_; }
   /// Of the loader, with the batches that were handed out as consumed; unset: it knows none.
   [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
   /// Batches of rank 0's loader, on the other ranks; unset: it does not say.
@@ -187,6 +194,9 @@ class DispatchPass {
   }
 
   std::optional<Batch> read() {
+    return catch_up_.run([this] { return read_now(); });
+  }
+  std::optional<Batch> read_now() {
     if (!position_) {
       if constexpr (requires { loader_.with_its_front(); }) {
         if (auto whole = loader_.with_its_front()) {
@@ -320,6 +330,8 @@ class DispatchPass {
   std::exception_ptr failure_;
   LoaderOptions options_;
   int64_t pass_;
+  CatchUp catch_up_;
+  PassStart start_;
   std::optional<int64_t> size_;
   std::optional<int64_t> samples_;
   int64_t batches_ = 0;  // that were read here

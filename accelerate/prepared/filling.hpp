@@ -12,6 +12,11 @@
 
 namespace accelerate::prepared {
 
+/// Whether the loop is at a last batch of which some rows only fill it.
+[[nodiscard]] inline bool is_filled(const state::BatchInfo& position) {
+  return position.last && position.remainder > 0;
+}
+
 /// gathered   [rows, ...] of all ranks, a rank's rows after another's, as many of each
 /// last       of the loop; its remainder is above 0
 [[nodiscard]] at::Tensor without_filling(const at::Tensor& gathered, const state::BatchInfo& last, int64_t ranks);

@@ -26,6 +26,7 @@
 #include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/loader_core.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
+#include "accelerate/prepared/pass_order.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/prepared/standing.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -54,7 +55,17 @@ class PreparedLoader {
       walk_->take();
       if (!walk_->batch) walk_->say_why_empty();
     }
-    Batch& operator*() const { return *walk_->batch; }
+    Iterator(Iterator&&) = default;
+    Iterator& operator=(Iterator&& other) noexcept {
+      if (walk_ && other.walk_) other.walk_->loop->advance_by_hand();  // no `for` assigns its iterator
+      walk_ = std::move(other.walk_);
+      return *this;
+    }
+    ~Iterator() = default;
+    Batch& operator*() const {
+      walk_->loop->dereference();
+      return *walk_->batch;
+    }
     Batch* operator->() const { return &**this; }
     Iterator& operator++() {
       walk_->take();
@@ -73,6 +84,7 @@ class PreparedLoader {
       std::shared_ptr<Shared> shared;
       std::shared_ptr<Standing> standing;
       std::shared_ptr<LoaderAccess> access;
+      std::shared_ptr<PassOrder> order;  // null: the loader draws none
       bool skips;
       std::shared_ptr<device::UploadLane> lane;
       bool moves;                                // batches, to the device
@@ -82,6 +94,7 @@ class PreparedLoader {
       std::optional<OpenLoop> loop;
       std::optional<device::Upload> ahead;  // of the batch that follows
       std::optional<Batch> batch;
+      int64_t pass_number = 0;                 // among those of `order`
       bool asked = false;                      // for a first batch: with the pass
       std::optional<Clock::time_point> since;  // what comes next has been there
 
@@ -90,6 +103,7 @@ class PreparedLoader {
             shared(of.shared_),
             standing(of.standing_),
             access(of.access_),
+            order(of.order_),
             skips(of.skips_),
             lane(of.lane_),
             moves(of.options_.device_placement && !shared->device.is_cpu()),
@@ -97,6 +111,7 @@ class PreparedLoader {
             before(stood(of)),
             pass(begin(of, before)) {
         loop.emplace(shared->open_loops, loader.get(), info());
+        if (order) pass_number = order->begin(std::visit([](const auto& one) { return one.start(); }, pass));
         if (clock) of.times_->begin(clock->report());
       }
       static std::optional<data::LoadClock> clock_of(const PreparedLoader& of) {
@@ -111,9 +126,10 @@ class PreparedLoader {
       static Pass begin(const PreparedLoader& of, const std::optional<state::LoaderState>& before) try {
         LoaderOptions options = of.options_;
         options.skipped = of.skip_.of_pass(of.resumed(), of.samples_per_step());
+        const auto start = of.order_ ? of.order_->to_repeat(of.skips_ || options.skipped > 0) : std::nullopt;
         if (of.dispatches())
-          return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_, of.standing_->begin());
-        return Pass(std::in_place_index<0>, *of.loader_, options, *of.shared_);
+          return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_, of.standing_->begin(), start);
+        return Pass(std::in_place_index<0>, *of.loader_, options, *of.shared_, start);
       } catch (...) {  // while it left out what is skipped
         if constexpr (data::Resumable<Loader>) {
           if (before) of.standing_->came_to(before, of.loader_->state());
@@ -126,18 +142,25 @@ class PreparedLoader {
       void take() {
         RECORD_USER_SCOPE("accelerate::next_batch");  // profile::kDataSpan
         batch.reset();                                // its memory serves the next one
+        loop->step();
         auto next = next_of_pass();
         note_size();
         note_standing();
-        if (!next && loop) say_report();
-        if (!next) loop.reset();
-        if (!next || !moves) {
+        if (!next) return end();
+        if (moves) {
+          device::naming_out_of_memory(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
+        } else {
           batch = std::move(next);
-          return;
         }
-        device::naming_out_of_memory(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
+        if (shared->group.size() > 1) loop->record_batch(tree::flatten(*batch));  // for gather_for_metrics()
+        if (!moves) return;
         if (lane) begin_next();
         note_standing();  // what follows may have been read
+      }
+      void end() {
+        if (loop->is_open()) say_report();
+        loop->end();
+        if (order) order->end(pass_number);
       }
       std::optional<Batch> next_of_pass() try {
         if (clock && std::exchange(asked, true)) clock->asked();
@@ -313,6 +336,10 @@ class PreparedLoader {
     standing_ = core.standing;
     times_ = core.times;
     if (dispatches()) hear_of_reader();
+    if constexpr (DrawsOrder<Loader>) {
+      if (!core.order) core.order = std::make_shared<PassOrder>();
+      order_ = core.order;
+    }
     if constexpr (data::Resumable<Loader>) {
       access_ = core.access;
       access_->add(
@@ -440,18 +467,25 @@ class PreparedLoader {
   std::shared_ptr<Standing> standing_ = std::make_shared<Standing>();
   std::shared_ptr<Times> times_ = std::make_shared<Times>();
   std::shared_ptr<LoaderAccess> access_{};  // of the registry's entry
+  std::shared_ptr<PassOrder> order_{};      // of the registry's entry; null: the loader draws no order
   bool skips_ = false;                      // the loader itself does: it is not the registry's
   std::shared_ptr<device::UploadLane> lane_{};
 };
 
-/// value   gathered from all ranks
-/// returns   it without the rows that only filled the open loop's last batch
+/// Returns the gathered tensors without the rows that only filled the last batch of the loop.
+///
+/// \param own       This rank's value, by whose tensors the loop is recognised.
+/// \param gathered  The same from all ranks.
 template <typename Value>
-Value cut_to_real(const Shared& shared, Value value) {
-  const state::BatchInfo* loader = shared.active_loader();
-  if (loader == nullptr || !loader->last || loader->remainder <= 0 || shared.group.size() == 1) return value;
-  return tree::map(value,
-                   [&](const at::Tensor& tensor) { return without_filling(tensor, *loader, shared.group.size()); });
+Value cut_to_real(const Shared& shared, const Value& own, Value gathered) {
+  if (shared.group.size() == 1) return gathered;
+  const auto positions = shared.open_loops.positions_of(tree::flatten(own));
+  if (std::ranges::none_of(positions, is_filled)) return gathered;
+  size_t next = 0;
+  return tree::map(gathered, [&](const at::Tensor& tensor) {
+    const state::BatchInfo& position = positions[next++];
+    return is_filled(position) ? without_filling(tensor, position, shared.group.size()) : tensor;
+  });
 }
 
 }  // namespace accelerate::prepared

@@ -17,6 +17,7 @@
 #include "accelerate/data/shardable.hpp"
 #include "accelerate/device/upload.hpp"
 #include "accelerate/prepared/dispatch_pass.hpp"
+#include "accelerate/prepared/pass_order.hpp"
 #include "accelerate/prepared/shared.hpp"
 #include "accelerate/prepared/standing.hpp"
 #include "accelerate/tree/members.hpp"
@@ -80,6 +81,8 @@ class LoaderCore : public Entry {
   /// One for all handles of the loader.
   std::shared_ptr<Standing> standing = std::make_shared<Standing>();
   std::shared_ptr<Times> times = std::make_shared<Times>();
+  /// Null unless the loader draws its order from the CPU generator, see DrawsOrder.
+  std::shared_ptr<PassOrder> order{};
 };
 
 /// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.

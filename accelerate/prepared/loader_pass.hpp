@@ -35,30 +35,44 @@ using position_t = decltype(std::declval<Loader&>().begin());
 template <typename Loader>
 using batch_t = std::remove_cvref_t<decltype(*std::declval<position_t<Loader>&>())>;
 
+/// Its passes draw their order from LibTorch's CPU generator, as far as one can know: it neither returns its position
+/// nor reads a share whose order comes from a seed.
+template <typename Loader>
+concept DrawsOrder = !data::Resumable<Loader> && !(data::Shardable<Loader> && data::Seedable<Loader>);
+
 /// Walks a loader so that all ranks' passes are one: what it draws at its beginning, and where it is read whole all
 /// that it draws, is drawn alike. On one rank, and where a share's order comes from a seed, nothing is done.
 template <typename Loader>
 class AlikeWalk {
  public:
-  AlikeWalk(Loader& loader, const comm::Group& group)
-      : random_(make_random(group)), loader_(loader), position_(begin_alike()) {}
+  /// \param resumed  Start of the pass to be repeated. If unset, a new pass begins.
+  AlikeWalk(Loader& loader, const comm::Group& group, const std::optional<PassStart>& resumed)
+      : random_(make_random(group, resumed)),
+        catch_up_(random_ ? std::nullopt : resumed),
+        start_(resumed ? *resumed : PassStart{CpuStream::current(), 0}),
+        loader_(loader),
+        position_(begin_alike()) {}
 
   /// The next batch; none at the end. The loader is asked for no batch before it is due.
   std::optional<batch_t<Loader>> next() {
     if constexpr (!data::Shardable<Loader>) {
       if (random_) return random_->walk([this] { return read(); });
     }
-    return read();
+    return catch_up_.run([this] { return read(); });
   }
+  /// The batches that are to be skipped have been read.
+  void skipped() { catch_up_.finish(); }
   [[nodiscard]] const position_t<Loader>& position() const { return position_; }
+  [[nodiscard]] const PassStart& start() const { return random_ ? random_->start() : start_; }
 
  private:
-  static std::optional<LoaderRandom> make_random(const comm::Group& group) {
+  static std::optional<LoaderRandom> make_random(const comm::Group& group, const std::optional<PassStart>& resumed) {
     if (group.size() == 1 || (data::Shardable<Loader> && data::Seedable<Loader>)) return std::nullopt;
-    return LoaderRandom(group);
+    return LoaderRandom(group, resumed);
   }
   position_t<Loader> begin_alike() {
-    return random_ ? random_->begin([this] { return loader_.begin(); }) : loader_.begin();
+    const auto begin = [this] { return loader_.begin(); };
+    return random_ ? random_->begin(begin) : catch_up_.run(begin);
   }
   std::optional<batch_t<Loader>> read() {
     if (begun_) ++position_;
@@ -68,6 +82,8 @@ class AlikeWalk {
   }
 
   std::optional<LoaderRandom> random_;
+  CatchUp catch_up_;  // without random_
+  PassStart start_;   // without random_
   Loader& loader_;
   position_t<Loader> position_;
   bool begun_ = false;
@@ -77,11 +93,13 @@ class AlikeWalk {
 template <typename Loader>
 class OwnPass {
  public:
-  OwnPass(Loader& loader, const LoaderOptions& options, const Shared& shared) : walk_(loader, shared.group) {
+  OwnPass(Loader& loader, const LoaderOptions& options, const Shared& shared, const std::optional<PassStart>& resumed)
+      : walk_(loader, shared.group, resumed) {
     if constexpr (data::TellsOrder<position_t<Loader>>) {
       if (shared.debug) require_one_order(walk_.position().order_print(), shared.group);
     }
     for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
+    walk_.skipped();
   }
 
   [[nodiscard]] std::optional<batch_t<Loader>> next() { return walk_.next(); }
@@ -94,6 +112,7 @@ class OwnPass {
     }
   }
   [[nodiscard]] const state::BatchInfo& info() const { return walk_.position().info(); }
+  [[nodiscard]] const PassStart& start() const { return walk_.start(); }
   /// Of a pass without batches; empty: the loader says it.
   [[nodiscard]] static std::string why_empty() { return data::SaysWhyEmpty<Loader> ? "" : "its loader gives it none"; }
 
@@ -116,9 +135,10 @@ class ForeignPass {
  public:
   using Batch = batch_t<Loader>;
 
-  ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared)
+  ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared,
+              const std::optional<PassStart>& resumed)
       : loader_(loader),
-        walk_(loader, shared.group),
+        walk_(loader, shared.group, resumed),
         dealer_(dealing(options, shared.group), shared.place),
         skipped_(options.skipped),
         ranks_(shared.group.size()) {
@@ -128,6 +148,7 @@ class ForeignPass {
     ahead_ = read_round();
     ahead_at_ = read_to_;
     for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
+    walk_.skipped();
     info_.index = -1;
   }
 
@@ -145,6 +166,7 @@ class ForeignPass {
   /// What next() will give, unless that is filled up at the end; null at the end.
   [[nodiscard]] Batch* peek() { return ahead_ ? &*ahead_ : nullptr; }
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
+  [[nodiscard]] const PassStart& start() const { return walk_.start(); }
   /// Of the loader, with the batches that were handed out as consumed; unset: as it says itself.
   [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
   /// The loader's batches, and the parts of them that this rank got; unset: they are not split, or not all were read.

@@ -52,19 +52,37 @@ void CpuStream::install() const {
   generator.set_next_double_normal_sample(next_double);
 }
 
+at::Tensor CpuStream::to_tensor() const {
+  auto generator = at::detail::createCPUGenerator();
+  auto& cpu = *at::check_generator<at::CPUGeneratorImpl>(generator);
+  at::mt19937 twister;
+  twister.set_data(engine);
+  cpu.set_engine(twister);
+  cpu.set_next_float_normal_sample(next_float);
+  cpu.set_next_double_normal_sample(next_double);
+  return generator.get_state();
+}
+
+CpuStream CpuStream::from_tensor(const at::Tensor& state) {
+  auto generator = at::detail::createCPUGenerator();
+  generator.set_state(state);
+  auto& cpu = *at::check_generator<at::CPUGeneratorImpl>(generator);
+  return {cpu.engine().data(), cpu.next_float_normal_sample(), cpu.next_double_normal_sample()};
+}
+
 GeneratorTurn::GeneratorTurn(const CpuStream& stream) : turn_(turns()), after_(CpuStream::current()) {
   stream.install();
 }
 
 GeneratorTurn::~GeneratorTurn() { after_.install(); }
 
-LoaderRandom::PassStart LoaderRandom::meet() const {
+PassStart LoaderRandom::meet() const {
   static std::atomic<uint64_t> passes{0};
   static_assert(std::is_trivially_copyable_v<PassStart>);
   barrier_of_threads(group_);  // no rank may still draw for itself from a generator that is all threads'
   std::string bytes(sizeof(PassStart), '\0');
   if (group_.rank() == 0) {
-    const PassStart mine{CpuStream::current(), ++passes};
+    const PassStart mine = resumed_ ? *resumed_ : PassStart{CpuStream::current(), ++passes};
     std::memcpy(bytes.data(), &mine, sizeof(PassStart));
   }
   bytes = for_pass(group_, [&] { return group_.broadcast_bytes(bytes); });
@@ -73,15 +91,15 @@ LoaderRandom::PassStart LoaderRandom::meet() const {
   return start;
 }
 
-void LoaderRandom::begun(const PassStart& start, GeneratorTurn& turn) {
+void LoaderRandom::begun(GeneratorTurn& turn) {
   const CpuStream after = CpuStream::current();
-  if (group_.rank() == 0) turn.leave_at(after);
+  if (group_.rank() == 0 && !resumed_) turn.leave_at(after);
   // The pass is in it because a loader that draws nothing at its beginning leaves the generator where it stood.
   const auto drawn = [] {
     const std::lock_guard lock(cpu_generator().mutex_);  // other threads may draw, too
     return cpu_generator().random64();
   }();
-  const uint64_t seed = drawn + start.pass;
+  const uint64_t seed = drawn + start_.pass;
   walk_ = {at::mt19937(seed).data(), std::nullopt, std::nullopt};
 }
 

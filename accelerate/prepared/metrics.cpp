@@ -37,7 +37,7 @@ std::vector<std::string> gather_objects_for_metrics(const Shared& shared, const 
                                            [&] { return shared.group.all_gather_bytes(packed(objects)); });
   for (const std::string& of_rank : gathered) unpack(of_rank, all);
   const state::BatchInfo* loader = shared.active_loader();
-  if (loader == nullptr || !loader->last || loader->remainder <= 0) return all;
+  if (loader == nullptr || !is_filled(*loader)) return all;
   return without_filling(std::move(all), *loader, shared.group.size());
 }
 

@@ -1,52 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops over prepared loaders that are under way.
+// The open passes over prepared loaders, and the loop that accumulate() and gather_for_metrics() follow.
 #pragma once
 
-#include <algorithm>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "accelerate/prepared/batch_record.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::prepared {
 
-/// Each pass holds its BatchInfo; this list refers to them, innermost last.
+class OpenLoop;
+
+/// The open passes over the loaders of one Accelerator, in the order in which they began.
+///
+/// A pass is either a loop (a `for`), or is advanced by hand beside a loop, for example an iterator of a second loader
+/// that is begun again whenever it ends. Loops are nested, and the innermost loop is active. A pass that is advanced by
+/// hand is active only if no loop is open. begin() is the same call for both, so a pass counts as advanced by hand if
+///   - another loop enters its body while this pass is between two batches: a loop is then within its own body, or
+///   - the pass began within the body of a loop and is still open when that loop enters its next body, or
+///   - its iterator was assigned to another iterator (`it = loader.begin()`), or
+///   - its loader has such a pass already.
+/// A pass that begins within the body of a loop therefore counts as nested until the next body of that loop.
 class OpenLoops {
  public:
-  /// Where the innermost loop stands; null outside every loop.
-  [[nodiscard]] const state::BatchInfo* innermost() const { return loops_.empty() ? nullptr : loops_.back().info; }
+  /// Position of the active loop; null if no pass is open.
+  [[nodiscard]] const state::BatchInfo* active() const;
 
-  /// Where the innermost loop over that loader stands; {-1, false, -1} outside.
-  [[nodiscard]] state::BatchInfo of(const void* loader) const {
-    const auto found =
-        std::find_if(loops_.rbegin(), loops_.rend(), [&](const Loop& loop) { return loop.loader == loader; });
-    return found == loops_.rend() ? state::BatchInfo{} : *found->info;
-  }
+  /// Position of the latest open pass over that loader; {-1, false, -1} if there is none.
+  [[nodiscard]] state::BatchInfo of(const void* loader) const;
+
+  /// The positions of the batches to which the tensors of one value belong.
+  ///
+  /// A tensor of a batch, or a view of one, belongs to that batch: the latest of its pass, or the one before it. Any
+  /// other tensor belongs with the tensors beside it if these are all of one batch, else to the active loop.
+  /// \returns  One position per tensor; empty if no pass is open.
+  [[nodiscard]] std::vector<state::BatchInfo> positions_of(const std::vector<at::Tensor>& tensors) const;
 
  private:
   friend class OpenLoop;
-  struct Loop {
-    const void* loader;
-    const state::BatchInfo* info;
-  };
-  std::vector<Loop> loops_;
+  [[nodiscard]] std::optional<state::BatchInfo> position_of_batch(const at::Tensor& tensor) const;
+
+  std::vector<OpenLoop*> loops_;
+  int64_t events_ = 0;
 };
 
-/// Keeps one loop on the list while it lives. Loops need not end in the order in which they began.
+/// One pass on the list, from its begin() until its iterator is destroyed. Passes end in any order.
 class OpenLoop {
  public:
-  /// list, info   outlive it
-  OpenLoop(OpenLoops& list, const void* loader, const state::BatchInfo& info) : list_(list), info_(&info) {
-    list_.loops_.push_back({loader, info_});
-  }
-  ~OpenLoop() {
-    std::erase_if(list_.loops_, [this](const auto& loop) { return loop.info == info_; });
-  }
+  /// \param list, info  Must outlive this object.
+  OpenLoop(OpenLoops& list, const void* loader, const state::BatchInfo& info);
+  ~OpenLoop();
   OpenLoop(const OpenLoop&) = delete;
   OpenLoop& operator=(const OpenLoop&) = delete;
 
+  /// The iterator is dereferenced: the body of the loop begins or runs.
+  void dereference() {
+    if (!in_body_) enter_body();
+  }
+  /// The iterator is incremented.
+  void step();
+  /// The pass returned a batch with these tensors.
+  void record_batch(const std::vector<at::Tensor>& tensors);
+  /// The pass has no further batch. Its iterator may live on.
+  void end();
+  [[nodiscard]] bool is_open() const { return !ended_; }
+  /// The iterator was assigned to one that had a pass already.
+  void advance_by_hand() { by_hand_ = true; }
+
  private:
+  friend class OpenLoops;
+  void enter_body();
+  [[nodiscard]] bool is_by_hand() const { return by_hand_ || beside_ != nullptr; }
+
   OpenLoops& list_;
+  const void* loader_;
   const state::BatchInfo* info_;
+  BatchRecord batch_{}, batch_before_{};
+  int64_t began_, stepped_;  // numbers of events
+  bool in_body_ = false;     // dereferenced since the last step
+  bool ended_ = false;
+  bool by_hand_ = false;              // known for good
+  const OpenLoop* beside_ = nullptr;  // the loop whose body began between two batches of this pass
 };
 
 }  // namespace accelerate::prepared

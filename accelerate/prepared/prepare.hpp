@@ -9,6 +9,7 @@
 
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/prepared/concepts.hpp"
+#include "accelerate/prepared/distributed_samplers.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
 #include "accelerate/prepared/refusals.hpp"
 
@@ -164,6 +165,9 @@ auto prepare(const SharedPtr& shared, const PrepareOptions& options, Object&& ob
       }
     }
     return prepared_objects;
+  } else if constexpr (AnyLoader<Object> && SharedBySampler<pointee_t<Object>>) {
+    refuse_distributed_sampler<Object>();
+    return refused<PreparedLoader<pointee_t<Object>>>();
   } else if constexpr (AnyLoader<Object> && YieldsTensors<Object>) {
     return prepare_data_loader(shared, options, std::forward<Object>(object));
   } else {

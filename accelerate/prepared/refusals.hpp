@@ -48,6 +48,15 @@ constexpr void refuse_to_prepare() {
   }
 }
 
+/// For a loader whose samples its own sampler shares out among the ranks.
+template <typename Object>
+constexpr void refuse_distributed_sampler() {
+  static_assert(never<Object>,
+                "prepare() shares a loader's samples out among the ranks, and a DistributedSampler of torch::data has "
+                "shared them out already: make the loader with torch::data::samplers::RandomSampler or "
+                "SequentialSampler");
+}
+
 /// Whether all are models as prepare() returns them.
 template <typename... Models>
 constexpr bool check_prepared() {

@@ -104,8 +104,8 @@ struct Shared {
   /// Its entries refer to this struct, which therefore outlives them: see with_shared().
   Registry registry{};
 
-  /// Where the innermost open loop stands; null outside every loop.
-  [[nodiscard]] const state::BatchInfo* active_loader() const { return open_loops.innermost(); }
+  /// Position of the loop that accumulate() and gather_for_metrics() follow; null outside every loop.
+  [[nodiscard]] const state::BatchInfo* active_loader() const { return open_loops.active(); }
 };
 
 /// core   an entry of this struct's registry, which it refers to

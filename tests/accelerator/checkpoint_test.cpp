@@ -746,18 +746,23 @@ TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other sche
         "load_state: the saved state of torch::optim::StepLR has -2 steps, must be -1 to 4294967294");
 }
 
-TEST_CASE("what cannot be saved is said: a foreign loader's place; a sparse gradient within a window is refused") {
+TEST_CASE("what cannot be saved is said: the place of a loader with its own seed; a sparse gradient is refused") {
+  struct OwnSeed : std::vector<torch::Tensor> {
+    void shard(int64_t, int64_t) {}
+    [[nodiscard]] uint64_t seed() const { return 1; }
+    void set_seed(uint64_t) {}
+  };
   const SharedFolder folder;
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
   std::vector<torch::Tensor> batches{torch::arange(4), torch::arange(4)};
-  auto [model, optimizer, loader] =
-      accelerator.prepare(embedding, torch::optim::SGD(embedding->parameters(), 0.1), batches);
+  auto [model, optimizer, loader, seeded] =
+      accelerator.prepare(embedding, torch::optim::SGD(embedding->parameters(), 0.1), batches, OwnSeed());
   const auto lines = said_by([&] { accelerator.save_state(folder.path / "c"); });
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].ends_with(
-      "save_state: loader cannot say where it stands: its place is not saved; save the number of its batches yourself, "
-      "and after load_state() walk accelerator.skip_first_batches() of it"));
+      "save_state: loader_1 cannot say where it stands: its place is not saved; save the number of its batches "
+      "yourself, and after load_state() walk accelerator.skip_first_batches() of it"));
   for (auto& batch : loader) {
     {
       auto window = accelerator.accumulate(model);

@@ -12,6 +12,11 @@ struct Counter {
   void load_state(const std::string& state);
 };
 
+struct Ids : torch::data::Dataset<Ids> {
+  torch::data::Example<> get(size_t) override { return {torch::ones({1}), torch::ones({1})}; }
+  std::optional<size_t> size() const override { return 32; }
+};
+
 void mistakes(accelerate::Accelerator& accelerator, Net& net, torch::optim::SGD& sgd) {
   auto number = accelerator.prepare(3);
   std::vector<int> numbers;
@@ -28,4 +33,7 @@ void mistakes(accelerate::Accelerator& accelerator, Net& net, torch::optim::SGD&
   torch::load(optimizer, "sgd.pt");
   Counter counter;
   accelerator.register_for_checkpointing(counter, numbers);
+  auto shared = torch::data::make_data_loader(Ids().map(torch::data::transforms::Stack<>()),
+                                              torch::data::samplers::DistributedRandomSampler(32, 2, 0), 4);
+  for (auto& batch : accelerator.prepare(shared)) model(batch.data);
 }

@@ -66,6 +66,19 @@ TEST_CASE("the convenient pair as a struct is the same as two tensors, and undef
   CHECK_FALSE(source->read(index({3})).target.defined());
 }
 
+TEST_CASE("two tensors in braces are the convenient pair") {
+  const at::Tensor x = torch::arange(5), y = torch::arange(5) * 10;
+  Loader loader = from_tensors({x, y}, {.batch_size = 2});
+  std::vector<std::pair<Numbers, Numbers>> batches;
+  for (auto& [data, target] : loader) batches.emplace_back(list(data), list(target));
+  CHECK(batches == std::vector<std::pair<Numbers, Numbers>>{{{0, 1}, {0, 10}}, {{2, 3}, {20, 30}}, {{4}, {40}}});
+  CHECK(from_tensors({x, y}).size() == 5);
+  CHECK(list(memory_source({x, y})->read(index({3})).target) == Numbers{30});
+  CHECK(list(memory_source({x, y}, at::kCPU)->read(index({3})).data) == Numbers{3});
+  CHECK_THROWS_WITH((void)from_tensors({x, torch::arange(4)}),
+                    "memory_source: data has 5 samples, target 4; both must be [N, ...]");
+}
+
 TEST_CASE("a batch of a tree in memory is the user's own") {
   auto all = five();
   all.pixels.requires_grad_(false);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <algorithm>
+
 #include "accelerate/data/memory.hpp"
 #include "accelerate/data/sampler.hpp"
 
@@ -70,6 +72,25 @@ TEST_CASE("RandomSampler with num_samples, with and without replacement") {
 TEST_CASE("WeightedRandomSampler, with and without replacement, of weights of any dtype") {
   CHECK(drawn(weighted_sampler(torch::tensor({1, 2, 3, 4}), 6), 42, 1) == Numbers{3, 2, 1, 3, 3, 2});
   CHECK(drawn(weighted_sampler(torch::tensor({1.F, 2.F, 0.F, 4.F}), 3, false), 42, 1) == Numbers{1, 3, 0});
+}
+
+TEST_CASE("more weights than torch.multinomial takes are sampled as it samples: one more, of zero, changes nothing") {
+  const int64_t most = int64_t{1} << 24;
+  const auto weights = torch::arange(most + 1, torch::kFloat).remainder_(7).add_(0.5);
+  weights[most] = 0;
+  for (const bool replacement : {true, false}) {
+    const auto torchs = drawn(weighted_sampler(weights.slice(0, 0, most), 5, replacement), 42, 1);
+    CHECK(drawn(weighted_sampler(weights, 5, replacement), 42, 1) == torchs);
+  }
+  const auto ends = torch::zeros({most + 2}, torch::kByte);
+  ends[0] = 1;
+  ends[most + 1] = 3;
+  auto both = drawn(weighted_sampler(ends, 2, /*replacement=*/false), 42);
+  std::sort(both.begin(), both.end());
+  CHECK(both == Numbers{0, most + 1});
+  const auto many = drawn(weighted_sampler(ends, 4000), 42);
+  CHECK(std::count(many.begin(), many.end(), most + 1) == doctest::Approx(3000).epsilon(0.06));
+  CHECK(std::count(many.begin(), many.end(), 0) + std::count(many.begin(), many.end(), most + 1) == 4000);
 }
 
 TEST_CASE("SubsetRandomSampler, and a subset in its order") {

@@ -125,6 +125,17 @@ TEST_CASE("data: a pass that goes on") {
   CHECK(loader.begin()->data[0].item<int64_t>() == 6);
 }
 
+TEST_CASE("prepared: a loop with a second loader beside it") {
+  accelerate::Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  torch::nn::Linear net(1, 1);
+  auto [model, optimizer, labelled, unlabelled] = accelerator.prepare(
+      net, torch::optim::SGD(net->parameters(), 0.1),
+      data::from_tensors({torch::ones({6, 1}), torch::ones({6, 1})}, {.batch_size = 2}),
+      data::from_tensors(torch::ones({2, 1}), {}, {.batch_size = 2}));
+  // block: accelerate/prepared/README.md: prepared
+  CHECK(accelerator.sync_gradients());
+}
+
 TEST_CASE("gradient: an engine by hand") {
   const accelerate::comm::Group group;
   const auto weight = torch::ones({2}, torch::requires_grad()), bias = torch::ones({1}, torch::requires_grad());

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/open_loops.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace accelerate::prepared {
+
+const state::BatchInfo* OpenLoops::active() const {
+  const OpenLoop* outermost = nullptr;
+  const OpenLoop* innermost = nullptr;
+  for (const OpenLoop* loop : loops_) {
+    if (loop->ended_) continue;
+    if (outermost == nullptr) outermost = loop;
+    if (!loop->is_by_hand()) innermost = loop;
+  }
+  const OpenLoop* loop = innermost != nullptr ? innermost : outermost;
+  return loop == nullptr ? nullptr : loop->info_;
+}
+
+state::BatchInfo OpenLoops::of(const void* loader) const {
+  const auto found = std::find_if(loops_.rbegin(), loops_.rend(),
+                                  [&](const OpenLoop* loop) { return loop->loader_ == loader && !loop->ended_; });
+  return found == loops_.rend() ? state::BatchInfo{} : *(*found)->info_;
+}
+
+std::optional<state::BatchInfo> OpenLoops::position_of_batch(const at::Tensor& tensor) const {
+  const BatchRecord* latest = nullptr;
+  const BatchRecord* earlier = nullptr;
+  for (const OpenLoop* loop : loops_) {
+    if (loop->batch_.shares_memory(tensor)) {
+      if (latest != nullptr) return std::nullopt;  // loaders that return the same memory
+      latest = &loop->batch_;
+    } else if (loop->batch_before_.shares_memory(tensor)) {
+      earlier = &loop->batch_before_;
+    }
+  }
+  const BatchRecord* record = latest != nullptr ? latest : earlier;
+  return record == nullptr ? std::nullopt : std::optional(record->info());
+}
+
+std::vector<state::BatchInfo> OpenLoops::positions_of(const std::vector<at::Tensor>& tensors) const {
+  const state::BatchInfo* loop = active();
+  if (loop == nullptr) return {};
+  std::vector<std::optional<state::BatchInfo>> known;
+  for (const at::Tensor& tensor : tensors) known.push_back(position_of_batch(tensor));
+  std::optional<state::BatchInfo> common;
+  bool differ = false;
+  for (const auto& position : known) {
+    differ = differ || (common && position && *common != *position);
+    if (position) common = position;
+  }
+  const state::BatchInfo others = common && !differ ? *common : *loop;
+  std::vector<state::BatchInfo> positions;
+  for (const auto& position : known) positions.push_back(position.value_or(others));
+  return positions;
+}
+
+OpenLoop::OpenLoop(OpenLoops& list, const void* loader, const state::BatchInfo& info)
+    : list_(list), loader_(loader), info_(&info), began_(++list.events_), stepped_(began_) {
+  by_hand_ = std::any_of(list.loops_.begin(), list.loops_.end(),
+                         [&](const OpenLoop* other) { return other->loader_ == loader && other->by_hand_; });
+  list.loops_.push_back(this);
+}
+
+OpenLoop::~OpenLoop() {
+  std::erase(list_.loops_, this);
+  for (OpenLoop* other : list_.loops_) {
+    if (other->beside_ == this) other->beside_ = nullptr;
+  }
+}
+
+void OpenLoop::step() {
+  stepped_ = ++list_.events_;
+  in_body_ = false;
+  if (beside_ != nullptr) by_hand_ = true;  // a loop around the other one could not step
+}
+
+void OpenLoop::record_batch(const std::vector<at::Tensor>& tensors) {
+  batch_before_ = std::exchange(batch_, BatchRecord(tensors, *info_));
+}
+
+void OpenLoop::end() {
+  ended_ = true;
+  batch_before_ = std::exchange(batch_, {});
+  for (OpenLoop* other : list_.loops_) {
+    if (other->beside_ == this) other->beside_ = nullptr;
+  }
+}
+
+void OpenLoop::enter_body() {
+  in_body_ = true;
+  if (is_by_hand()) return;
+  for (OpenLoop* other : list_.loops_) {
+    const bool ended_before = other->ended_ && other->stepped_ < began_;
+    if (other == this || ended_before) continue;
+    const bool outlived_body = other->began_ > began_ && other->began_ < stepped_;
+    if (outlived_body) other->by_hand_ = true;
+    if (!other->in_body_ && other->beside_ == nullptr) other->beside_ = this;
+  }
+}
+
+}  // namespace accelerate::prepared

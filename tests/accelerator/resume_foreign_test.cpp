@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "accelerate/base/log.hpp"
+#include "tests/accelerator/ranks.hpp"
+#include "tests/checkpoint/folder.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using Batches = std::vector<std::vector<int64_t>>;
+
+namespace {
+
+constexpr int64_t kSamples = 48, kBatch = 4;
+
+/// The target is the sample's number. The data are drawn when the sample is read, if the set augments.
+struct NumberedSet : torch::data::Dataset<NumberedSet> {
+  explicit NumberedSet(bool augmenting = false) : augments(augmenting) {}
+  torch::data::Example<> get(size_t index) override {
+    const auto data = augments ? torch::randint(1'000'000, {1}) : torch::zeros({1}, torch::kLong);
+    return {data, torch::full({1}, static_cast<int64_t>(index))};
+  }
+  [[nodiscard]] std::optional<size_t> size() const override { return kSamples; }
+  bool augments;
+};
+
+auto shuffled(bool augments = false) {
+  return torch::data::make_data_loader(NumberedSet(augments).map(torch::data::transforms::Stack<>()),
+                                       static_cast<size_t>(kBatch));
+}
+
+/// A loader of the user's that reads its own share of an order that it draws when a pass begins.
+struct OwnShare {
+  int64_t rank = 0, world = 1;
+  std::vector<accelerate::data::Batch> share{};
+  void shard(int64_t r, int64_t w) { rank = r, world = w; }
+  auto begin() {
+    share.clear();
+    for (const auto& one : torch::randperm(kSamples).view({world, -1})[rank].split(kBatch)) share.push_back({one, one});
+    return share.begin();
+  }
+  auto end() { return share.end(); }
+};
+
+/// Each batch as the numbers of its samples and the data that were drawn for them.
+template <typename Loader>
+Batches walk_pass(
+    Loader&& loader, const std::function<void(size_t)>& after = [](size_t) {}) {
+  Batches seen;
+  for (auto& batch : loader) {
+    seen.push_back(numbers(torch::cat({batch.target.flatten(), batch.data.flatten().to(torch::kLong)})));
+    after(seen.size());
+  }
+  return seen;
+}
+
+Batches batches_after(const Batches& all, size_t first) {
+  return {all.begin() + static_cast<std::ptrdiff_t>(std::min(first, all.size())), all.end()};
+}
+
+/// Each rank's first pass and the pass after it.
+struct TwoPasses {
+  explicit TwoPasses(int64_t ranks) : first(static_cast<size_t>(ranks)), second(first) {}
+  std::vector<Batches> first, second;
+};
+
+template <typename Make>
+TwoPasses saved_run(int64_t ranks, const Make& make, const std::filesystem::path& folder, size_t used, bool dropout,
+                    const AcceleratorOptions& options = {}) {
+  TwoPasses seen(ranks);
+  torch::manual_seed(1);
+  on_ranks(
+      ranks,
+      [&](Accelerator& accelerator) {
+        const auto rank = static_cast<size_t>(accelerator.process_index());
+        auto loader = accelerator.prepare(make());
+        accelerator.wait_for_everyone();  // ranks as threads share the generator from which their loaders draw
+        seen.first[rank] = walk_pass(loader, [&](size_t batches) {
+          if (dropout) (void)torch::rand({3});
+          if (batches == used) accelerator.save_state(folder);
+        });
+        seen.second[rank] = walk_pass(loader);
+      },
+      options);
+  return seen;
+}
+
+/// What follows after load_state() in a run whose generators are elsewhere.
+template <typename Make>
+TwoPasses resumed_run(int64_t ranks, const Make& make, const std::filesystem::path& folder, int64_t skipped,
+                      bool dropout, const AcceleratorOptions& options = {}) {
+  TwoPasses seen(ranks);
+  torch::manual_seed(77);
+  on_ranks(
+      ranks,
+      [&](Accelerator& accelerator) {
+        const auto rank = static_cast<size_t>(accelerator.process_index());
+        auto loader = accelerator.prepare(make());
+        accelerator.load_state(folder);
+        accelerator.wait_for_everyone();  // as above
+        seen.first[rank] = walk_pass(accelerator.skip_first_batches(loader, skipped), [&](size_t) {
+          if (dropout) (void)torch::rand({3});
+        });
+        seen.second[rank] = walk_pass(loader);
+      },
+      options);
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a shuffled loader of torch::data is resumed within a pass: each sample once, and the next pass is the same") {
+  for (const bool dropout : {false, true}) {
+    const testing::SharedFolder folder;
+    const auto make = [&] { return shuffled(/*augments=*/!dropout); };
+    const auto saved = saved_run(1, make, folder.path / "c", 3, dropout);
+    const auto resumed = resumed_run(1, make, folder.path / "c", 3, dropout);
+    CHECK(resumed.first[0] == batches_after(saved.first[0], 3));
+    CHECK(resumed.second[0] == saved.second[0]);
+    CHECK(saved.first[0] != saved.second[0]);
+  }
+}
+
+TEST_CASE("several ranks resume a shuffled loader within a pass, also where rank 0 reads for all") {
+  for (const int64_t ranks : {2, 3, 4}) {
+    for (const bool dispatch : {false, true}) {
+      const testing::SharedFolder folder;
+      const AcceleratorOptions options{.dispatch_batches = dispatch};
+      const auto make = [&] { return shuffled(/*augments=*/!dispatch); };
+      const auto saved = saved_run(ranks, make, folder.path / "c", 2, false, options);
+      const auto resumed = resumed_run(ranks, make, folder.path / "c", 2, false, options);
+      for (size_t rank = 0; rank < saved.first.size(); ++rank) {
+        CHECK(saved.first[rank].size() == static_cast<size_t>(kSamples / kBatch / ranks));
+        CHECK(resumed.first[rank] == batches_after(saved.first[rank], 2));
+      }
+    }
+  }
+}
+
+TEST_CASE("a loader that draws its share in a random order is resumed within a pass") {
+  for (const int64_t ranks : {1, 2}) {
+    const testing::SharedFolder folder;
+    const auto make = [] { return OwnShare(); };
+    const auto saved = saved_run(ranks, make, folder.path / "c", 2, false);
+    const auto resumed = resumed_run(ranks, make, folder.path / "c", 2, false);
+    for (size_t rank = 0; rank < saved.first.size(); ++rank) {
+      CHECK(resumed.first[rank] == batches_after(saved.first[rank], 2));
+    }
+  }
+}
+
+TEST_CASE("another number of ranks continues the same order") {
+  const testing::SharedFolder folder;
+  const auto make = [] { return shuffled(); };
+  const auto saved = saved_run(2, make, folder.path / "c", 2, false);
+  const auto resumed = resumed_run(1, make, folder.path / "c", 4, false);
+  Batches rest;
+  for (size_t step = 2; step < saved.first[0].size(); ++step) {
+    for (const auto& of_rank : saved.first) rest.push_back(of_rank[step]);
+  }
+  CHECK(resumed.first[0] == rest);
+}
+
+TEST_CASE("a pass that was left, and a resumed pass that is saved again, are resumed in their order") {
+  const testing::SharedFolder folder;
+  torch::manual_seed(1);
+  Accelerator accelerator({.cpu = true});
+  auto loader = accelerator.prepare(shuffled());
+  Batches seen;
+  for (auto& batch : loader) {
+    seen.push_back(numbers(batch.target));
+    if (seen.size() == 3) break;
+  }
+  accelerator.save_state(folder.path / "left");
+  const auto resume = [](const std::filesystem::path& from, int64_t skipped, const auto& after) {
+    torch::manual_seed(5);
+    Accelerator another({.cpu = true});
+    auto again = another.prepare(shuffled());
+    another.load_state(from);
+    Batches rest;
+    for (auto& batch : another.skip_first_batches(again, skipped)) {
+      rest.push_back(numbers(batch.target));
+      after(another, rest.size());
+    }
+    return rest;
+  };
+  const auto rest = resume(folder.path / "left", 3, [&](Accelerator& another, size_t batches) {
+    if (batches == 2) another.save_state(folder.path / "again");
+  });
+  CHECK(resume(folder.path / "again", 5, [](const auto&...) {}) == batches_after(rest, 2));
+  std::set<int64_t> samples;
+  for (const auto& batches : {seen, rest}) {
+    for (const auto& batch : batches) samples.insert(batch.begin(), batch.end());
+  }
+  CHECK(static_cast<int64_t>(samples.size()) == kSamples);
+
+  {  // loaded and saved before a pass begins
+    Accelerator another({.cpu = true});
+    auto again = another.prepare(shuffled());
+    another.load_state(folder.path / "left");
+    another.save_state(folder.path / "unused");
+  }
+  CHECK(resume(folder.path / "unused", 3, [](const auto&...) {}) == rest);
+}
+
+TEST_CASE("a pass that skips nothing is a new one, and so is every pass after a save between two passes") {
+  const testing::SharedFolder folder;
+  const auto make = [] { return shuffled(); };
+  const auto saved = saved_run(1, make, folder.path / "within", 12, false);  // with the last batch
+  CHECK(resumed_run(1, make, folder.path / "within", 0, false).first[0] == saved.second[0]);
+  const auto skipped_all = resumed_run(1, make, folder.path / "within", 12, false);
+  CHECK(skipped_all.first[0].empty());
+  CHECK(skipped_all.second[0] == saved.second[0]);
+
+  torch::manual_seed(1);
+  Accelerator accelerator({.cpu = true});
+  auto loader = accelerator.prepare(make());
+  (void)walk_pass(loader);
+  accelerator.save_state(folder.path / "between");
+  const auto next = walk_pass(loader);
+  CHECK(resumed_run(1, make, folder.path / "between", 2, false).first[0] == batches_after(next, 2));
+}
+
+TEST_CASE("a checkpoint without the generator of a loader is loaded as before, and a line says so") {
+  const testing::SharedFolder folder;
+  torch::manual_seed(1);
+  Accelerator({.cpu = true}).save_state(folder.path / "old");  // as of versions that did not save it
+  accelerate::base::forget_lines();
+  std::vector<std::string> lines;
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) {
+    if (line.find("generator") != std::string_view::npos) lines.emplace_back(line);
+  });
+  const auto resumed = resumed_run(
+      1, [] { return shuffled(); }, folder.path / "old", 3, false);
+  accelerate::base::set_log_handler(before);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].ends_with(
+      "load_state: the checkpoint does not contain the state of the generator at the start of a pass over loader: a "
+      "shuffled pass that skips batches has another order; save the checkpoint again with this version"));
+  CHECK(resumed.first[0].size() == 9);
+}
