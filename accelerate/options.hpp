@@ -93,7 +93,8 @@ struct AcceleratorOptions {
   /// batched_power_sgd_hook(), a wrapper of 16 bits round one of these, or one's own by gradient::comm_hook() or a
   /// BucketReducer. Default: an all-reduce of what the gradients are.
   gradient::CommHook comm_hook{};
-  /// Rank 0's buffers go to all ranks at each synchronised training forward.
+  /// Rank 0's buffers are copied to all ranks in prepare(), and before each forward that follows a synchronised
+  /// training forward. If false, each rank keeps its own buffers, from prepare() on, as in PyTorch.
   bool broadcast_buffers = true;
   /// Every parameter is used in every backward: saves looking.
   bool static_graph = false;

@@ -47,6 +47,10 @@ class Pending {
 /// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-made group has one rank and no connection:
 /// every operation leaves its input as it is, and what returns tensors returns copies.
 ///
+/// An operation that changes a tensor in place counts in the tensor's version, as LibTorch's in-place operations do:
+/// a graph of autograd that saved the tensor throws in backward. A root's tensor in broadcast() keeps its values and
+/// its version.
+///
 /// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or on
 /// the group's device; non-contiguous, empty, bool and bfloat16 are fine. Names ending in _async return at once.
 class Group {
@@ -66,8 +70,9 @@ class Group {
   /// LibTorch's own handle, for code that wants c10d; null in a group of one without connection.
   [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
-  /// \param tensor  Replaced in place by the reduction over all ranks. The mean of an integer tensor is rejected. If a
-  ///                rank has a NaN, max and min are NaN over mpi and threads; gloo and NCCL may drop it.
+  /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused. Where one rank
+  /// has
+  ///          a NaN the max and min are NaN over mpi and threads; gloo and NCCL may lose it.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                                          Execution execution = Execution::eager) const;

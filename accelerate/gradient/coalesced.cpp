@@ -8,6 +8,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "accelerate/comm/user_call.hpp"
@@ -45,6 +48,26 @@ at::Tensor without_repetitions(at::Tensor tensor, const at::Tensor& like) {
 
 void write(const at::Tensor& tensor, const at::Tensor& values) {
   without_repetitions(tensor, tensor).copy_(without_repetitions(values, tensor), true);
+}
+
+// Whether batch normalisation calls its buffers so, in C++, Python and TorchScript.
+bool names_statistics(std::string_view name) {
+  const std::string_view last = name.substr(name.rfind('.') + 1);  // npos + 1 is 0
+  return last == "running_mean" || last == "running_var";
+}
+
+int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
+// Bit for bit on the CPU, so that NaN equals itself. On another device the host waits for the answer.
+bool equals(const at::Tensor& tensor, const at::Tensor& values) {
+  if (!tensor.is_cpu()) return !tensor.ne(values).any().item<bool>();
+  const at::Tensor dense = tensor.resolve_conj().resolve_neg().contiguous();
+  return dense.nbytes() == 0 || std::memcmp(dense.const_data_ptr(), values.const_data_ptr(), dense.nbytes()) == 0;
+}
+
+void write_uncounted(const at::Tensor& tensor, const at::Tensor& values) {
+  const at::AutoDispatchBelowADInplaceOrView uncounted;
+  write(tensor, values);
 }
 
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
@@ -100,17 +123,61 @@ std::vector<BufferBroadcast::Pack> BufferBroadcast::pack_by_device(const std::ve
 BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers)
     : group_(std::move(group)) {
   require_same(group_, "buffer", buffers);
-  packs_ = pack_by_device(tensors_of(buffers));
+  pack_buffers(buffers);
   if (buffers.empty()) return;
   what_ = fmt::format("the buffers of the model ({}) are not made equal",
                       comm::first_and_more(buffers.front().name, buffers.size()));
 }
 
 void BufferBroadcast::follow() {
-  if (!now_ && std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) return;
-  std::vector<at::Tensor> tensors;
-  for (const Pack& one : packs_) tensors.insert(tensors.end(), one.tensors.begin(), one.tensors.end());
-  packs_ = pack_by_device(now_ ? tensors_of(now_()) : tensors);
+  if (now_) return pack_buffers(now_());
+  if (std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) return;
+  std::vector<NamedTensor> buffers;  // without names, because what is known of each buffer is carried over
+  for (const Pack& one : packs_) {
+    for (const at::Tensor& tensor : one.tensors) buffers.push_back({{}, tensor});
+  }
+  pack_buffers(buffers);
+}
+
+void BufferBroadcast::pack_buffers(const std::vector<NamedTensor>& buffers) {
+  std::unordered_map<const void*, Known> known;
+  for (const Pack& one : packs_) {
+    for (size_t i = 0; i < one.tensors.size(); ++i) known.emplace(one.tensors[i].unsafeGetTensorImpl(), one.known[i]);
+  }
+  for (const auto& [name, tensor] : buffers) {
+    known.try_emplace(tensor.unsafeGetTensorImpl(),
+                      Known{.is_statistics = names_statistics(name), .version = version_of(tensor)});
+  }
+  packs_ = pack_by_device(tensors_of(buffers));
+  for (Pack& one : packs_) {
+    for (const at::Tensor& tensor : one.tensors) one.known.push_back(known.at(tensor.unsafeGetTensorImpl()));
+  }
+}
+
+// A graph of autograd that saved a buffer must not compute with other values unnoticed. So a buffer that changes counts
+// a new version, and backward throws PyTorch's error. A buffer that keeps its values is not written: constants (masks,
+// tables) may be used by several forwards before one backward. Batch normalisation saves its statistics in training
+// without using them in backward, and writes them past the version counter itself: those are written the same way.
+void BufferBroadcast::receive(Pack& pack) {
+  for (size_t i = 0; i < pack.tensors.size(); ++i) {
+    const at::Tensor& tensor = pack.tensors[i];
+    const at::Tensor& values = pack.views[i];
+    Known& known = pack.known[i];
+    known.least_holders = std::min(known.least_holders, tensor.use_count());
+    if (tensor.is_inference() || (known.is_statistics && version_of(tensor) == known.version)) {
+      write_uncounted(tensor, values);
+      continue;
+    }
+    // A graph holds what it saved. Without one the host need not wait for a device to compare.
+    const bool compares = tensor.is_cpu() || tensor.use_count() > known.least_holders;
+    if (!compares || !equals(tensor, values)) write(tensor, values);
+  }
+}
+
+void BufferBroadcast::note_versions() {
+  for (Pack& pack : packs_) {
+    for (size_t i = 0; i < pack.tensors.size(); ++i) pack.known[i].version = version_of(pack.tensors[i]);
+  }
 }
 
 void BufferBroadcast::run(int64_t root) {
@@ -118,18 +185,16 @@ void BufferBroadcast::run(int64_t root) {
   const at::NoGradGuard no_grad;
   follow();
   if (join_coordinator_ != nullptr) root = join_coordinator_->announce(join_operation_).root;
-  for (const Pack& one : packs_) {
+  for (Pack& one : packs_) {
     comm::in_user_call("forward", what_, group_.place(), [&] { broadcast(group_, one, root); });
-    if (group_.rank() == root) continue;
-    // Not counted as a change in place: BatchNorm's backward has saved the statistics without using them.
-    const at::AutoDispatchBelowADInplaceOrView uncounted;
-    unpack(one);
+    if (group_.rank() != root) receive(one);
   }
 }
 
 void BufferBroadcast::before_forward(bool synchronised) {
   if (due_) run();
   due_ = synchronised;
+  if (group_.size() > 1) note_versions();
 }
 
 std::vector<at::Tensor> BufferBroadcast::tensors() {

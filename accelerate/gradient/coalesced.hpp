@@ -34,8 +34,11 @@ class BufferBroadcast {
   BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers);
 
   /// Every buffer becomes root's, in place. Inside an UnevenJoin root is the highest rank that still has batches.
-  /// Graphs that saved a buffer stay usable, as they are in one process: a second forward comes before the first one's
-  /// backward.
+  ///
+  /// If a graph of autograd saved a buffer whose values change here, its backward throws, as in PyTorch. A buffer that
+  /// keeps its values leaves graphs usable, and so do the statistics of batch normalisation (running_mean and
+  /// running_var, unless user code wrote to them since the last forward), whose training does not use them in backward.
+  /// On an accelerator the host waits for a comparison if somebody holds a buffer, as a graph does.
   void run(int64_t root = 0);
   /// now   says which tensors the same buffers are at the time, where a forward exchanges them
   void exchanges(std::function<std::vector<NamedTensor>()> now) { now_ = std::move(now); }
@@ -48,11 +51,17 @@ class BufferBroadcast {
   [[nodiscard]] std::vector<at::Tensor> tensors();
 
  private:
+  struct Known {
+    bool is_statistics = false;  ///< of batch normalisation, by its name
+    int64_t version = 0;         ///< at the last forward
+    size_t least_holders = SIZE_MAX;
+  };
   // Tensors of one device and the bytes that stand for them on the wire.
   struct Pack {
     at::Tensor bytes;
     std::vector<at::Tensor> tensors;
     std::vector<at::Tensor> views;
+    std::vector<Known> known{};       ///< of each buffer
     [[nodiscard]] bool fits() const;  ///< no tensor has moved to another dtype or device
   };
   friend class UnevenJoin;
@@ -62,6 +71,9 @@ class BufferBroadcast {
   static void broadcast(const comm::Group& group, const Pack& pack, int64_t root);
   static void unpack(const Pack& pack);
   void follow();
+  void pack_buffers(const std::vector<NamedTensor>& buffers);
+  void receive(Pack& pack);
+  void note_versions();
 
   comm::Group group_{};
   std::vector<Pack> packs_{};

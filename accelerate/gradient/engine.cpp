@@ -117,9 +117,12 @@ void Engine::before_step() {
 
 void Engine::renew_hooks() {
   const auto lock = locked(*core_);
+  const at::NoGradGuard no_grad;
   core_->complete();
   core_->unhook();
   core_->hook_up();
+  // What is recorded next must not contain the copies for gradients that user code keeps.
+  for (ParameterState& state : core_->states) state.release_view();
 }
 
 void Engine::abandon() {

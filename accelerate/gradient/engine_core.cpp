@@ -166,7 +166,9 @@ void Engine::Core::fill(FlatBucket& bucket) {
   for (const int64_t i : bucket.members) {
     ParameterState& state = states[static_cast<size_t>(i)];
     state.contributes = state.used();
-    accumulated |= state.contributes && state.inside();
+    if (!state.contributes || !state.inside()) continue;
+    accumulated = true;
+    state.count_write();
   }
   for (const int64_t i : bucket.members) {
     ParameterState& state = states[static_cast<size_t>(i)];

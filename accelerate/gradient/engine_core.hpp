@@ -37,7 +37,9 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   /// To be called wherever parameters may have moved to another dtype or device: costs a look at each.
   void follow_parameters();
 
-  // Everything below is called with the mutex held, except arrived() and end_of_backward(), which take it.
+  // arrived(), end_of_backward() and end_of_launch() run on the threads of a backward and lock the mutex themselves.
+  // The other functions below are called with the mutex locked. The public members are also read and written without
+  // it, by the thread that calls Engine, which waits while a backward runs.
   void arrived(size_t index);
   void end_of_backward();
   void end_of_launch();
@@ -93,6 +95,7 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void divide_by(int64_t ranks);
   void fill(FlatBucket& bucket);
   void forget_blanks();
+  static void replace_by_view(ParameterState& state);
   void write_counts(const at::Tensor& counts);
   void read_counts();
   void learn_layout();

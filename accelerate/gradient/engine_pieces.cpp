@@ -23,20 +23,23 @@ std::vector<state::Piece> Engine::Core::pieces() {
 void Engine::Core::zero_in_place(std::vector<bool> listed) {
   for (FlatBucket& bucket : buckets) {
     const auto goes = [&](int64_t i) { return listed[static_cast<size_t>(i)]; };
-    // A transposed or conjugated view lies there too, although it is not where the parameter's own would be.
     const auto free_to_fill = [&](int64_t i) {
       const ParameterState& state = states[static_cast<size_t>(i)];
-      if (goes(i) || !state.used()) return true;
-      return state.gradient().layout() != at::kStrided || !state.gradient().is_alias_of(bucket.flat);
+      return goes(i) || !state.used() || !state.inside();
     };
     const auto lies_here = [&](int64_t i) { return goes(i) && states[static_cast<size_t>(i)].used(); };
     if (std::none_of(bucket.members.begin(), bucket.members.end(), lies_here)) continue;
     if (!std::all_of(bucket.members.begin(), bucket.members.end(), free_to_fill)) continue;
+    // A transposed or conjugated alias of the view that replaced the gradient is a holder, too.
+    for (const int64_t i : bucket.members) states[static_cast<size_t>(i)].release_view();
     bucket.gradients.zero_();
     for (const int64_t i : bucket.members) {
       ParameterState& state = states[static_cast<size_t>(i)];
       state.blank = !lies_here(i);
-      if (lies_here(i)) state.gradient() = state.view;
+      if (lies_here(i)) {
+        replace_by_view(state);
+        state.count_write();
+      }
       if (goes(i)) state.mark_synchronized();
       listed[static_cast<size_t>(i)] = false;
     }

@@ -75,14 +75,25 @@ void Engine::Core::zero_in_place(ParameterState& state) {
   if (!state.used()) return zero(state);
   at::Tensor& gradient = state.gradient();
   if (state.view.defined()) {
+    replace_by_view(state);
     state.view.zero_();
-    state.blank = false;
-    gradient = state.view;
   } else {
-    gradient = gradient.detach();
+    // In place, as the stock zero_grad(false) does it. A view of autograd's cannot be detached in place.
+    gradient.is_view() ? void(gradient = gradient.detach()) : void(gradient.detach_());
     gradient.zero_();
   }
   state.mark_synchronized();
+}
+
+// What user code put in the place of the gradient becomes zero too, where somebody may look at it.
+void Engine::Core::replace_by_view(ParameterState& state) {
+  at::Tensor& gradient = state.gradient();
+  if (!state.inside()) {
+    state.release_view();
+    if (gradient.use_count() > 1 && gradient.is_non_overlapping_and_dense()) gradient.detach().zero_();
+  }
+  gradient = state.view;
+  state.blank = false;
 }
 
 void Engine::Core::forgive() {
@@ -112,6 +123,7 @@ std::vector<at::Tensor> Engine::Core::gradients() {
       state.local = state.local || !state.in_place();
       state.used() ? state.attach() : state.blank_out();
       state.blank = false;  // whoever has the whole may multiply it by NaN
+      state.count_write();
     } else if (gradient.defined() && gradient.is_sparse()) {
       gradient = gradient.coalesce();
       all.push_back(gradient._values());

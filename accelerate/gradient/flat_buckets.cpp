@@ -6,7 +6,10 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Storage.h>
 #include <fmt/format.h>
+
+#include <utility>
 
 namespace accelerate::gradient {
 namespace {
@@ -23,6 +26,25 @@ at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& p
     return flat.as_strided(parameter.sizes(), parameter.strides(), offset);
   }
   return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+}
+
+void release_storage(void* storage) { delete static_cast<c10::Storage*>(storage); }
+
+// Memory of another tensor, which it keeps alive. No allocator knows this pointer, so record_stream() ignores it; a
+// bucket outlives the operations on its gradients anyway.
+c10::DataPtr shared_memory(const at::Tensor& tensor) {
+  void* const memory = tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr();
+  return {memory, new c10::Storage(tensor.storage()), &release_storage, tensor.device()};
+}
+
+// Puts a tensor onto a storage of its own over the same memory.
+at::Tensor with_own_storage(at::Tensor tensor, c10::DataPtr memory) {
+  auto* const impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(), tensor.nbytes(),
+                                                      std::move(memory), /*allocator=*/nullptr, /*resizable=*/false,
+                                                      tensor.device()));
+  impl->set_storage_offset(0);
+  return tensor;
 }
 
 }  // namespace
@@ -50,6 +72,7 @@ void ParameterState::mark_synchronized() {
 void ParameterState::attach(const at::Tensor& factor) {
   at::Tensor& now = gradient();
   if (!inside()) {
+    release_view();
     at::Tensor dense = now.is_sparse() ? now.to_dense() : now;
     if (dense.is_conj() || dense.is_neg()) dense = dense.resolve_conj().resolve_neg();  // maybe of the view itself
     factor.defined() ? at::mul_out(view, dense, factor) : view.copy_(dense, true);
@@ -59,8 +82,32 @@ void ParameterState::attach(const at::Tensor& factor) {
 }
 
 void ParameterState::blank_out() {
+  release_view();
   if (!blank) view.zero_();
   blank = true;
+}
+
+bool ParameterState::held() const {
+  if (!view.defined()) return false;
+  const bool is_view = gradient().is_same(view);
+  if (view.use_count() > (is_view ? 2 : 1)) return true;
+  const bool other_handle = !is_view && used() && inside();
+  return view.storage().use_count() > (other_handle ? 2 : 1);
+}
+
+void ParameterState::release_view() {
+  if (!view.defined() || (used() && inside()) || !held()) return;
+  const at::AutoDispatchBelowADInplaceOrView untracked;
+  const at::Tensor copy = view.clone();
+  at::Tensor fresh = view.as_strided(view.sizes(), view.strides());
+  c10::DataPtr own_memory = copy.storage().unsafeGetStorageImpl()->set_data_ptr({nullptr, view.device()});
+  // Aliases share the storage, so all of them move. What a graph saved keeps its values and needs no new version.
+  c10::DataPtr in_bucket = view.storage().unsafeGetStorageImpl()->set_data_ptr(std::move(own_memory));
+  view = with_own_storage(std::move(fresh), std::move(in_bucket));
+}
+
+void ParameterState::count_write() const {
+  if (used() && !gradient().is_inference() && inside() && held()) gradient().unsafeGetTensorImpl()->bump_version();
 }
 
 void ParameterState::leave_bucket() {
@@ -106,8 +153,9 @@ std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const Bucke
     int64_t offset = 0;
     for (const int64_t i : bucket.members) {
       ParameterState& state = states[static_cast<size_t>(i)];
-      state.view = view_into(bucket.flat, offset, state.parameter);
-      bucket.views.push_back(state.view);
+      bucket.views.push_back(view_into(bucket.flat, offset, state.parameter));
+      const at::Tensor& view = bucket.views.back();
+      state.view = with_own_storage(view_into(bucket.flat, offset, state.parameter), shared_memory(view));
       state.bucket = bucket.index;
       state.blank = true;
       const int64_t end = offset + state.parameter.numel();

@@ -20,7 +20,9 @@ namespace accelerate::gradient {
 struct ParameterState {
   std::string name{};
   at::Tensor parameter{};
-  /// Of a dense parameter, into its bucket; undefined for sparse ones and before the buckets are laid out.
+  /// Gradient of a dense parameter in the memory of its bucket. Undefined for sparse parameters and before the buckets
+  /// are laid out. The view has a storage of its own, so that the storage's reference count shows whether user code
+  /// holds this gradient or an alias of it.
   at::Tensor view{};
   int64_t bucket = -1;
   /// Axes of a sparse gradient's indices; 0 is dense.
@@ -55,6 +57,14 @@ struct ParameterState {
   void attach(const at::Tensor& factor = {});
   /// Its view becomes zero unless it is known to be; the gradient is left as it is.
   void blank_out();
+  /// Whether somebody besides the parameter and the engine holds the view or an alias of it: a kept gradient, a graph.
+  [[nodiscard]] bool held() const;
+  /// To be called before the bucket's memory is overwritten. If the gradient was dropped or replaced while user code
+  /// holds it, the held tensor moves with its values to memory of its own, and the engine gets a new view. Without a
+  /// holder nothing is allocated.
+  void release_view();
+  /// To be called when the bucket is written as a whole: a graph that saved this gradient finds it changed.
+  void count_write() const;
   /// It lies in no bucket any more; the gradient follows its parameter to another dtype or device.
   void leave_bucket();
 };

@@ -19,6 +19,7 @@
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/prepared/written_tensors.hpp"
 
 namespace accelerate::prepared {
 
@@ -110,6 +111,7 @@ std::vector<gradient::Engine*> engines_of(Shared& shared) {
 struct GraphedStepCore::Recorded {
   std::unique_ptr<device::Graph> graph;
   Tensors inputs, outputs;
+  Tensors written;  // parameters and buffers that each replay changes
   std::vector<RecordedOptimizer> optimizers;
   int64_t steps = 0;  // of the first optimizer
 };
@@ -239,6 +241,7 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
   }
   const int64_t steps_before = shared_->steps;
   Recording recording(*shared_);
+  const WrittenTensors written(*shared_);
   std::string why;
   try {
     device::record(
@@ -253,6 +256,7 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
   if (why.empty() && shared_->scaling) why = shared_->scaling->why_not_updated();
   recorded.optimizers = recording.end();
   recorded.steps = shared_->steps - steps_before;
+  recorded.written = written.list();
   return why;
 }
 
@@ -284,6 +288,9 @@ Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs)
 Tensors GraphedStepCore::give_to_device(const Recorded& recorded) {
   for (const RecordedOptimizer& each : recorded.optimizers) each.numbers.tell_device();
   recorded.graph->replay();
+  // The device writes past the version counters: a graph of autograd from before the step must find the change.
+  count_writes(recorded.written);
+  shared_->masters.stepped_on(recorded.written);
   for (const RecordedOptimizer& each : recorded.optimizers) each.optimizer->scaled().replayed(each.flags);
   precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
   base::beat_step();

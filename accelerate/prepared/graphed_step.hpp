@@ -71,8 +71,9 @@ class GraphedStepCore {
 /// What the function does on the host happens when it runs, not in replays: read batches, move schedules, update
 /// averages, log and branch on numbers outside of it. It zeroes the gradients, first or last; none is carried from call
 /// to call. Steps and calls in between (evaluation, loading, other rates) may come at any time; what changes the step
-/// itself (options but rates, parameters, another optimizer) drops the graphs, and they are recorded anew. A module's
-/// mode is not looked at: call it with the modules in training mode, as it was recorded.
+/// itself (options but rates, parameters, another optimizer) drops the graphs, and they are recorded anew. Gradients
+/// that a replay leaves are the recording's own memory, which the next replay overwrites: clone() those that are kept.
+/// A module's mode is not looked at: call it with the modules in training mode, as it was recorded.
 template <typename Function>
 class GraphedStep {
  public:

@@ -103,6 +103,12 @@ void MasterWeights::stepped_on(std::span<const state::Piece> pieces) {
   }
 }
 
+void MasterWeights::stepped_on(std::span<const at::Tensor> parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    if (Entry* entry = find(parameter)) entry->seen = gradient::imprint_of(parameter);
+  }
+}
+
 OnMasters::OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters)
     : optimizer_(optimizer), masters_(masters) {
   if (masters_.empty()) return;

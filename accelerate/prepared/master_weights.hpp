@@ -47,6 +47,8 @@ class MasterWeights {
   void lend(std::span<state::Piece> pieces);
   /// The step has changed masters, and parameters with them.
   void stepped_on(std::span<const state::Piece> pieces);
+  /// The same after the replay of a recorded step; parameters without a master are left alone.
+  void stepped_on(std::span<const at::Tensor> parameters);
 
  private:
   friend class OnMasters;

@@ -61,9 +61,11 @@ std::optional<precision::AutocastRegion> ModelCore::autocast() const {
 void ModelCore::meet() {
   // A connection of its own: two models' buckets may be filled in another order on another rank.
   const comm::Group group = shared_->group.duplicate();
-  buffer_broadcast_ = std::make_unique<gradient::BufferBroadcast>(group, buffers_);
-  buffer_broadcast_->run();  // all ranks start from rank 0's, whatever the option says later
-  if (!options_.broadcast_buffers || buffers_.empty()) buffer_broadcast_.reset();
+  if (options_.broadcast_buffers) {
+    buffer_broadcast_ = std::make_unique<gradient::BufferBroadcast>(group, buffers_);
+    buffer_broadcast_->run();
+    if (buffers_.empty()) buffer_broadcast_.reset();
+  }
   gradient::require_same(group, "parameter", parameters_);
   std::vector<gradient::NamedTensor> own = own_parameters();
   find_partners();

@@ -33,7 +33,8 @@ namespace accelerate::prepared {
 struct ModelOptions {
   gradient::EngineOptions engine{};
   /// Rank 0's buffers (BatchNorm's statistics) go to all ranks before each forward that follows a synchronised one, in
-  /// evaluation too, as in PyTorch: all ranks then run model(x). model->forward(x) is a rank's own affair.
+  /// evaluation too, as in PyTorch: all ranks then run model(x). model->forward(x) is a rank's own affair. If false,
+  /// each rank keeps the buffers that it has, from prepare() on.
   bool broadcast_buffers = true;
   /// For evaluation only: moved to the device, never reduced.
   bool evaluation_mode = false;

@@ -11,6 +11,23 @@ using accelerate::Accelerator;
 
 namespace {
 double rank_of(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()); }
+
+// w * x * scale, where scale is a buffer that forward may set to x.
+struct ScaledByInputImpl : torch::nn::Module {
+  ScaledByInputImpl() {
+    w = register_parameter("w", full(1.0));
+    scale = register_buffer("scale", full(0.0));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool update) {
+    if (update) {
+      const torch::NoGradGuard no_grad;
+      scale.copy_(x);
+    }
+    return w * x * scale;
+  }
+  torch::Tensor w, scale;
+};
+TORCH_MODULE(ScaledByInput);
 }  // namespace
 
 TEST_CASE("parameters and buffers start as rank 0's") {
@@ -54,6 +71,43 @@ TEST_CASE("two training forwards of a model with BatchNorm before one backward, 
         CHECK(net->parameters()[0].grad().defined());
       }
     });
+  }
+}
+
+TEST_CASE("without broadcast_buffers prepare() leaves each rank the buffers that it has, as in PyTorch") {
+  for (const bool on : {true, false}) {
+    on_ranks(2,
+             [on](Accelerator& accelerator) {
+               torch::nn::BatchNorm1d norm(1);
+               norm->to(torch::kDouble);
+               norm->running_mean.fill_(5.0 + rank_of(accelerator));
+               auto model = accelerator.prepare(norm);
+               CHECK(norm->running_mean.item<double>() == (on ? 5.0 : 5.0 + rank_of(accelerator)));
+               CHECK(norm->weight.item<double>() == 1.0);
+             },
+             {.broadcast_buffers = on});
+  }
+}
+
+TEST_CASE("two forwards of which the first sets a buffer: refused with rank 0's buffers, right with each rank's own") {
+  for (const bool on : {true, false}) {
+    on_ranks(2,
+             [on](Accelerator& accelerator) {
+               ScaledByInput net;
+               auto model = accelerator.prepare(net);
+               const double x = rank_of(accelerator) + 2.0;  // 2 and 3
+               const auto loss = model(full(x), true) + model(full(1.0), false);
+               if (on && accelerator.process_index() == 1) {
+                 CHECK_THROWS_WITH(accelerator.backward(loss.sum()),
+                                   doctest::Contains("modified by an inplace operation"));
+                 accelerator.backward(net->forward(full(1.0), false).sum());  // the reduction that rank 0 waits for
+               } else {
+                 accelerator.backward(loss.sum());
+                 // On rank 0 x * x + x, on rank 1 in the second case 9 + 3, in the first 1 * rank 0's 2.
+                 CHECK(net->w.grad().item<double>() == (on ? (6.0 + 2.0) / 2 : (6.0 + 12.0) / 2));
+               }
+             },
+             {.broadcast_buffers = on});
   }
 }
 

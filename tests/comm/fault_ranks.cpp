@@ -15,6 +15,7 @@
 
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/comm/group.hpp"
+#include "accelerate/comm/rendezvous/peer_inquiry.hpp"
 #include "accelerate/comm/rendezvous/store.hpp"
 #include "accelerate/job/start.hpp"
 #include "fault_threads.hpp"
@@ -315,6 +316,24 @@ void meets_only(std::chrono::milliseconds then) {
   _exit(0);
 }
 
+/// Groups one after another, each dropped as soon as it is connected: a fast rank must not leave while others connect.
+void connects_and_drops() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  for (int i = 0; i < 300; ++i) static_cast<void>(accelerate::comm::connect(process, {.timeout = 20s}));
+  std::puts("300 groups");
+}
+
+/// The last rank begins to connect the backend and dies.
+void last_dies_connecting() {
+  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  if (process.rank + 1 < process.world_size) {
+    return static_cast<void>(accelerate::comm::connect(process, {.timeout = 2s}));
+  }
+  const auto store = accelerate::comm::meet(process, {}, 60s);
+  accelerate::comm::tell_arrival(*store, "world", process.rank);
+  _exit(7);
+}
+
 void run_more_threads_than_allowed() {
   faults::refuse_threads_after(3);
   accelerate::comm::run_threads(5, [](const Group& group) { group.barrier(); });
@@ -447,6 +466,8 @@ const std::map<std::string, void (*)()> kWithoutGroup{
     {"meets_only", [] { meets_only(5s); }},
     {"meets_and_dies", [] { meets_only(1s); }},
     {"stays_away", stays_away},
+    {"connects_and_drops", connects_and_drops},
+    {"last_dies_connecting", last_dies_connecting},
     {"caught", caught},
     {"caught_while_waited_for", [] { caught_while_waited_for(4); }},
     {"caught_while_waited_for_large", [] { caught_while_waited_for(3'000'000); }},

@@ -185,6 +185,34 @@ TEST_CASE("gloo: a rank that came to the meeting and not to gloo is waited for, 
   check_quiet(ranks[0]);
 }
 
+TEST_CASE("gloo: 3 ranks connect 300 groups one after another, and drop each without an operation") {
+  const int port = free_port();
+  const auto command = [&](int rank) { return rank_command(rank, 3, port, "connects_and_drops"); };
+  for (const auto& rank : run({command(0), command(1), command(2)})) {
+    CHECK(rank.out == "300 groups\n");
+    CHECK(rank.code == 0);
+    check_quiet(rank);
+  }
+}
+
+TEST_CASE("gloo: a rank that dies while gloo connects the ranks is named") {
+  const int port = free_port();
+  const auto command = [&](int rank) { return rank_command(rank, 3, port, "last_dies_connecting"); };
+  const auto ranks = run({command(0), command(1), command(2)});
+  const auto text = [](int rank) {
+    return fmt::format(
+        "peer: [rank {} of 3, {}] connect: gloo could not connect the 3 ranks within 2 s; a rank has not "
+        "come or cannot be reached; ",
+        rank, accelerate::base::host_name());
+  };
+  CHECK(ranks[0].out == text(0) + "nothing was heard from rank 2.\n");
+  CHECK(ranks[1].out.starts_with(text(1)));
+  const bool store_is_gone =
+      ranks[1].out.find(", which rank 0 keeps, is gone.\n") != std::string::npos;  // rank 0 ended
+  CHECK((store_is_gone || ranks[1].out == text(1) + "nothing was heard from rank 2.\n"));
+  for (const size_t rank : {size_t{0}, size_t{1}}) CHECK(ranks[rank].code == 3);
+}
+
 TEST_CASE("gloo: a store that ends while gloo connects is no timeout") {
   const int port = free_port();
   const auto ranks = run({rank_command(0, 2, port, "meets_and_dies"), rank_command(1, 2, port, "slow_connect")});

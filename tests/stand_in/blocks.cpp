@@ -9,6 +9,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
@@ -114,6 +117,27 @@ void release(void* context) {
 
 void release_nothing(void*) {}
 
+/// The blocks that exist, by address. Never destroyed, because blocks outlive main().
+struct Registry {
+  std::mutex mutex;
+  std::map<const char*, std::weak_ptr<Block>> blocks;
+};
+
+Registry& registry() {
+  static auto* one = new Registry;
+  return *one;
+}
+
+BlockPtr block_at(const char* address) {
+  BlockPtr block;  // released without the lock, which the end of a block takes
+  {
+    const std::lock_guard lock(registry().mutex);
+    const auto next = registry().blocks.upper_bound(address);
+    if (next != registry().blocks.begin()) block = std::prev(next)->second.lock();
+  }
+  return block != nullptr && address < block->address + block->bytes ? block : nullptr;
+}
+
 bool reserve(const Block& block) {
   const std::lock_guard lock(world().mutex);
   const auto now = static_cast<size_t>(used(block).current);
@@ -144,6 +168,10 @@ void wait_for_all_streams(c10::DeviceIndex device) {
 }  // namespace
 
 Block::~Block() {
+  if (address != nullptr) {
+    const std::lock_guard lock(registry().mutex);
+    registry().blocks.erase(address);
+  }
   if (address != nullptr) ::munmap(address, bytes);
   std::free(memory);  // NOLINT: of aligned_alloc
 }
@@ -180,6 +208,10 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
   void* const address = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(block->memory != nullptr && address != MAP_FAILED, "standin: this machine has no ", bytes, " bytes more");
   block->address = static_cast<char*>(address);
+  {
+    const std::lock_guard registry_lock(registry().mutex);
+    registry().blocks.insert_or_assign(block->address, block);
+  }
   poison(*block);
   const std::lock_guard lock(world().mutex);
   if (const auto capture = capture_of(block->stream)) {
@@ -203,7 +235,9 @@ void DeviceMemory::emptyCache(c10::MempoolId_t) {
   for (auto& device : world().memory) ++device.num_device_free;
 }
 
+/// As CUDA's allocator, it ignores pointers that it did not hand out.
 void DeviceMemory::recordStream(const c10::DataPtr& data, c10::Stream stream) {
+  if (data.get_deleter() != &release) return;
   const auto block = block_of(data);
   if (block == nullptr) return;
   const std::lock_guard lock(world().mutex);
@@ -240,7 +274,9 @@ DeviceMemory& device_memory() {
 
 BlockPtr block_of(const c10::DataPtr& data) {
   auto* const context = data.get_context();
-  return context == nullptr ? nullptr : *static_cast<BlockPtr*>(context);
+  if (context == nullptr || data.get() == nullptr) return nullptr;
+  if (data.get_deleter() == &release) return *static_cast<BlockPtr*>(context);
+  return block_at(static_cast<const char*>(data.get()));  // a storage that shares the memory of another one
 }
 
 }  // namespace stand_in

@@ -23,4 +23,10 @@ inline at::Tensor as_bytes(const at::Tensor& tensor) {
   return (flat.stride(0) == 1 ? flat : flat.as_strided({flat.numel()}, {1})).view(at::kByte);
 }
 
+/// To be called when a backend writes into a tensor's memory: a graph of autograd that saved the tensor finds it
+/// changed, as after an in-place operation.
+inline void count_write(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 }  // namespace accelerate::comm

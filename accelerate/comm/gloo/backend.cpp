@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gloo backend: LibTorch's ProcessGroupGloo. The one file that sees gloo's signatures; it passes gloo's objects
 // through and never calls them, because the headers come from elsewhere than the library.
+#include <algorithm>
 #include <atomic>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "accelerate/base/error.hpp"
+#include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/backend_table.hpp"
+#include "accelerate/comm/core/call_signature.hpp"
 #include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/core/within.hpp"
 #include "accelerate/comm/gloo/last_words.hpp"
@@ -53,8 +58,16 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   // Gloo keeps the timeout while the store answers; one that does not is left a second later.
   const auto make = [=] {
     tell_arrival(*store, name, rank);
-    return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
-                                     static_cast<int>(size), options);
+    auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
+                                          static_cast<int>(size), options);
+    // A rank whose own pairs are connected could close them while other ranks still connect theirs, which then fail
+    // with "Connection closed by peer". So no rank leaves before all are connected.
+    c10d::BarrierOptions all_connected;
+    all_connected.timeout =
+        std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()),
+                 std::chrono::milliseconds(1));
+    gloo->barrier(all_connected)->wait();
+    return gloo;
   };
   std::optional<c10::intrusive_ptr<Gloo>> gloo;
   try {
@@ -111,13 +124,36 @@ class GlooConnection : public Connection {
   std::atomic<bool> left_behind_ = false;  // two threads may fail at once
 };
 
+/// Reports gloo's error with the ranks that report no failure of their own, because a rank may die while others
+/// connect.
+[[noreturn]] void fail_to_connect(const ConnectionContext& context, const std::exception& error,
+                                  Clock::time_point begun) {
+  const auto& process = context.process;
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+  base::log(base::LogLevel::debug, context.place, "connect: gloo failed: {}", error.what());
+  std::string text = connect_failure("gloo", process.world_size, context.options.timeout, waited, reason_of(error));
+  const std::string peers = ask_peers(kept_store(context), context.name, {.operation = Operation::barrier},
+                                      process.rank, all_ranks(process.world_size));
+  if (!peers.empty()) text += "; " + peers;
+  throw Error(ErrorKind::peer, context.place, "connect", text);
+}
+
 std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
   say_what_gloo_ends_for(context.place);
   const auto& process = context.process;
-  auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
-                        devices_for(context));
-  return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), context.name, process.rank,
-                                          all_ranks(process.world_size));
+  const Devices devices = devices_for(context);
+  const auto begun = Clock::now();
+  try {
+    auto gloo =
+        make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout, devices);
+    return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), context.name, process.rank,
+                                            all_ranks(process.world_size));
+  } catch (const DeadlinePassed& late) {
+    if (!late.missing.empty()) throw;
+    fail_to_connect(context, late, begun);
+  } catch (const std::exception& error) {
+    fail_to_connect(context, error, begun);
+  }
 }
 
 }  // namespace

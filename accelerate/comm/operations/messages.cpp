@@ -61,7 +61,7 @@ void recv(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t
   group->run(connection, signature, !tensor.is_cpu(), [&](c10d::Backend& backend) {
     return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag));
   });
-  if (dense.const_data_ptr() != tensor.const_data_ptr()) tensor.copy_(dense);
+  dense.const_data_ptr() == tensor.const_data_ptr() ? count_write(tensor) : void(tensor.copy_(dense));
 }
 
 }  // namespace accelerate::comm

@@ -55,6 +55,7 @@ PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, 
     return pending;
   }
   const auto begun = Clock::now();
+  if (!pending.copy_back) count_write(tensor);
   try {
     std::vector<at::Tensor> wires{pending.wire};
     pending.work = begin_operation(*connection.backend, wires, to_c10d(format.op));
@@ -142,6 +143,7 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
   // As with NCCL, the output may be this rank's rows of the input, but CPU backends read memory after writing it.
   if (from.is_cpu() && from.is_alias_of(pending->wire)) from = from.clone();
+  if (!pending->copy_back) count_write(output);
   try {
     pending->work = connection.backend->_reduce_scatter_base(
         pending->wire, from, {.reduceOp = to_c10d(format.op), .timeout = group->timeout});

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which parameters and buffers a training step changes. Private.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace accelerate::prepared {
+
+struct Shared;
+
+/// Compares the version counters of all prepared models' parameters and buffers, and of all optimizers' parameters,
+/// with those at construction.
+class WrittenTensors {
+ public:
+  explicit WrittenTensors(Shared& shared);
+
+  /// \returns  The tensors whose version changed since construction.
+  [[nodiscard]] std::vector<at::Tensor> list() const;
+
+ private:
+  void note(const at::Tensor& tensor);
+
+  std::unordered_set<const void*> seen_;
+  std::vector<std::pair<at::Tensor, int64_t>> before_;
+};
+
+/// Counts one in-place change of each tensor, so that a graph of autograd that saved one of them throws in backward.
+/// For writes that no version counter sees, such as the replay of a recorded step.
+void count_writes(const std::vector<at::Tensor>& tensors);
+
+}  // namespace accelerate::prepared

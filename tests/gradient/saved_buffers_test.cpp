@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buffers that a graph of autograd saved, when a later forward makes them rank 0's before the backward.
+#include <limits>
+
+#include "accelerate/gradient/coalesced.hpp"
+#include "support.hpp"
+
+using namespace gradient_testing;
+using accelerate::comm::run_threads;
+using accelerate::gradient::BufferBroadcast;
+
+namespace {
+
+constexpr const char* kChangedInPlace = "modified by an inplace operation";
+
+at::Tensor filled_with(double value) { return torch::full({3}, value, at::kDouble); }
+at::Tensor leaf_of_ones() { return torch::ones({3}, torch::dtype(at::kDouble).requires_grad(true)); }
+
+}  // namespace
+
+TEST_CASE("a graph that saved a buffer throws in backward if the broadcast changed the buffer, and only then") {
+  run_threads(3, [](const Group& group) {
+    const at::Tensor scale = filled_with(0);
+    BufferBroadcast buffers(group, {{"scale", scale}});
+    const at::Tensor w = leaf_of_ones();
+    buffers.before_forward(true);
+    scale.fill_(static_cast<double>(group.rank() + 1));
+    const at::Tensor first = (w * scale).sum();
+    buffers.before_forward(true);
+    const at::Tensor second = (w * scale).sum();
+    if (group.rank() == 0) {
+      first.backward();
+    } else {
+      CHECK_THROWS_WITH(first.backward(), doctest::Contains(kChangedInPlace));
+      CHECK(scale[0].item<double>() == 1);
+    }
+    w.mutable_grad().reset();
+    second.backward();
+    CHECK(w.grad()[0].item<double>() == 1);
+  });
+}
+
+TEST_CASE("a buffer that only rank 0 changed makes graphs of the other ranks throw") {
+  run_threads(2, [](const Group& group) {
+    const at::Tensor scale = filled_with(1);
+    BufferBroadcast buffers(group, {{"scale", scale}});
+    const at::Tensor w = leaf_of_ones();
+    buffers.before_forward(true);
+    const at::Tensor loss = (w * scale).sum();
+    if (group.rank() == 0) scale.add_(1);
+    buffers.before_forward(true);
+    CHECK_THROWS_WITH(loss.backward(), doctest::Contains(kChangedInPlace));
+  });
+}
+
+TEST_CASE("constant buffers may be used by several forwards before one backward, NaN and any layout included") {
+  run_threads(2, [](const Group& group) {
+    const at::Tensor table = filled_with(2);
+    const at::Tensor turned = torch::arange(6, at::kDouble).view({2, 3}).t();
+    const at::Tensor repeated = torch::full({1, 3}, 4.0, at::kDouble).expand({5, 3});
+    const at::Tensor none = torch::zeros({0, 3}, at::kDouble);
+    const at::Tensor odd = torch::tensor({std::numeric_limits<double>::quiet_NaN(), -0.0, 1.0}, at::kDouble);
+    BufferBroadcast buffers(
+        group, {{"table", table}, {"turned", turned}, {"repeated", repeated}, {"none", none}, {"odd", odd}});
+    const at::Tensor w = leaf_of_ones();
+    at::Tensor loss = torch::zeros({}, at::kDouble);
+    for (int forward = 0; forward < 3; ++forward) {
+      buffers.before_forward(true);
+      loss = loss + (w * table).sum() + (turned * w[0]).sum() + (repeated * w).sum() + (none * w).sum() + (odd * w)[2];
+    }
+    loss.backward();
+    CHECK(w.grad()[2].item<double>() == 3 * (2 + 5 * 4 + 1));
+    CHECK(w.grad()[1].item<double>() == 3 * (2 + 5 * 4));
+  });
+}
+
+TEST_CASE("statistics of batch normalisation that ranks hold apart leave the graphs of training forwards usable") {
+  run_threads(2, [](const Group& group) {
+    auto norm = built([] { return torch::nn::BatchNorm1d(4); });
+    norm->to(torch::kDouble);
+    std::vector<NamedTensor> named_buffers;
+    for (const auto& item : norm->named_buffers()) named_buffers.push_back({item.key(), item.value()});
+    BufferBroadcast buffers(group, named_buffers);
+    for (int step = 0; step < 3; ++step) {
+      buffers.before_forward(true);
+      const at::Tensor first = norm->forward(batch(group.rank(), 2 * step));
+      buffers.before_forward(true);
+      CHECK(bit_equal(group, {norm->running_mean, norm->running_var, norm->num_batches_tracked}));
+      const at::Tensor second = norm->forward(batch(group.rank(), 2 * step + 1));
+      (first.pow(3).sum() - second.pow(2).sum()).backward();
+      norm->zero_grad();
+      norm->running_mean.mul_(0.5);  // as loading does: a counted write before the next forward
+    }
+  });
+}
+
+TEST_CASE("a buffer named like a statistic that user code writes in forward is no exception") {
+  run_threads(2, [](const Group& group) {
+    const at::Tensor running_var = filled_with(1);
+    BufferBroadcast buffers(group, {{"scaler.running_var", running_var}});
+    const at::Tensor w = leaf_of_ones();
+    buffers.before_forward(true);
+    running_var.mul_(0.5).add_(static_cast<double>(group.rank()));
+    const at::Tensor loss = (w * running_var).sum();
+    buffers.before_forward(true);
+    if (group.rank() == 0) {
+      loss.backward();
+    } else {
+      CHECK_THROWS_WITH(loss.backward(), doctest::Contains(kChangedInPlace));
+    }
+  });
+}
+
+TEST_CASE("parameters that are averaged or made equal over the ranks make graphs that saved them throw") {
+  for (const bool averages : {true, false}) {
+    run_threads(2, [&](const Group& group) {
+      const at::Tensor w = leaf_of_ones();
+      const at::Tensor x = leaf_of_ones();
+      const at::Tensor loss = (w * x).sum();
+      if (averages) {
+        accelerate::gradient::average_parameters(group, {w});
+      } else {
+        accelerate::gradient::broadcast_tensors(group, {w}, 1);
+      }
+      if (averages || group.rank() == 0) {
+        CHECK_THROWS_WITH(loss.backward(), doctest::Contains(kChangedInPlace));
+      } else {
+        loss.backward();
+      }
+    });
+  }
+}
