@@ -26,7 +26,8 @@ class Checkpoints {
  public:
   /// Saves models, optimizers, schedules, loaders, the loss scale, random states, where accumulation stands and what
   /// was registered, in a folder that is there as a whole or not at all. Between steps: gradients are saved within an
-  /// open accumulation window only. Hugging Face Accelerate's load_state() reads it, too. Collective.
+  /// open accumulation window only. Each rank's buffers are saved where they differ from rank 0's. Hugging Face
+  /// Accelerate's load_state() reads it, too. Collective.
   ///
   /// folder    replaced if it is a checkpoint; empty: project.project_dir/checkpoints/checkpoint_N, N one more than the
   ///           highest there, of which project.total_limit stay

@@ -2,6 +2,7 @@
 #include "launch/workers.hpp"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <sstream>
 
@@ -87,9 +89,48 @@ bool leave(const fs::path& path, std::string_view text) {
   return static_cast<bool>(file);
 }
 
-// "kind\nrank\ntext", by the first that fails: those after it may have failed because of it.
-void leave_failure(const fs::path& file, ErrorKind kind, int64_t rank, std::string_view text) {
-  leave(file, fmt::format("{}\n{}\n{}", static_cast<int>(kind), rank, text));
+// What a rank or the launcher failed with, for the parent process.
+struct Failure {
+  ErrorKind kind = ErrorKind::peer;
+  base::ErrorFields fields{};  ///< without a rank: the launcher's own
+  std::string text{};
+};
+
+Failure failure_of(const Error& error) {
+  return {.kind = error.kind(),
+          .fields = {.host = error.host(), .operation = error.operation(), .missing_ranks = error.missing_ranks()},
+          .text = error.what()};
+}
+
+// One line each for kind, rank, host, operation and missing ranks, then the text. The first that fails writes it: those
+// after it may have failed because of it.
+void leave_failure(const fs::path& file, const Failure& failure) {
+  const auto line = [](std::string text) {
+    std::ranges::replace(text, '\n', ' ');
+    return text;
+  };
+  const auto& fields = failure.fields;
+  leave(file,
+        fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(failure.kind), fields.rank.value_or(-1),
+                    line(fields.host), line(fields.operation), fmt::join(fields.missing_ranks, " "), failure.text));
+}
+
+Failure read_failure(const std::string& note) {
+  Failure failure;
+  std::istringstream lines(note);
+  const auto next = [&] {
+    std::string line;
+    std::getline(lines, line);
+    return line;
+  };
+  failure.kind = static_cast<ErrorKind>(env::parse_integer(next()).value_or(0));
+  if (const auto rank = env::parse_integer(next()).value_or(-1); rank >= 0) failure.fields.rank = rank;
+  failure.fields.host = next();
+  failure.fields.operation = next();
+  std::istringstream missing(next());
+  for (int64_t rank = 0; missing >> rank;) failure.fields.missing_ranks.push_back(rank);
+  failure.text.assign(std::istreambuf_iterator<char>(lines), {});
+  return failure;
 }
 
 constexpr std::string_view start_prefix = "start_";
@@ -113,19 +154,22 @@ int64_t last_start(const fs::path& folder) {
 
 [[noreturn]] void run_rank(const std::function<void(const std::string&)>& rank_main, const fs::path& folder) {
   const auto here = env::read(env::current_variables());
-  const fs::path failure = failure_file(folder, here.restart_count);
   leave(start_file(folder, here.restart_count), "");
+  Failure failure;
   try {
     rank_main(contents(folder / "argument"));
     leave(done_file(folder, here.rank), "done");
     std::exit(0);  // the rest of main() is the parent's
   } catch (const Error& error) {
-    leave_failure(failure, error.kind(), here.rank, error.what());
+    failure = failure_of(error);
   } catch (const std::exception& error) {
-    leave_failure(failure, ErrorKind::peer, here.rank, error.what());
+    failure.text = error.what();
   } catch (...) {
-    leave_failure(failure, ErrorKind::peer, here.rank, "something that is no std::exception");
+    failure.text = "something that is no std::exception";
   }
+  failure.fields.rank = here.rank;
+  if (failure.fields.host.empty()) failure.fields.host = base::host_name();
+  leave_failure(failure_file(folder, here.restart_count), failure);
   std::exit(1);
 }
 
@@ -159,9 +203,9 @@ std::vector<std::string> this_command() {
     std::fflush(nullptr);
     end_the_launcher(code, who, parent);
   } catch (const Error& error) {
-    leave_failure(failure, error.kind(), -1, error.what());
+    leave_failure(failure, failure_of(error));
   } catch (const std::exception& error) {
-    leave_failure(failure, ErrorKind::environment, -1, error.what());
+    leave_failure(failure, {.kind = ErrorKind::environment, .text = error.what()});
   }
   end_the_launcher(1, who, parent);
 }
@@ -200,13 +244,12 @@ int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
 }
 
 [[noreturn]] void rethrow(const std::string& note, int64_t num_processes) {
-  const auto first = note.find('\n');
-  const auto second = note.find('\n', first + 1);
-  const auto kind = static_cast<ErrorKind>(env::parse_integer(note.substr(0, first)).value_or(0));
-  const auto rank = env::parse_integer(note.substr(first + 1, second - first - 1)).value_or(-1);
-  const std::string text = note.substr(second + 1);
-  if (rank < 0) fail_workers(kind, "{}", text);
-  fail_workers(kind, "rank {} of {}: {}", rank, num_processes, text);
+  Failure failure = read_failure(note);
+  auto& fields = failure.fields;
+  if (fields.rank) fields.world_size = num_processes;
+  if (fields.operation.empty()) fields.operation = workers_operation;
+  const auto who = fields.rank ? fmt::format("rank {} of {}: ", *fields.rank, num_processes) : "";
+  throw Error(failure.kind, fmt::format("{}: {}{}", workers_operation, who, failure.text), std::move(fields));
 }
 
 std::string code_in_words(int code) {

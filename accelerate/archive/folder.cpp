@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <set>
 #include <thread>
@@ -30,8 +31,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view mark_of_making = ".saving-", mark_of_old = "-old";
+constexpr std::string_view mark_of_making = ".saving-", mark_of_old = "-old", mark_of_removed = "old-";
 constexpr std::string_view checkpoint_prefix = "checkpoint_";
+// Every checkpoint of Hugging Face Accelerate has it, and none has a manifest.
+constexpr std::string_view mark_of_accelerate = "random_states_0.pkl";
 
 [[noreturn]] void fail(std::string_view operation, const fs::path& path, std::string_view what) {
   base::fail(ErrorKind::io, {}, operation, "{} {}: {}", path.string(), what, std::strerror(errno));
@@ -74,11 +77,40 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(fs::symlink_status(path, error));
 }
 
+// Beside a place: "NAME.saving-0a1b2c3d" in the making, "NAME.saving-0a1b2c3d-old" aside for it, "NAME.saving-old-17"
+// on its way out.
+std::string beside(const std::string& name, std::string_view kind = "") {
+  std::random_device random;
+  return fmt::format("{}{}{}{:08x}", name, mark_of_making, kind, random());
+}
+
+bool consists_of(std::string_view text, std::string_view characters) {
+  return !text.empty() && text.find_first_not_of(characters) == std::string_view::npos;
+}
+
+// What follows ".saving-" in a name that this library gives. Other folders with such names are their owner's.
+bool is_ending_of_ours(std::string_view ending) {
+  constexpr std::string_view hexadecimal = "0123456789abcdef";
+  if (ending.starts_with(mark_of_removed)) return consists_of(ending.substr(mark_of_removed.size()), hexadecimal);
+  if (ending.ends_with(mark_of_old)) ending.remove_suffix(mark_of_old.size());
+  return ending.size() == 8 && consists_of(ending, hexadecimal);
+}
+
 // Of a folder in the making, or what is left of one, the name that it was to have.
 std::optional<std::string> name_in_making(const fs::path& path) {
   const std::string name = path.filename().string();
-  const size_t mark = name.find(mark_of_making);
-  return mark == std::string::npos || !is_folder(path) ? std::nullopt : std::optional(name.substr(0, mark));
+  const size_t mark = name.rfind(mark_of_making);
+  if (mark == std::string::npos || !is_folder(path)) return std::nullopt;
+  if (!is_ending_of_ours(std::string_view(name).substr(mark + mark_of_making.size()))) return std::nullopt;
+  return name.substr(0, mark);
+}
+
+// On its way out: nobody writes to it, whether the file system knows locks or not.
+bool is_removed(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const size_t mark = name.rfind(mark_of_making);
+  return mark != std::string::npos &&
+         name.compare(mark + mark_of_making.size(), mark_of_removed.size(), mark_of_removed) == 0;
 }
 
 // Where nothing is held: what was left by a process that is gone.
@@ -172,9 +204,8 @@ void finish_interrupted(const fs::path& parent, const std::string& name) {
   if (fs::exists(parent / name, error)) return;
   std::vector<fs::path> whole;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
-    const std::string left = entry.path().filename().string();
-    const bool of_it = left.starts_with(name + std::string(mark_of_making)) && is_leftover(entry.path());
-    if (of_it && left.ends_with(mark_of_old)) whole.push_back(entry.path());
+    const bool of_it = name_in_making(entry.path()) == name && is_leftover(entry.path());
+    if (of_it && entry.path().string().ends_with(mark_of_old)) whole.push_back(entry.path());
   }
   for (const fs::path& old : whole) {
     const std::string path = old.string();
@@ -217,8 +248,7 @@ bool has_own_manifest(const fs::path& folder) {
 
 std::optional<std::string> why_no_checkpoint(const fs::path& place) {
   std::error_code error;
-  // The second name is that of Hugging Face Accelerate's own.
-  if (has_own_manifest(place) || fs::exists(place / "random_states_0.pkl", error)) return std::nullopt;
+  if (has_own_manifest(place) || fs::exists(place / mark_of_accelerate, error)) return std::nullopt;
   const std::string_view why = fs::exists(place / manifest_name, error) ? "another program wrote its" : "it has no";
   return fmt::format("{} is there and is no checkpoint ({} {})", place.string(), why, manifest_name);
 }
@@ -244,10 +274,9 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   made_in_ = make_folders(parent);
   const auto turn = turn_in(parent);
   finish_interrupted(parent, place_.filename().string());
-  const std::string mine = place_.filename().string() + std::string(mark_of_making);
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
-    if (!entry.path().filename().string().starts_with(mine) || !is_folder(entry.path())) continue;
+    if (name_in_making(entry.path()) != place_.filename().string()) continue;
     if (is_leftover(entry.path())) {
       base::remove_tree(entry.path());
     } else {
@@ -257,10 +286,9 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   }
   // Not mkdtemp(), whose folders are their owner's alone; the mask, which is the whole process's, is the system's to
   // apply.
-  std::random_device random;
   int made = 0;
   do {
-    path_ = parent / fmt::format("{}{:08x}", mine, random());
+    path_ = parent / beside(place_.filename().string());
     made = ::mkdir(path_.c_str(), 0777);
   } while (made != 0 && errno == EEXIST);
   if (made != 0) fail(operation_, parent, "takes no new folder");
@@ -302,12 +330,14 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
 
 void remove_leftovers(const fs::path& parent) {
   const auto turn = open_to_read(parent);
-  if (!turn || ::flock(turn.get(), LOCK_EX | LOCK_NB) != 0) return;  // somebody makes one: the next save does it
+  const bool is_alone = turn && ::flock(turn.get(), LOCK_EX | LOCK_NB) == 0;  // else the next save does the rest
   std::vector<fs::path> gone;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     const auto name = name_in_making(entry.path());
-    if (!name || !number_of(*name) || !is_leftover(entry.path())) continue;
+    if (!name || !number_of(*name)) continue;
+    if (is_removed(entry.path())) gone.push_back(entry.path());
+    if (is_removed(entry.path()) || !is_alone || !is_leftover(entry.path())) continue;
     // One of these two is the checkpoint itself.
     const bool stands_aside = entry.path().string().ends_with(mark_of_old) ||
                               fs::exists(entry.path().string() + std::string(mark_of_old), error);
@@ -320,16 +350,20 @@ std::vector<fs::path> remove_checkpoint(const fs::path& folder) {
   const Contents contents = contents_of(folder);
   if (contents.strange.empty()) {
     // First out of sight: whoever is killed here leaves a leftover, not a torn checkpoint.
-    const fs::path aside =
-        parent_of(folder) / fmt::format("{}{}old-{}", folder.filename().string(), mark_of_making, ::getpid());
+    const fs::path aside = parent_of(folder) / beside(folder.filename().string(), mark_of_removed);
     if (::rename(folder.c_str(), aside.c_str()) == 0) base::remove_tree(aside);
     return {};
   }
+  // The files that make the folder a checkpoint come last: until then the next save removes the rest.
+  std::vector<fs::path> last;
   std::error_code error;
   for (const fs::path& file : contents.own) {
-    if (file.filename() != manifest_name) fs::remove(file, error);
+    const bool is_mark = file.filename() == manifest_name || file.filename() == mark_of_accelerate;
+    if (is_mark) last.push_back(file);
+    if (!is_mark) fs::remove(file, error);
   }
-  fs::remove(folder / manifest_name, error);  // last: until then it says what is missing
+  std::sort(last.begin(), last.end(), std::greater<>());  // the manifest last of all
+  for (const fs::path& file : last) fs::remove(file, error);
   return contents.strange;
 }
 

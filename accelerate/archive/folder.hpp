@@ -68,8 +68,9 @@ void recover_numbered(const std::filesystem::path& parent);
 /// returns   what is in its folder and not of it: it stays there
 std::vector<std::filesystem::path> remove_checkpoint(const std::filesystem::path& folder);
 
-/// Takes away what processes that were killed left of numbered checkpoints in parent: folders in the making, or on
-/// their way out, that nobody holds. What recover() would put back stays.
+/// Removes what killed processes left of numbered checkpoints in parent: folders in the making that no process holds,
+/// and folders on their way out. What recover() would put back stays, and so do folders with names that this library
+/// does not give.
 void remove_leftovers(const std::filesystem::path& parent);
 
 /// Makes a folder, and those above it that are not there. What is wrong is said by whoever writes to it.

@@ -3,7 +3,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "accelerate/base/error_file.hpp"
 
@@ -32,8 +34,27 @@ std::string prefix(const Place& place) {
   return fmt::format("[rank {} of {}, {}] ", place.rank, place.world_size, place.host);
 }
 
-Error::Error(ErrorKind kind, const Place& place, std::string_view operation, std::string_view message)
-    : std::runtime_error(fmt::format("{}{}: {}", prefix(place), operation, message)), kind_(kind) {
+namespace {
+
+ErrorFields fields_of(const Place& place, std::string_view operation, std::vector<int64_t> missing_ranks) {
+  std::ranges::sort(missing_ranks);
+  ErrorFields fields{.operation = std::string(operation), .missing_ranks = std::move(missing_ranks)};
+  if (place.host.empty()) return fields;
+  fields.rank = place.rank;
+  fields.world_size = place.world_size;
+  fields.host = place.host;
+  return fields;
+}
+
+}  // namespace
+
+Error::Error(ErrorKind kind, const Place& place, std::string_view operation, std::string_view message,
+             std::vector<int64_t> missing_ranks)
+    : Error(kind, fmt::format("{}{}: {}", prefix(place), operation, message),
+            fields_of(place, operation, std::move(missing_ranks))) {}
+
+Error::Error(ErrorKind kind, const std::string& text, ErrorFields fields)
+    : std::runtime_error(text), kind_(kind), fields_(std::make_shared<const ErrorFields>(std::move(fields))) {
   note_error(what());
 }
 

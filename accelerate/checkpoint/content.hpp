@@ -54,7 +54,11 @@ struct Content {
   // This rank's own.
   RandomStates random{};
   std::optional<OpenWindow> window{};
-  NamedTensors buffers{};     ///< of models whose buffers nobody makes alike: "model.0/bn.running_mean"
+  NamedTensors buffers{};  ///< "model.0/bn.running_mean"
+  /// Rank 0's values of these buffers, by the same names. A buffer with the same bytes is not written again.
+  NamedTensors buffers_of_rank_0{};
+  /// Models, by index, whose next forward does not broadcast rank 0's buffers; the same on every rank.
+  std::vector<int64_t> local_buffers{};
   NamedTensors comm_hooks{};  ///< what hooks on the gradients' buckets go on from: "model.0/error of 3"
 };
 

@@ -24,7 +24,8 @@ using archive::PickleValue;
 
 namespace {
 
-constexpr std::string_view written_by = "accelerate";  // Hugging Face Accelerate's lacks it, and passes over it
+// Hugging Face Accelerate's lacks these two, and passes over them.
+constexpr std::string_view written_by = "accelerate", local_buffers = "local_buffers";
 
 int64_t device_count(c10::DeviceType type) {
   return type == c10::DeviceType::CPU ? 0 : c10::impl::VirtualGuardImpl(type).deviceCount();
@@ -132,6 +133,10 @@ PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator, T
       {std::string("random_state"), is_none(states.python) ? new_python_state(seed) : states.python},
       {std::string("numpy_random_seed"), is_none(states.numpy) ? new_numpy_state(~seed) : states.numpy},
       {std::string("torch_manual_seed"), writer.tensor(states.cpu, "the CPU's random state")}};
+  if (!states.local_buffers.empty()) {
+    entries.emplace_back(std::string(local_buffers),
+                         py_list(PickleItems(states.local_buffers.begin(), states.local_buffers.end())));
+  }
   if (accelerator != c10::DeviceType::CPU) {
     PickleItems list;
     for (const at::Tensor& state : states.accelerators) list.push_back(writer.tensor(state, "a random state"));
@@ -146,6 +151,13 @@ RandomStates random_states_from(const TorchFile& file, c10::DeviceType accelerat
                       .python = members.value("random_state"),
                       .numpy = members.value("numpy_random_seed")};
   if (members.has("step")) states.step = members.integer("step");
+  if (members.has(local_buffers)) {
+    for (const PickleValue& item : members.items(local_buffers)) {
+      const auto* model = item.as<int64_t>();
+      if (model == nullptr) members.wrong(local_buffers, item, "integers");
+      states.local_buffers.push_back(*model);
+    }
+  }
   if (accelerator != c10::DeviceType::CPU && members.has(key_of(accelerator))) {
     for (const PickleValue& item : members.items(key_of(accelerator))) {
       states.accelerators.push_back(file.tensor(item, key_of(accelerator)));

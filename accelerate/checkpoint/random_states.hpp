@@ -18,8 +18,9 @@ class TorchFile;
 class TorchFileWriter;
 
 struct RandomStates {
-  int64_t step = 0;  ///< Accelerate's counter of calls of accumulate()
-  at::Tensor cpu{};  ///< uint8, LibTorch's and PyTorch's alike
+  int64_t step = 0;                      ///< Accelerate's counter of calls of accumulate()
+  std::vector<int64_t> local_buffers{};  ///< see Content::local_buffers
+  at::Tensor cpu{};                      ///< uint8, LibTorch's and PyTorch's alike
   /// Of every accelerator that this process sees; empty where there is none.
   std::vector<at::Tensor> accelerators{};
   /// Python's and NumPy's, as the file that was loaded had them: nobody here draws from them, so they are handed on.

@@ -151,8 +151,33 @@ class Reader {
     for (int64_t i = 0; is_there(folder_ / optimizer_file(i)); ++i) {
       content().optimizers.push_back(optimizer_from(open(optimizer_file(i))));
     }
+    step_of_optimizer();
     if (is_there(folder_ / scaler_file)) content().scaler = scaler_from(open(scaler_file));
     for (int64_t i = 0; is_there(folder_ / custom_file(i)); ++i) content().customs.push_back(custom(custom_file(i)));
+  }
+
+  // Accelerate saves no count of optimizer steps. Adam and its relatives count for each parameter; SGD does not. A
+  // schedule's count cannot stand in for it: one is stepped each epoch, another once for each process.
+  void step_of_optimizer() {
+    std::optional<int64_t> steps;
+    if (!content().optimizers.empty()) {
+      for (const auto& [number, tensors] : content().optimizers.front().tensors) {
+        for (const auto& [name, tensor] : tensors) {
+          if (name == "step") steps = std::max(steps.value_or(0), count_in(tensor, number));
+        }
+      }
+    }
+    read_.knows_step = steps.has_value();
+    content().step = steps.value_or(0);
+  }
+  [[nodiscard]] int64_t count_in(const at::Tensor& tensor, int64_t parameter) const {
+    constexpr double most = 1LL << 53;  // integers in a double
+    const bool is_number = tensor.numel() == 1 && !tensor.is_complex();
+    const double count = is_number ? tensor.item<double>() : -1;
+    if (count >= 0 && count <= most) return static_cast<int64_t>(count);
+    base::fail(ErrorKind::data, {}, operation_, "{}: 'step' of the state of parameter {} is {}, expected one count",
+               (folder_ / optimizer_file(0)).string(), parameter,
+               is_number ? fmt::format("{}", count) : shape_of(tensor));
   }
 
   CustomState custom(const std::string& name) const {
@@ -179,6 +204,7 @@ class Reader {
     if (read_.has_random_states) {
       content().random = random_states_from(open(random_file(of)), accelerator_);
       content().accumulated = content().random.step;
+      content().local_buffers = content().random.local_buffers;
     }
     if (is_there(folder_ / window_file(of))) content().window = window(window_file(of));
     if (is_there(folder_ / buffers_file(rank_))) content().buffers = open(buffers_file(rank_)).tensors();

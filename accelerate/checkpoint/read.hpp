@@ -17,6 +17,7 @@ struct Read {
   std::optional<archive::Manifest> manifest{};  ///< unset: the folder is not of this library
   bool has_own_part = true;                     ///< false: this rank was not there when it was saved
   bool has_random_states = true;
+  bool knows_step = true;  ///< false: of Hugging Face Accelerate, whose first optimizer does not count its steps
 };
 
 /// Tensors lie in the mapped files and are read when they are touched. Nothing is verified but what the formats check.

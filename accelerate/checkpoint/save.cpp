@@ -84,13 +84,17 @@ struct Saver::Making {
     held->commit(manifest, durable);
   }
 
-  // The leader's, when the checkpoint is there on all machines.
+  // The leader's, when the checkpoint is there on all machines: checkpoints above the limit, and what a killed process
+  // left of older ones, with a limit or without.
+  void clean_up() const {
+    if (!leads()) return;
+    if (total_limit) remove_older();
+    archive::remove_leftovers(place.parent_path());
+  }
   void remove_older() const {
-    if (!total_limit || !leads()) return;
     auto older = archive::numbered_checkpoints(place.parent_path());
     std::erase(older, place);  // on a machine of its own another job may have left higher numbers
     for (auto i = static_cast<size_t>(*total_limit) - 1; i < older.size(); ++i) remove_old(older[i]);
-    archive::remove_leftovers(place.parent_path());
   }
   // A user's own folder may have such a name, and files of the user's may lie in a checkpoint's.
   static void remove_old(const fs::path& folder) {
@@ -194,7 +198,7 @@ struct Saver::Background {
       making->stop_work();
       if (!making->leads()) return;
       making->commit(making->take_parts());
-      if (making->is_all) making->remove_older();
+      if (making->is_all) making->clean_up();
     });
     making->stop_work();
     // The leader alone removes the folder; the others may still be writing to it.
@@ -306,7 +310,7 @@ void Saver::save_now(const Content& content, Making& making) {
           if (making.leads()) making.commit(parts);
         }),
         "the end");
-  if (making.total_limit) agree(attempt([&] { making.remove_older(); }), "the older ones");
+  agree(attempt([&] { making.clean_up(); }), "the older ones");
 }
 
 void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) {
@@ -329,9 +333,7 @@ void Saver::wait() {
   buffers_ = std::move(background_->copy.content);
   const auto ended = std::move(background_);
   agree(failure, "beside the training");
-  if (!ended->making->is_all && ended->making->total_limit) {
-    agree(attempt([&] { ended->making->remove_older(); }), "the older ones");
-  }
+  if (!ended->making->is_all) agree(attempt([&] { ended->making->clean_up(); }), "the older ones");
 }
 
 }  // namespace accelerate::checkpoint

@@ -27,6 +27,7 @@ class Copier {
     }
     if (buffers.window) collect(buffers.window->gradients);
     collect(buffers.buffers);
+    collect(buffers.buffers_of_rank_0);
     collect(buffers.comm_hooks);
   }
 
@@ -104,6 +105,7 @@ Snapshot snapshot(const Content& content, Content buffers) {
   }
   if (copy.window) copier.copy(copy.window->gradients);
   copier.copy(copy.buffers);
+  copier.copy(copy.buffers_of_rank_0);
   copier.copy(copy.comm_hooks);
   taken.download.finish();
   return taken;

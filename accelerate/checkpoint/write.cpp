@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "accelerate/archive/checksum.hpp"
@@ -71,6 +72,7 @@ class Jobs {
     value("random_states", part_.rank, random_file(part_.rank), [this](TorchFileWriter& writer) {
       RandomStates states = content_.random;
       states.step = content_.accumulated;
+      states.local_buffers = content_.local_buffers;
       return to_python(states, part_.accelerator, writer);
     });
     if (content_.window) {
@@ -83,7 +85,8 @@ class Jobs {
       value(kind, part_.rank, name, [&list](TorchFileWriter& writer) { return dict(list, writer); });
       ranges_of(list);
     };
-    tensors("buffers", buffers_file(part_.rank), content_.buffers);
+    own_buffers_ = own_buffers();
+    tensors("buffers", buffers_file(part_.rank), own_buffers_);
     tensors("comm_hooks", comm_hooks_file(part_.rank), content_.comm_hooks);
     return std::move(jobs_);
   }
@@ -173,6 +176,23 @@ class Jobs {
     }
   }
 
+  // Without those whose bytes the model's file has.
+  [[nodiscard]] NamedTensors own_buffers() const {
+    std::unordered_map<std::string_view, const at::Tensor*> of_rank_0;
+    for (const auto& [name, tensor] : content_.buffers_of_rank_0) of_rank_0.emplace(name, &tensor);
+    NamedTensors own;
+    for (const auto& [name, tensor] : content_.buffers) {
+      const auto other = of_rank_0.find(name);
+      if (other != of_rank_0.end() && has_same_bytes(tensor, *other->second, name)) continue;
+      own.emplace_back(name, tensor);
+    }
+    return own;
+  }
+  [[nodiscard]] bool has_same_bytes(const at::Tensor& one, const at::Tensor& other, std::string_view name) const {
+    if (one.scalar_type() != other.scalar_type() || one.sizes() != other.sizes()) return false;
+    return bytes_of(as_written(one, name, operation_)) == bytes_of(as_written(other, name, operation_));
+  }
+
   static PickleValue dict(const NamedTensors& tensors, TorchFileWriter& writer) {
     archive::PickleEntries entries;
     for (const auto& [name, tensor] : tensors) entries.emplace_back(name, writer.tensor(tensor, name));
@@ -191,6 +211,7 @@ class Jobs {
   const Content& content_;
   const Part& part_;
   std::string_view operation_;
+  NamedTensors own_buffers_;
   std::vector<Job> jobs_;
 };
 

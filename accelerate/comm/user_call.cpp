@@ -11,7 +11,7 @@ Error told_as(std::string_view call, std::string_view what, const Place& place, 
   if (text.starts_with(prefix)) text.remove_prefix(prefix.size());
   const size_t colon = text.find(": ");
   if (colon != std::string_view::npos) text.remove_prefix(colon + 2);
-  return {ErrorKind::peer, place, call, fmt::format("{}: {}", what, text)};
+  return {ErrorKind::peer, place, call, fmt::format("{}: {}", what, text), error.missing_ranks()};
 }
 
 std::string first_and_more(std::string_view first, size_t count) {

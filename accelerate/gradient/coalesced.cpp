@@ -197,6 +197,25 @@ void BufferBroadcast::before_forward(bool synchronised) {
   if (group_.size() > 1) note_versions();
 }
 
+std::vector<BufferBroadcast::WithRoot> BufferBroadcast::with_root(int64_t root) {
+  std::vector<WithRoot> all;
+  if (group_.size() == 1 || packs_.empty()) return all;
+  const at::NoGradGuard no_grad;
+  follow();
+  for (const Pack& one : packs_) {
+    broadcast(group_, one, root);
+    // One copy of the whole pack: the next forward writes to the pack's memory again.
+    const at::Tensor bytes = one.bytes.clone();
+    int64_t offset = 0;
+    for (const at::Tensor& tensor : one.tensors) {
+      const auto size = static_cast<int64_t>(tensor.nbytes());
+      all.push_back({tensor, bytes.narrow(0, offset, size).view(tensor.scalar_type()).view(tensor.sizes())});
+      offset += aligned(size);
+    }
+  }
+  return all;
+}
+
 std::vector<at::Tensor> BufferBroadcast::tensors() {
   follow();
   std::vector<at::Tensor> all;

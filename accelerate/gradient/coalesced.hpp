@@ -47,6 +47,17 @@ class BufferBroadcast {
   void before_forward(bool synchronised);
   /// The next before_forward() runs: until then ranks may differ.
   [[nodiscard]] bool due() const { return due_; }
+  /// Restores what due() was when a checkpoint was saved. Every rank must give the same value.
+  void resume(bool due) { due_ = due; }
+
+  /// A buffer of this rank and a copy of the root's values of it.
+  struct WithRoot {
+    at::Tensor own, of_root;
+  };
+  /// Returns every buffer with the root's values. No buffer changes. Collective.
+  ///
+  /// \note The copies are ready when the current stream reaches them. The host does not block.
+  [[nodiscard]] std::vector<WithRoot> with_root(int64_t root = 0);
   [[nodiscard]] bool empty() const { return packs_.empty(); }
   [[nodiscard]] std::vector<at::Tensor> tensors();
 

@@ -192,7 +192,8 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   std::error_code error;
   if (fs::is_symlink(place, error)) place = fs::weakly_canonical(place, error);  // where it leads is what is replaced
   checkpoint::Content content;
-  together(shared_->group, "save_state", [&] { content = content_of(*shared_, customs_); });
+  const BuffersWithRank0 buffers = buffers_with_rank_0(*shared_);
+  together(shared_->group, "save_state", [&] { content = content_of(*shared_, customs_, buffers); });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   auto alike = options;
@@ -343,6 +344,12 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   python_random_ = content.random.python;
   numpy_random_ = content.random.numpy;
   loaded.step = content.step;
+  loaded.step_is_known = fit.read.knows_step;
+  if (!loaded.step_is_known && shared_->group.rank() == 0) {
+    base::log(base::LogLevel::warning, shared_->place,
+              "load_state: {} does not hold the number of optimizer steps; LoadedState::step is 0 and counts from here",
+              loaded.path.string());
+  }
   loaded.epoch = content.epoch;
   loaded.world_size = fit.read.manifest ? fit.read.manifest->world_size : 0;
   return loaded;

@@ -39,7 +39,9 @@ struct LoadOptions {
 /// What load_state() found.
 struct LoadedState {
   std::filesystem::path path{};
-  int64_t step = 0;        ///< optimizer steps that had been made
+  int64_t step = 0;  ///< optimizer steps that had been made; 0 if they are not known
+  /// False for a folder of Hugging Face Accelerate whose first optimizer, like SGD, keeps no count of its steps.
+  bool step_is_known = true;
   int64_t epoch = 0;       ///< of the first loader; the pass over it that comes next is of this epoch
   int64_t world_size = 0;  ///< ranks of the job that saved it; 0: not known, it is of Hugging Face Accelerate
   /// Newer checkpoints that were passed over, and why: "checkpoint_9: optimizer.bin is missing".

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "accelerate/base/log.hpp"
@@ -112,7 +113,36 @@ std::optional<checkpoint::LoaderGenerator> generator_of(const LoaderCore& loader
   return checkpoint::LoaderGenerator{.state = start->stream.to_tensor(), .pass = static_cast<int64_t>(start->pass)};
 }
 
+// The ranks' buffers differ from one synchronised forward to the next. Every folder's model file has rank 0's, and each
+// rank keeps its own beside it. Without broadcast_buffers nobody compares them: each rank keeps all of its own.
+void add_buffers(const ModelCore& model, const std::vector<gradient::BufferBroadcast::WithRoot>& with_rank_0,
+                 const Shared& shared, Content& content) {
+  if (shared.group.size() == 1) return;
+  if (!model.options().broadcast_buffers) {
+    for (const auto& [name, tensor] : model.buffers()) content.buffers.emplace_back(name_in(model, name), tensor);
+    return;
+  }
+  const auto* broadcast = model.buffer_broadcast();
+  if (broadcast != nullptr && !broadcast->due()) content.local_buffers.push_back(model.index());
+  if (shared.group.rank() == 0) return;
+  std::unordered_map<const void*, at::Tensor> of_rank_0;
+  for (const auto& [own, values] : with_rank_0) of_rank_0.emplace(own.unsafeGetTensorImpl(), values);
+  for (auto& [name, tensor] : content.models.back()) {
+    const auto found = of_rank_0.find(tensor.unsafeGetTensorImpl());
+    if (found == of_rank_0.end()) continue;
+    content.buffers.emplace_back(name_in(model, name), tensor);
+    content.buffers_of_rank_0.emplace_back(name_in(model, name), found->second);
+    tensor = found->second;
+  }
+}
+
 }  // namespace
+
+BuffersWithRank0 buffers_with_rank_0(Shared& shared) {
+  BuffersWithRank0 all;
+  for (ModelCore& model : shared.registry.of<ModelCore>()) all.push_back(model.buffers_with_rank_0());
+  return all;
+}
 
 const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler) {
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
@@ -121,7 +151,7 @@ const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler
   return nullptr;
 }
 
-Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
+Content content_of(Shared& shared, const std::vector<CustomObject>& customs, const BuffersWithRank0& buffers) {
   if (shared.scaling) {
     shared.scaling->move_what_is_owed();
     std::ignore = shared.scaling->any_was_skipped();  // skipped steps are in the count until their flags are read
@@ -131,8 +161,7 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     content.models.push_back(weights_of(model));
     content.with_buffers.push_back(!model.buffers().empty());
-    if (model.options().broadcast_buffers || shared.group.size() == 1) continue;
-    for (const auto& [name, tensor] : model.buffers()) content.buffers.emplace_back(name_in(model, name), tensor);
+    add_buffers(model, buffers[content.models.size() - 1], shared, content);
   }
   content.masters = masters_of(shared);
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {

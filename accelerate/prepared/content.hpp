@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "accelerate/checkpoint/read.hpp"
+#include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/prepared/checkpointing.hpp"
 #include "accelerate/prepared/custom_state.hpp"
 #include "accelerate/prepared/shared.hpp"
@@ -17,8 +18,14 @@ namespace accelerate::prepared {
 class OptimizerCore;
 class SchedulerCore;
 
+/// The buffers of each model, by its index, with rank 0's values of them; see ModelCore::buffers_with_rank_0().
+using BuffersWithRank0 = std::vector<std::vector<gradient::BufferBroadcast::WithRoot>>;
+/// Collective, unlike content_of(), which may throw on one rank alone.
+[[nodiscard]] BuffersWithRank0 buffers_with_rank_0(Shared& shared);
+
 /// Waits for the device where states depend on flags of it. Tensors are not copied.
-[[nodiscard]] checkpoint::Content content_of(Shared& shared, const std::vector<CustomObject>& customs);
+[[nodiscard]] checkpoint::Content content_of(Shared& shared, const std::vector<CustomObject>& customs,
+                                             const BuffersWithRank0& buffers);
 
 /// The prepared optimizer whose rates a schedule moves; null: there is none, or the schedule does not say.
 [[nodiscard]] const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler);

@@ -2,6 +2,7 @@
 // The other way: what was read, compared with what is prepared, and put there.
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -142,11 +143,26 @@ void load_schedulers(Shared& shared, const std::vector<std::optional<state::Sche
   }
 }
 
+bool saved_by_as_many(const Shared& shared, const checkpoint::Read& read) {
+  return read.manifest && read.manifest->world_size == shared.group.size();
+}
+
+// A broadcast before the next forward is right whenever all ranks have rank 0's buffers.
+void resume_buffers(Shared& shared, const checkpoint::Read& read) {
+  const auto& local = read.content.local_buffers;
+  for (ModelCore& model : shared.registry.of<ModelCore>()) {
+    const bool is_local = saved_by_as_many(shared, read) && std::ranges::find(local, model.index()) != local.end();
+    model.resume_buffers(/*next_forward_broadcasts=*/!is_local);
+  }
+}
+
 void load_models(Shared& shared, const Fit& fit) {
   std::unordered_map<std::string_view, const at::Tensor*> masters;
   for (const auto& [name, master] : fit.read.content.masters) masters.emplace(name, &master);
   std::unordered_map<std::string_view, const at::Tensor*> own;
-  for (const auto& [name, buffer] : fit.read.content.buffers) own.emplace(name, &buffer);
+  if (saved_by_as_many(shared, fit.read)) {
+    for (const auto& [name, buffer] : fit.read.content.buffers) own.emplace(name, &buffer);
+  }
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     auto pairs = fit.models[static_cast<size_t>(model.index())].pairs;
     for (auto& pair : pairs) {
@@ -311,6 +327,7 @@ void load_what_may_refuse(Shared& shared, const std::vector<CustomObject>& custo
 void apply_content(Shared& shared, const Fit& fit) {
   const Content& content = fit.read.content;
   load_models(shared, fit);
+  resume_buffers(shared, fit.read);
   load_optimizers(shared, content, /*by_themselves=*/false);
   load_schedulers(shared, content.schedulers, /*optimizers_are_loaded=*/true);  // once more: they set options
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);

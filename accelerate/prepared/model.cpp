@@ -78,7 +78,7 @@ void ModelCore::meet() {
   }
   gradient::broadcast_tensors(group, rest, 0, options_.engine.buckets.cap_bytes);
   if (learns) engine_ = std::make_unique<gradient::Engine>(group, own, options_.engine);
-  if (!engine_ && elsewhere_.empty()) buffer_broadcast_.reset();  // no forward would run it
+  forward_broadcasts_ = engine_ || !elsewhere_.empty();
 }
 
 std::vector<gradient::NamedTensor> ModelCore::own_parameters() {
@@ -165,6 +165,17 @@ void ModelCore::before_forward() {
   if (!sync) return;
   find_partners();
   for (const auto& partner : partners_) partner->engine_->forward(true);
+}
+
+std::vector<gradient::BufferBroadcast::WithRoot> ModelCore::buffers_with_rank_0() {
+  if (!buffer_broadcast_) return {};
+  const auto what = fmt::format("the buffers of the model ({}) are not compared with rank 0's",
+                                comm::first_and_more(buffers_.front().name, buffers_.size()));
+  return comm::in_user_call("save_state", what, place(), [&] { return buffer_broadcast_->with_root(); });
+}
+
+void ModelCore::resume_buffers(bool next_forward_broadcasts) {
+  if (buffer_broadcast_) buffer_broadcast_->resume(next_forward_broadcasts);
 }
 
 void ModelCore::check_synchronized(std::string_view when) const {

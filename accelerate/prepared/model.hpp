@@ -89,8 +89,13 @@ class ModelCore : public Entry {
 
   /// Null where buffers are not broadcast.
   [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const {
-    return retired_ ? nullptr : buffer_broadcast_.get();
+    return retired_ || !forward_broadcasts_ ? nullptr : buffer_broadcast_.get();
   }
+  /// Returns each buffer of this rank with rank 0's values of it; no buffer changes. Empty without broadcast_buffers,
+  /// because then the ranks' buffers need not even have the same shapes. Collective.
+  [[nodiscard]] std::vector<gradient::BufferBroadcast::WithRoot> buffers_with_rank_0();
+  /// Restores, after the buffers of each rank, whether the next forward broadcasts rank 0's. Every rank gives the same.
+  void resume_buffers(bool next_forward_broadcasts);
   /// Its masters, as a join makes buffers equal in the end; null where it has none. Collective.
   [[nodiscard]] gradient::BufferBroadcast* masters_for_join();
 
@@ -127,6 +132,7 @@ class ModelCore : public Entry {
   std::vector<std::string> described_;  // each parameter when prepared
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_, masters_for_join_;
   std::unique_ptr<gradient::Engine> engine_;
+  bool forward_broadcasts_ = true;  // false: the model does not learn, so before_forward() does nothing
   bool retired_ = false;
   int64_t spent_when_zeroed_ = 0;  // steps of optimizers that have parameters of other models too
   int64_t no_sync_ = 0;

@@ -48,10 +48,11 @@ struct TrainingArguments {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
-  /// Largest norm of all gradients; 0: they are not clipped.
+  /// Largest norm of all gradients. If 0, gradients are not clipped; their norm is logged all the same.
   double max_grad_norm = 1.0;
   SchedulerType lr_scheduler_type = SchedulerType::linear;
-  /// Steps in which the rate rises from 0; excludes warmup_ratio. With the schedule constant it is refused.
+  /// Steps in which the rate rises from 0; excludes warmup_ratio. A training with fewer steps ends while the rate still
+  /// rises. With the schedule constant it is refused.
   int64_t warmup_steps = 0;
   /// The same as a part of all steps, 0 to 1, rounded up.
   double warmup_ratio = 0.0;
@@ -61,7 +62,8 @@ struct TrainingArguments {
   bool fp16 = false;
 
   IntervalStrategy eval_strategy = IntervalStrategy::no;
-  /// With eval_strategy steps. Unset: logging_steps.
+  /// Steps between two evaluations with eval_strategy steps, which also evaluates after the last step of max_steps. If
+  /// unset, logging_steps is used.
   std::optional<int64_t> eval_steps{};
   /// First step (with eval_strategy epoch: epoch) that may end in an evaluation.
   double eval_delay = 0;

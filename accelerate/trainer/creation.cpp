@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a Trainer makes where nobody overrides it: loaders, optimizer, schedule.
+#include <algorithm>
+
 #include "accelerate/accelerate.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
@@ -29,16 +31,18 @@ std::shared_ptr<torch::optim::Optimizer> TrainerBase::create_optimizer() {
 std::shared_ptr<optim::Scheduler> TrainerBase::create_scheduler(torch::optim::Optimizer& optimizer,
                                                                 int64_t num_training_steps) {
   const int64_t warmup = plan().warmup_steps;
+  // A training that ends within its warm-up reaches nothing of what follows it.
+  const int64_t steps = std::max(num_training_steps, warmup);
   const auto made = [&] {
     switch (arguments_.lr_scheduler_type) {
       case SchedulerType::linear:
         break;
       case SchedulerType::cosine:
-        return optim::get_cosine_schedule_with_warmup(optimizer, warmup, num_training_steps);
+        return optim::get_cosine_schedule_with_warmup(optimizer, warmup, steps);
       case SchedulerType::cosine_with_restarts:
-        return optim::get_cosine_with_hard_restarts_schedule_with_warmup(optimizer, warmup, num_training_steps);
+        return optim::get_cosine_with_hard_restarts_schedule_with_warmup(optimizer, warmup, steps);
       case SchedulerType::polynomial:
-        return optim::get_polynomial_decay_schedule_with_warmup(optimizer, warmup, num_training_steps);
+        return optim::get_polynomial_decay_schedule_with_warmup(optimizer, warmup, std::max(steps, warmup + 1));
       case SchedulerType::constant:
         return optim::get_constant_schedule(optimizer);
       case SchedulerType::constant_with_warmup:
@@ -46,7 +50,7 @@ std::shared_ptr<optim::Scheduler> TrainerBase::create_scheduler(torch::optim::Op
       case SchedulerType::inverse_sqrt:
         return optim::get_inverse_sqrt_schedule(optimizer, warmup);
     }
-    return optim::get_linear_schedule_with_warmup(optimizer, warmup, num_training_steps);
+    return optim::get_linear_schedule_with_warmup(optimizer, warmup, steps);
   };
   return std::make_shared<optim::Scheduler>(made());
 }

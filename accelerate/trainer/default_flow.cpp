@@ -10,11 +10,11 @@ void DefaultFlowCallback::on_step_end(const TrainerContext& now, TrainerControl&
   if (asked.logging_strategy == IntervalStrategy::steps && step % now.state.logging_steps == 0) {
     control.should_log = true;
   }
-  if (asked.eval_strategy == IntervalStrategy::steps && step % now.state.eval_steps == 0 &&
+  const bool ends = step >= now.state.max_steps;
+  if (asked.eval_strategy == IntervalStrategy::steps && (ends || step % now.state.eval_steps == 0) &&
       asked.eval_delay <= static_cast<double>(step)) {
     control.should_evaluate = true;
   }
-  const bool ends = step >= now.state.max_steps;
   if (asked.save_strategy == IntervalStrategy::steps && (ends || step % asked.save_steps == 0)) {
     control.should_save = true;
   }

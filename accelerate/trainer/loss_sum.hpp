@@ -15,6 +15,10 @@ class LossSum {
     sum_ = sum_.defined() ? sum_ + value : value;
     ++count_;
   }
+  /// Adds the mean of another sum of this rank, as one value.
+  void add_mean_of(const LossSum& other) {
+    if (other.count_ > 0) add(other.sum_ / other.count_);
+  }
   void add(const LossSum& other) {
     if (other.sum_.defined()) sum_ = sum_.defined() ? sum_ + other.sum_ : other.sum_;
     count_ += other.count_;

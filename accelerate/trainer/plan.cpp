@@ -52,10 +52,6 @@ TrainingPlan plan_training(const TrainingArguments& arguments, const TrainingSiz
       arguments.warmup_steps > 0
           ? arguments.warmup_steps
           : static_cast<int64_t>(std::ceil(static_cast<double>(plan.max_steps) * arguments.warmup_ratio));
-  if (plan.warmup_steps > plan.max_steps) {
-    base::fail(ErrorKind::usage, place, "train", "warmup_steps is {}, the training has {} steps; warm up for fewer",
-               plan.warmup_steps, plan.max_steps);
-  }
   return plan;
 }
 

@@ -40,7 +40,7 @@ struct PredictionOutput {
 
 struct TrainOutput {
   int64_t global_step = 0;
-  /// Mean over all micro-batches and ranks.
+  /// Mean over the steps of this train() and all ranks; the loss of a step is the mean of its micro-batches.
   double training_loss = 0;
   Metrics metrics{};
 };

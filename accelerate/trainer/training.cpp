@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -13,6 +14,8 @@
 
 namespace accelerate::trainer {
 namespace {
+
+constexpr double only_measures = std::numeric_limits<double>::infinity();  // as max_norm
 
 /// What an override made; it must have made something.
 template <typename Made>
@@ -162,13 +165,16 @@ class TrainerBase::Run {
   /// returns   whether it ended in a step
   bool micro_batch(const Inputs& inputs) {
     const auto window = accelerator_.accumulate();
-    since_log_.add(using_inputs_at(accelerator_.place(), [&] { return trainer_.train_on(inputs); }));
+    in_step_.add(using_inputs_at(accelerator_.place(), [&] { return trainer_.train_on(inputs); }));
     if (!accelerator_.sync_gradients()) return false;
+    since_log_.add_mean_of(std::exchange(in_step_, {}));
     const double max_norm = trainer_.arguments_.max_grad_norm;
-    if (max_norm > 0) gradient_norm_ = accelerator_.clip_grad_norm_(parameters_, max_norm);
+    gradient_norm_ = accelerator_.clip_grad_norm_(parameters_, max_norm > 0 ? max_norm : only_measures);
     trainer_.fire(&TrainerCallback::on_pre_optimizer_step);
     optimizer_.step();
     trainer_.fire(&TrainerCallback::on_optimizer_step);
+    // Of the schedule itself: the optimizer's step() made the moves that were due, so there is no flag to wait for.
+    learning_rate_ = scheduler_.unwrap()->get_last_lr().front();
     scheduler_.step();
     optimizer_.zero_grad();
     for (const at::Tensor& parameter : not_stepped_) parameter.mutable_grad().reset();
@@ -206,8 +212,9 @@ class TrainerBase::Run {
 
   void log_now() {
     logged_at_ = state().global_step;
-    Metrics logs{{"loss", since_log_.mean(accelerator_)}, {"learning_rate", scheduler_.get_last_lr().front()}};
-    if (gradient_norm_.defined()) logs["grad_norm"] = gradient_norm_.item<double>();
+    Metrics logs{{"loss", since_log_.mean(accelerator_)},
+                 {"learning_rate", learning_rate_},
+                 {"grad_norm", gradient_norm_.item<double>()}};
     total_.add(std::exchange(since_log_, {}));
     trainer_.log(std::move(logs));
   }
@@ -236,8 +243,9 @@ class TrainerBase::Run {
   std::shared_ptr<optim::Scheduler> made_scheduler_;
   PreparedOptimizer<torch::optim::Optimizer> optimizer_;
   PreparedScheduler<optim::Scheduler> scheduler_;
-  LossSum since_log_, total_;
-  at::Tensor gradient_norm_;
+  LossSum in_step_, since_log_, total_;  // of micro-batches, of steps, of steps
+  at::Tensor gradient_norm_;             // of the latest step, before it was clipped
+  double learning_rate_ = 0;             // with which the latest step was made
   Clock::time_point began_{};
   std::optional<MemoryDelta> memory_;
   int64_t epochs_ = 0;

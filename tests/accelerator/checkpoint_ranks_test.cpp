@@ -38,7 +38,7 @@ struct Training {
   static constexpr int64_t kSamples = 44, kEpochs = 2;
 
   Training(const accelerate::comm::Group& group, const AcceleratorOptions& options)
-      : accelerator(group, options), own_buffers(!options.broadcast_buffers), seeded(seed(accelerator)) {
+      : accelerator(group, options), seeded(seed(accelerator)) {
     accelerator.register_for_checkpointing(ema);
   }
   static SmallNet seed(Accelerator& accelerator) {
@@ -80,8 +80,7 @@ struct Training {
       bytes.append(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
     };
     for (const auto& tensor : seeded->parameters()) add(tensor);
-    // Rank 0's are everybody's at the next synchronised forward, unless they are not broadcast.
-    if (with_buffers && (accelerator.is_main_process() || own_buffers)) {
+    if (with_buffers) {  // each rank's own, until the next synchronised forward
       for (const auto& tensor : seeded->buffers()) add(tensor);
     }
     for (const auto& tensor : ema.averages()) add(tensor);
@@ -97,7 +96,6 @@ struct Training {
   }
 
   Accelerator accelerator;
-  bool own_buffers;
   SmallNet seeded;
   torch::optim::AdamW adamw{seeded->parameters(), torch::optim::AdamWOptions(0.01)};
   accelerate::optim::OneCycleLR one_cycle{adamw, 0.02, 40};

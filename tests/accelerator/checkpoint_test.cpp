@@ -502,7 +502,7 @@ TEST_CASE("what a process that was killed while it replaced a numbered checkpoin
   accelerator.save_state();
   const auto checkpoints = folder.path / "checkpoints";
   const auto stood_aside = [&] {
-    fs::rename(checkpoints / "checkpoint_0", checkpoints / "checkpoint_0.saving-abc-old");
+    fs::rename(checkpoints / "checkpoint_0", checkpoints / "checkpoint_0.saving-0123abcd-old");
   };
   stood_aside();
   CHECK(accelerator.load_state().path == checkpoints / "checkpoint_0");

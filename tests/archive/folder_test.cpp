@@ -268,17 +268,39 @@ TEST_CASE("of a checkpoint that is removed what is not of it stays") {
 TEST_CASE("what killed processes left of numbered checkpoints is taken away, what a load would put back stays") {
   const Folder at;
   const auto make = [&](const char* name) { save(at.path / name, "x"); };
-  for (const char* name : {"checkpoint_3.saving-old-17", "checkpoint_4.saving-abc", "best.saving-abc", "checkpoint_5",
-                           "checkpoint_5.saving-abc-old", "checkpoint_6.saving-abc", "checkpoint_6.saving-abc-old"}) {
+  for (const char* name :
+       {"checkpoint_3.saving-old-17", "checkpoint_4.saving-0123abcd", "best.saving-0123abcd", "checkpoint_5",
+        "checkpoint_5.saving-0123abcd-old", "checkpoint_6.saving-0123abcd", "checkpoint_6.saving-0123abcd-old"}) {
     make(name);
   }
-  std::ofstream(at.path / "checkpoint_7.saving-plan.txt") << "mine";
+  std::ofstream(at.path / "checkpoint_7.saving-01234567") << "a file";
+  // Names that this library does not give.
+  const std::set<std::string> others{"checkpoint_7.saving-01234567", "checkpoint_7.saving-for-later",
+                                     "checkpoint_7.saving-abc",      "checkpoint_7.saving-old",
+                                     "checkpoint_7.saving-old-mine", "checkpoint_x.saving-01234567"};
+  for (const auto& name : others) {
+    if (!fs::exists(at.path / name)) fs::create_directories(at.path / name / "mine");
+  }
+  const auto with = [&](std::set<std::string> names) {
+    names.insert(others.begin(), others.end());
+    return names;
+  };
   remove_leftovers(at.path);
-  CHECK(names_in(at.path) == std::set<std::string>{"best.saving-abc", "checkpoint_5", "checkpoint_6.saving-abc",
-                                                   "checkpoint_6.saving-abc-old", "checkpoint_7.saving-plan.txt"});
+  CHECK(names_in(at.path) == with({"best.saving-0123abcd", "checkpoint_5", "checkpoint_6.saving-0123abcd",
+                                   "checkpoint_6.saving-0123abcd-old"}));
   recover_numbered(at.path);
   CHECK(content_of(at.path / "checkpoint_6") == "x");
   remove_leftovers(at.path);
-  CHECK(names_in(at.path) ==
-        std::set<std::string>{"best.saving-abc", "checkpoint_5", "checkpoint_6", "checkpoint_7.saving-plan.txt"});
+  CHECK(names_in(at.path) == with({"best.saving-0123abcd", "checkpoint_5", "checkpoint_6"}));
+  save(at.path / "checkpoint_7", "x");
+  CHECK(names_in(at.path) == with({"best.saving-0123abcd", "checkpoint_5", "checkpoint_6", "checkpoint_7"}));
+}
+
+TEST_CASE("what is on its way out is removed where the file system knows no locks, too, and what is made stays") {
+  const Folder at;
+  const testing::NoLocks no_locks;
+  save(at.path / "checkpoint_0.saving-old-17", "x");
+  const NewFolder making(at.path / "checkpoint_1", "save_state");
+  remove_leftovers(at.path);
+  CHECK(names_in(at.path) == std::set<std::string>{making.path().filename().string()});
 }

@@ -4,7 +4,11 @@
 #include <doctest/doctest.h>
 #include <fmt/xchar.h>
 
+#include <exception>
 #include <locale>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 using accelerate::ErrorKind;
 using accelerate::Place;
@@ -32,6 +36,46 @@ TEST_CASE("an error keeps its kind, and every kind has a name") {
   CHECK(base::name(ErrorKind::peer) == "peer");
   CHECK(base::name(ErrorKind::device) == "device");
   CHECK(base::name(ErrorKind::io) == "io");
+}
+
+TEST_CASE("an error has what its text says as fields, copies and rethrown ones too") {
+  const Place here{.rank = 3, .world_size = 8, .host = "gpu-b"};
+  const accelerate::Error error(ErrorKind::peer, here, "all_gather", "ranks 1, 5 did not join", {5, 1});
+  const auto check = [](const accelerate::Error& one) {
+    CHECK(one.kind() == ErrorKind::peer);
+    CHECK(one.rank() == 3);
+    CHECK(one.world_size() == 8);
+    CHECK(one.host() == "gpu-b");
+    CHECK(one.operation() == "all_gather");
+    CHECK(one.missing_ranks() == std::vector<int64_t>{1, 5});
+    CHECK(one.what() == std::string("[rank 3 of 8, gpu-b] all_gather: ranks 1, 5 did not join"));
+  };
+  check(error);
+  static_assert(std::is_nothrow_copy_constructible_v<accelerate::Error>);
+  const auto copy = error;
+  check(copy);
+  try {
+    std::rethrow_exception(std::make_exception_ptr(error));
+  } catch (const accelerate::Error& again) {
+    check(again);
+  }
+}
+
+TEST_CASE("an error of an unknown place has an operation and no rank") {
+  const accelerate::Error error(ErrorKind::io, {}, "read", "no such file");
+  CHECK_FALSE(error.rank());
+  CHECK_FALSE(error.world_size());
+  CHECK(error.host().empty());
+  CHECK(error.operation() == "read");
+  CHECK(error.missing_ranks().empty());
+}
+
+TEST_CASE("an error from another process has the text and the fields that are given") {
+  const accelerate::Error error(ErrorKind::data, "launch_workers: rank 1 of 2: read: digit is 11",
+                                {.rank = 1, .world_size = 2, .host = "gpu-a", .operation = "read"});
+  CHECK(error.what() == std::string("launch_workers: rank 1 of 2: read: digit is 11"));
+  CHECK(error.rank() == 1);
+  CHECK(error.operation() == "read");
 }
 
 TEST_CASE("fmt is LibTorch's own, and every template that its headers only declare is there") {

@@ -438,7 +438,8 @@ TEST_CASE("total_limit takes away what killed processes left, and leaves files t
   };
   save_number(4);
   std::ofstream(folder.path / "checkpoint_4" / "scores.csv") << "mine";
-  save(folder.path / "checkpoint_3.saving-old-17", small_content());
+  save(folder.path / "checkpoint_3", small_content());
+  fs::rename(folder.path / "checkpoint_3", folder.path / "checkpoint_3.saving-old-17");
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler(
       [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
@@ -498,4 +499,52 @@ TEST_CASE("of numbered checkpoints so many stay, when the new one is whole; a li
         std::vector<fs::path>{folder.path / "checkpoint_11", folder.path / "checkpoint_10"});
   CHECK_THROWS_WITH(saver.save(small_content(), {.place = folder.path / "checkpoint_12", .total_limit = 0}),
                     "save_state: total_limit is 0, must be at least 1");
+}
+
+TEST_CASE("every save removes what a killed clean-up left of numbered checkpoints, with a limit or without") {
+  const SharedFolder folder;
+  const auto at = [&](const char* name) { return folder.path / name; };
+  const auto names = [&] {
+    std::set<std::string> all;
+    for (const auto& entry : fs::directory_iterator(folder.path)) all.insert(entry.path().filename().string());
+    return all;
+  };
+  for (const bool async : {false, true}) {
+    CAPTURE(async);
+    save(at("checkpoint_0"), small_content());
+    save(at("last"), small_content());
+    fs::remove(at("checkpoint_0") / "manifest.json");
+    fs::rename(at("checkpoint_0"), at("checkpoint_0.saving-old-17"));
+    fs::rename(at("last"), at("checkpoint_1.saving-0123abcd"));
+    fs::create_directories(at("checkpoint_1.saving-for-later"));
+    save(at(async ? "checkpoint_3" : "best"), small_content(), {.async = async});
+    CHECK(names() == std::set<std::string>{async ? "checkpoint_3" : "best", "checkpoint_1.saving-for-later"});
+    accelerate::base::remove_tree(at(async ? "checkpoint_3" : "best"));
+  }
+}
+
+TEST_CASE("without a manifest the number of steps is the count that the first optimizer keeps") {
+  const SharedFolder folder;
+  auto content = small_content();
+  const auto read = [&](const char* name) {
+    save(folder.path / name, content);
+    fs::remove(folder.path / name / "manifest.json");
+    return checkpoint::read(folder.path / name, 0, torch::kCPU, "load_state");
+  };
+  const auto adam = read("adam");
+  CHECK(adam.content.step == 3);
+  CHECK(adam.knows_step);
+  content.optimizers[0].tensors[1] = {{"momentum_buffer", torch::ones({2, 3})}};
+  const auto sgd = read("sgd");
+  CHECK(sgd.content.step == 0);
+  CHECK_FALSE(sgd.knows_step);
+  const auto refused = [&](const char* name, const char* what) {
+    CHECK_THROWS_WITH(read(name), ("load_state: " + (folder.path / name / "optimizer.bin").string() +
+                                   ": 'step' of the state of parameter 1 is " + what + ", expected one count")
+                                      .c_str());
+  };
+  content.optimizers[0].tensors[1] = {{"step", torch::ones({2})}};
+  refused("two", "[2]");
+  content.optimizers[0].tensors[1] = {{"step", torch::full({}, -1.0)}};
+  refused("below", "-1");
 }

@@ -241,7 +241,7 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
 }
 
 /// The third of numbered checkpoints, of which one is kept: at every moment the newest whole one is the second or the
-/// third, and after the next save there is nothing else.
+/// third; after a save without a limit there are checkpoints only, and after one with the limit that one.
 void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool beside) {
   const fs::path numbered = folder / "numbered";
   int call = 1;
@@ -255,7 +255,10 @@ void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool besid
     expect(value == 1 || value == 2, "the newest whole one is another", which, call);
     expect(newest.passed_over.empty(), "a torn one is seen", which, call);
     if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
-    save_with(Fault::kill, 0, numbered / "checkpoint_2", false, 1);
+    save_with(Fault::kill, 0, numbered / "checkpoint_3", false);  // without a limit: none of the leftovers stays
+    expect(entries_in(numbered) == std::ssize(accelerate::archive::numbered_checkpoints(numbered)),
+           "a leftover is left", which, call);
+    save_with(Fault::kill, 0, numbered / "checkpoint_3", false, 1);
     expect(entries_in(numbered) == 1, "something is left", which, call);
     if (!outcome.reached) break;
   }

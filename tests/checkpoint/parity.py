@@ -92,6 +92,12 @@ def ours(probe, name, load, steps, save):
     return [float(line) for line in printed[:-1]], [float(word) for word in printed[-1].split()[1:]]
 
 
+def steps_found(probe, name, folder):
+    """The steps that load_state() finds in the folder, and what it logs."""
+    ran = subprocess.run([probe, "loaded", name, str(folder)], check=True, timeout=100, capture_output=True, text=True)
+    return ran.stdout.strip(), ran.stderr
+
+
 def close(mine, other, what):
     for i, (a, b) in enumerate(zip(mine, other, strict=True)):
         assert abs(a - b) <= 2e-5 * max(abs(a), abs(b)), f"{what}: loss {i} is {b} here, {a} in Python"
@@ -111,11 +117,17 @@ def both_ways(probe, folder, name):
     losses = python.train(0, STEPS)
     random.seed(5), numpy.random.seed(6)
     python.accelerator.save_state(folder / "python")
+    # Accelerate saves no count of steps. Of these optimizers SGD alone keeps none.
+    found, told = steps_found(probe, name, folder / "python")
+    unknown = f"{folder}/python does not hold the number of optimizer steps; LoadedState::step is 0 and counts from here"
+    assert found == ("unknown, 0" if name == "sgd" else str(STEPS)) and (unknown in told) == (name == "sgd"), (found, told)
     losses_here, drawn_here = ours(probe, name, folder / "python", STEPS, folder / "ours")
     again = Python(name)
     again.load(folder / "ours")
     drawn = draws()
     close(expected, losses + losses_here + again.train(2 * STEPS, STEPS), f"{name}, Python, here, Python")
+
+    assert steps_found(probe, name, folder / "ours") == ("10" if name == "sgd" else str(2 * STEPS), ""), name
 
     # The generators: LibTorch's goes on in Python, Python's own are handed on unchanged.
     assert drawn[:3] == [torch.tensor(d).item() for d in drawn_here], (drawn, drawn_here)

@@ -2,6 +2,7 @@
 // A small training for parity.py and the tests that kill it: two layers on batches that are a formula.
 //
 //   checkpoint_probe train OPTIMIZER LOAD|- STEPS SAVE|-   prints each loss, then draws of LibTorch's generator
+//   checkpoint_probe loaded OPTIMIZER FOLDER               prints the steps that load_state() found, or "unknown"
 //   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads what Python saved, unless IN is
 //                                          "-"; prints rate and momentum of the five steps that follow
 //   checkpoint_probe rates ORDER FOLDER    prints the rates of three steps after what Python saved of schedules that
@@ -68,6 +69,16 @@ void train(const std::vector<std::string>& arguments) {
   if (arguments[4] != "-") accelerator.save_state(arguments[4]);
   const auto draws = torch::rand({3});
   std::printf("draws %.9g %.9g %.9g\n", draws[0].item<double>(), draws[1].item<double>(), draws[2].item<double>());
+}
+
+void loaded(const std::string& optimizer_name, const std::string& folder) {
+  accelerate::Accelerator accelerator;
+  Net net;
+  auto optimizer_of_torch = make_optimizer(optimizer_name, net->parameters());
+  accelerate::optim::StepLR step_lr(*optimizer_of_torch, 4, 0.5);
+  auto prepared = accelerator.prepare(net, *optimizer_of_torch, step_lr);
+  const auto found = accelerator.load_state(folder);
+  fmt::print("{}\n", found.step_is_known ? fmt::to_string(found.step) : fmt::format("unknown, {}", found.step));
 }
 
 /// Rates and momenta of the next steps, after it was saved in a folder or loaded from there.
@@ -246,6 +257,8 @@ int main(int argc, char** argv) {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     if (arguments.size() == 5 && arguments[0] == "train") {
       train(arguments);
+    } else if (arguments.size() == 3 && arguments[0] == "loaded") {
+      loaded(arguments[1], arguments[2]);
     } else if (arguments.size() == 3 && arguments[0] == "schedules") {
       schedules(arguments[1], /*load=*/false);
       if (arguments[2] != "-") schedules(arguments[2], /*load=*/true);
@@ -256,7 +269,8 @@ int main(int argc, char** argv) {
       registered(arguments[2]);
     } else {
       throw std::runtime_error(
-          "train OPTIMIZER LOAD STEPS SAVE, schedules OUT IN, rates ORDER FOLDER, or pieces OUT IN");
+          "train OPTIMIZER LOAD STEPS SAVE, loaded OPTIMIZER FOLDER, schedules OUT IN, rates ORDER FOLDER, or pieces "
+          "OUT IN");
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

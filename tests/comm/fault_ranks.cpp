@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a job that goes wrong on purpose; the faults tests start it. Prints the errors it gets, exits with 3.
 #include <ATen/ops/ones.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <future>
 #include <map>
 #include <set>
@@ -30,6 +32,7 @@ using namespace std::chrono_literals;
 
 void say(const accelerate::Error& error) {
   std::printf("%s: %s\n", std::string(name(error.kind())).c_str(), error.what());
+  if (std::getenv("FAULT_FIELDS") != nullptr) fmt::print("missing: {}\n", fmt::join(error.missing_ranks(), " "));
   std::fflush(stdout);
 }
 

@@ -107,6 +107,23 @@ TEST_CASE("gloo: a name server that does not answer costs the timeout and no mor
   CHECK(ranks[0].code == 3);
 }
 
+TEST_CASE("gloo: an error has the ranks that did not join as a field") {
+  const auto missing = [](const std::vector<std::string>& commands) {
+    const auto out = run(commands)[0].out;
+    CAPTURE(out);
+    CHECK(out.find("\nmissing: 1\n") != std::string::npos);
+    CHECK(out.find("missing: \n") == std::string::npos);
+  };
+  const int port = free_port();
+  const auto rank_0 = [&](const std::string& scenario, int on) {
+    return rank_command(0, 2, on, scenario, "127.0.0.1", "FAULT_FIELDS=1");
+  };
+  missing({rank_0("late", port), rank_command(1, 2, port, "late")});
+  missing({rank_0("connect", free_port())});
+  const int other = free_port();
+  missing({rank_0("connect", other), rank_command(1, 2, other, "meets_only")});
+}
+
 TEST_CASE("gloo: a rank that never came to the meeting is named") {
   const auto ranks = run({rank_command(0, 2, free_port(), "connect")});
   CHECK(ranks[0].out == at_rank(0, "connect: waited 2 s for rank 1, it has not come"));

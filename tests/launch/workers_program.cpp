@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // workers_program CASE [arguments]: launches ranks of itself, as workers_test.cpp wants it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -59,6 +60,23 @@ void fails(const Main& main) {
     say("no error");
   } catch (const accelerate::Error& error) {
     say(fmt::format("{}: {}", accelerate::base::name(error.kind()), error.what()));
+  }
+}
+
+void fails_with_fields() {
+  try {
+    run_workers(
+        [](const std::string&) {
+          const accelerate::Place place{.rank = 1, .world_size = 2, .host = "gpu-b"};
+          on_rank(1, [&] {
+            throw accelerate::Error(accelerate::ErrorKind::peer, place, "all_gather", "two\nlines", {3, 0});
+          });
+          pause();
+        },
+        2, "", gloo());
+  } catch (const accelerate::Error& error) {
+    say(fmt::format("{} of {} on {}: {}, missing {}\n{}", error.rank().value_or(-1), error.world_size().value_or(-1),
+                    error.host(), error.operation(), fmt::join(error.missing_ranks(), " "), error.what()));
   }
 }
 
@@ -178,6 +196,7 @@ int main(int argc, char** argv) {
   const std::string which = argc > 1 ? argv[1] : "";
   const std::map<std::string, void (*)()> cases{{"twice", twice},
                                                 {"error", fails_by_error},
+                                                {"fields", fails_with_fields},
                                                 {"exception", fails_by_exception},
                                                 {"once", fails_once},
                                                 {"otherwise", fails_otherwise},

@@ -42,6 +42,12 @@ TEST_CASE("an Error of a rank comes back with its kind, the rank and the text, w
   CHECK(ran.out == "data: launch_workers: rank 1 of 2: read: digit is 11\n");
 }
 
+TEST_CASE("an Error of a rank comes back with its fields: rank, world size, host, operation and missing ranks") {
+  CHECK(workers({"fields"}).out ==
+        "1 of 2 on gpu-b: all_gather, missing 0 3\n"
+        "launch_workers: rank 1 of 2: [rank 1 of 2, gpu-b] all_gather: two\nlines\n");
+}
+
 TEST_CASE("any other exception comes back with the rank and its whole text") {
   CHECK(workers({"exception"}).out == "peer: launch_workers: rank 0 of 2: two\nlines\n");
 }

@@ -387,7 +387,7 @@ TEST_CASE("the main process prints plan and logs, the others nothing") {
     trainer.train();
   });
   CHECK(printed[0].starts_with("***** Running training *****\n  Num examples = 2\n"));
-  CHECK(printed[0].find("{'epoch': 1.0, 'grad_norm': 3.75, 'learning_rate': 0.0, 'loss': 5.625}\n{'epoch': 1.0, "
+  CHECK(printed[0].find("{'epoch': 1.0, 'grad_norm': 3.75, 'learning_rate': 5e-05, 'loss': 5.625}\n{'epoch': 1.0, "
                         "'train_loss': 5.625, 'train_runtime': ") != std::string::npos);
   CHECK(printed[1].empty());
 }

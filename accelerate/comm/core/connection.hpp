@@ -12,6 +12,7 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/comm/core/call_signature.hpp"
 #include "accelerate/comm/core/connect_options.hpp"
+#include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/env/process_env.hpp"
 
 namespace accelerate::comm {
@@ -72,7 +73,7 @@ class Connection {
   [[nodiscard]] virtual bool reduces_rows() const { return true; }
 
   /// After a failed operation: diagnosis of the peers ("nothing was heard from rank 1."), or "".
-  virtual std::string ask_after_peers(const CallSignature&) { return ""; }
+  virtual PeerReport ask_after_peers(const CallSignature&) { return {}; }
 
   /// The group is broken, or an exception takes this rank out of it: nothing may wait for peers any more.
   virtual void give_up() noexcept {}

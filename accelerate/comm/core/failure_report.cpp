@@ -38,24 +38,29 @@ std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono
                      reason);
 }
 
-std::string what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
-                           std::span<const int64_t> job_ranks) {
+PeerReport what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
+                          std::span<const int64_t> job_ranks) {
   const auto place_of = [](const CallSignature& call) {
     if (call.sequence == 0) return fmt::format("a {}", name(call.operation));
     return fmt::format("operation {} ({})", call.sequence, name(call.operation));
   };
-  std::string text;
+  PeerReport report;
+  auto& [text, missing] = report;
   std::vector<int64_t> silent;
   for (size_t r = 0; r < answers.size(); ++r) {
     if (!answers[r]) {
       silent.push_back(job_ranks[r]);
+      missing.push_back(job_ranks[r]);
     } else if (place_of(*answers[r]) != place_of(mine)) {
       text += fmt::format("{}rank {} is in {}.", text.empty() ? "" : " ", job_ranks[r], place_of(*answers[r]));
+      // A message is between two ranks: the others need not join it.
+      if (mine.sequence > 0 && answers[r]->sequence <= mine.sequence) missing.push_back(job_ranks[r]);
     }
   }
-  if (silent.empty()) return text;
-  return fmt::format("{}{}nothing was heard from {} {}.", text, text.empty() ? "" : " ",
-                     silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "));
+  if (silent.empty()) return report;
+  text += fmt::format("{}nothing was heard from {} {}.", text.empty() ? "" : " ", silent.size() == 1 ? "rank" : "ranks",
+                      fmt::join(silent, ", "));
+  return report;
 }
 
 }  // namespace accelerate::comm

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "accelerate/comm/core/call_signature.hpp"
 
@@ -29,9 +30,16 @@ std::string reason_of(const std::exception& error);
 std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
                             std::chrono::milliseconds waited, std::string_view reason);
 
+/// What is known about the other ranks after a failed operation.
+struct PeerReport {
+  std::string text{};                    ///< a sentence for the user, or ""
+  std::vector<int64_t> missing_ranks{};  ///< ranks of the job that did not join the operation, as far as it is known
+};
+
 /// Summarizes the positions that the ranks of a group reported; ranks without an answer are listed as silent.
 /// "rank 1 is in operation 4 (barrier). nothing was heard from rank 2.", or "" if all are in the same operation.
-std::string what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
-                           std::span<const int64_t> job_ranks);
+/// Silent ranks and ranks in another operation are missing, except ranks that are past this one.
+PeerReport what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
+                          std::span<const int64_t> job_ranks);
 
 }  // namespace accelerate::comm

@@ -22,9 +22,8 @@ std::string where(const CallSignature& signature) {
   return fmt::format("operation {} ({})", signature.sequence, describe(signature));
 }
 
-std::string missing_text(std::vector<int64_t> missing, const std::vector<int64_t>& job_ranks) {
+std::string missing_text(const std::vector<int64_t>& missing) {
   if (missing.empty()) return "";
-  for (auto& rank : missing) rank = job_ranks.at(static_cast<size_t>(rank));
   return fmt::format("{} {} {} not come.", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
                      missing.size() == 1 ? "has" : "have");
 }
@@ -48,7 +47,7 @@ void GroupCore::refuse_broken(const CallSignature& signature) {
 
 void GroupCore::fail_broken(std::string_view asked_by) {
   const std::lock_guard lock(why_mutex_);
-  base::fail(ErrorKind::peer, place, asked_by, "this group is broken since {}", why_);
+  throw Error(ErrorKind::peer, place, asked_by, "this group is broken since " + why_, why_missing_);
 }
 
 void GroupCore::check(std::string_view asked_by) {
@@ -182,6 +181,7 @@ void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chro
 void GroupCore::fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
                                Clock::duration waited) {
   std::string text;
+  PeerReport peers;
   try {
     throw;
   } catch (const SignaturesDiffer& error) {
@@ -194,27 +194,31 @@ void GroupCore::fail_operation(const CallSignature& signature, std::chrono::mill
                        job_ranks.at(static_cast<size_t>(error.rank)));
   } catch (const DeadlinePassed& error) {
     text = fmt::format("waited {:g} s in {}", seconds(limit), where(signature));
-    std::string who = missing_text(error.missing, job_ranks);
-    if (who.empty()) who = cpu->ask_after_peers(signature);
-    text += who.empty() ? "." : "; " + who;
+    for (const int64_t member : error.missing) peers.missing_ranks.push_back(job_ranks.at(static_cast<size_t>(member)));
+    peers.text = missing_text(peers.missing_ranks);
+    if (peers.text.empty()) peers = cpu->ask_after_peers(signature);
+    text += peers.text.empty() ? "." : "; " + peers.text;
   } catch (const std::exception& error) {
     const bool late = waited >= limit * 9 / 10;
     base::log(base::LogLevel::debug, place, "{}: the backend says: {}", name_of(signature.operation), reason_of(error));
-    const std::string who = cpu->ask_after_peers(signature);
+    peers = cpu->ask_after_peers(signature);
     text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(signature))
                 : fmt::format("{} lost the connection to a peer", where(signature));
-    text += who.empty() ? "." : "; " + who;
+    text += peers.text.empty() ? "." : "; " + peers.text;
   }
   const auto number =
       signature.sequence == 0 ? std::string("a message") : fmt::format("operation {}", signature.sequence);
-  break_with(fmt::format("{} ({}): {}", number, name_of(signature.operation), text));
-  throw Error(ErrorKind::peer, place, name_of(signature.operation), text);
+  break_with(fmt::format("{} ({}): {}", number, name_of(signature.operation), text), peers.missing_ranks);
+  throw Error(ErrorKind::peer, place, name_of(signature.operation), text, std::move(peers.missing_ranks));
 }
 
-void GroupCore::break_with(const std::string& why) {
+void GroupCore::break_with(const std::string& why, const std::vector<int64_t>& missing_ranks) {
   {
     const std::lock_guard lock(why_mutex_);
-    if (!broken_) why_ = why;
+    if (!broken_) {
+      why_ = why;
+      why_missing_ = missing_ranks;
+    }
     broken_ = true;
   }
   cpu->give_up();

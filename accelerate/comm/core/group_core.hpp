@@ -83,7 +83,7 @@ struct GroupCore {
   [[noreturn]] void fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
                                    Clock::duration waited);
   /// Rejects every later call with this reason and abandons pending operations.
-  void break_with(const std::string& why);
+  void break_with(const std::string& why, const std::vector<int64_t>& missing_ranks = {});
   void check_rank(Operation operation, std::string_view what, int64_t value) const;
   /// Checks the maximum number of dimensions that a signature can represent.
   void check_dimensions(Operation operation, size_t dimensions) const;
@@ -103,6 +103,7 @@ struct GroupCore {
   std::atomic<bool> broken_ = false;
   std::mutex why_mutex_;
   std::string why_;
+  std::vector<int64_t> why_missing_;  ///< ranks of the job that did not join the operation that broke the group
 };
 
 /// An operation under way.

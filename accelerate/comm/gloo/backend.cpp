@@ -106,7 +106,7 @@ class GlooConnection : public Connection {
   /// LibTorch makes one of an all-reduce, under a handle that is never done and knows no deadline.
   [[nodiscard]] bool reduces_rows() const override { return false; }
 
-  std::string ask_after_peers(const CallSignature& signature) override {
+  PeerReport ask_after_peers(const CallSignature& signature) override {
     return ask_peers(kept_, prefix_, signature, rank_, job_ranks_);
   }
 

@@ -108,8 +108,8 @@ class MpiBackend : public c10d::Backend {
     worker_->abandon();
   }
 
-  std::string ask_after_peers(const CallSignature& signature) {
-    if (asked_.exchange(true) || !shared_->channel.runtime().usable()) return "";
+  PeerReport ask_after_peers(const CallSignature& signature) {
+    if (asked_.exchange(true) || !shared_->channel.runtime().usable()) return {};
     keep_for_ever(shared_, {});
     return ask_by_messages(shared_->channel, signature, job_ranks_);
   }
@@ -285,7 +285,7 @@ class MpiConnection : public Connection {
     return true;
   }
 
-  std::string ask_after_peers(const CallSignature& signature) override { return mpi_->ask_after_peers(signature); }
+  PeerReport ask_after_peers(const CallSignature& signature) override { return mpi_->ask_after_peers(signature); }
 
   void give_up() noexcept override { mpi_->give_up(); }
 

@@ -57,7 +57,7 @@ std::vector<std::optional<CallSignature>> answers_to(const Question& question) {
 
 }  // namespace
 
-std::string ask_by_messages(const MpiChannel& channel, const CallSignature& mine, std::span<const int64_t> job_ranks) {
+PeerReport ask_by_messages(const MpiChannel& channel, const CallSignature& mine, std::span<const int64_t> job_ranks) {
   auto* const question = kept_for_ever(std::make_unique<Question>(channel.size()));
   question->mine = encode(mine);
   ask(*question, channel);

@@ -3,15 +3,15 @@
 #pragma once
 
 #include <span>
-#include <string>
 
 #include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/failure_report.hpp"
 #include "accelerate/comm/mpi/channel.hpp"
 
 namespace accelerate::comm {
 
 /// Sends the failed operation to the other ranks, collects their answers for two seconds and returns the diagnosis. May
 /// be called once per channel, because MPI may use its memory afterwards.
-std::string ask_by_messages(const MpiChannel& channel, const CallSignature& mine, std::span<const int64_t> job_ranks);
+PeerReport ask_by_messages(const MpiChannel& channel, const CallSignature& mine, std::span<const int64_t> job_ranks);
 
 }  // namespace accelerate::comm

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <chrono>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "accelerate/comm/core/within.hpp"
@@ -24,11 +27,20 @@ std::string arrival_key(const std::string& group, int64_t rank) { return fmt::fo
 struct Answers {
   std::vector<int64_t> silent;
   std::string elsewhere;  ///< sentences about ranks that are in another operation
+  std::vector<int64_t> missing;
 };
 
 std::string text_of(const CallSignature& signature) {
   if (signature.sequence == 0) return fmt::format("a {}", name(signature.operation));
   return fmt::format("operation {} ({})", signature.sequence, name(signature.operation));
+}
+
+/// The number in what text_of() gave; 0 for a message.
+int64_t sequence_in(const std::string& text) {
+  constexpr std::string_view before = "operation ";
+  int64_t sequence = 0;
+  if (text.starts_with(before)) std::from_chars(text.data() + before.size(), text.data() + text.size(), sequence);
+  return sequence;
 }
 
 Answers read_answers(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
@@ -39,16 +51,20 @@ Answers read_answers(c10d::Store& store, const std::string& group, const CallSig
     const int64_t job_rank = job_ranks[static_cast<size_t>(r)];
     if (!store.check({key(group, r)})) {
       answers.silent.push_back(job_rank);
+      answers.missing.push_back(job_rank);
       continue;
     }
     const std::string theirs = store.get_to_str(key(group, r));
-    if (theirs != text_of(mine)) answers.elsewhere += fmt::format("rank {} is in {}. ", job_rank, theirs);
+    if (theirs == text_of(mine)) continue;
+    answers.elsewhere += fmt::format("rank {} is in {}. ", job_rank, theirs);
+    // A message is between two ranks: the others need not join it.
+    if (mine.sequence > 0 && sequence_in(theirs) <= mine.sequence) answers.missing.push_back(job_rank);
   }
   return answers;
 }
 
-std::string inquire(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
-                    const std::vector<int64_t>& job_ranks) {
+PeerReport inquire(c10d::Store& store, const std::string& group, const CallSignature& mine, int64_t rank,
+                   const std::vector<int64_t>& job_ranks) {
   store.set(key(group, rank), text_of(mine));
   const auto until = std::chrono::steady_clock::now() + kPatience;
   Answers answers;
@@ -64,13 +80,13 @@ std::string inquire(c10d::Store& store, const std::string& group, const CallSign
   } else if (!text.empty()) {
     text.pop_back();
   }
-  return text;
+  return {.text = std::move(text), .missing_ranks = std::move(answers.missing)};
 }
 
 }  // namespace
 
-std::string ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
-                      const std::vector<int64_t>& job_ranks) noexcept {
+PeerReport ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
+                     const std::vector<int64_t>& job_ranks) noexcept {
   const auto& store = kept.store;
   std::string_view how = "does not answer";
   try {
@@ -82,7 +98,7 @@ std::string ask_peers(const KeptStore& kept, const std::string& group, const Cal
   } catch (const std::exception&) {  // its process has ended, and the connection with it
     how = "is gone";
   }
-  return fmt::format("the job's store at {}, which {} keeps, {}.", kept.address, kept.keeper, how);
+  return {.text = fmt::format("the job's store at {}, which {} keeps, {}.", kept.address, kept.keeper, how)};
 }
 
 void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank) {

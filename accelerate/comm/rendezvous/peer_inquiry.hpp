@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/failure_report.hpp"
 
 namespace accelerate::comm {
 
@@ -21,8 +22,8 @@ struct KeptStore {
 /// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". Without the store no rank can be queried:
 /// "the job's store at gpu-a:29500, which rank 0 keeps, is gone.", or "does not answer" if its process hangs. Takes at
 /// most four seconds, whatever the store does.
-std::string ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
-                      const std::vector<int64_t>& job_ranks) noexcept;
+PeerReport ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
+                     const std::vector<int64_t>& job_ranks) noexcept;
 
 /// Says that this rank begins to connect the group's backend.
 void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank);

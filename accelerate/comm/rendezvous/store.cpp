@@ -49,9 +49,11 @@ void wait_for_server(const Endpoint& endpoint, const Place& place, const Patienc
   for (Milliseconds pause{5}; !somebody_listens(addresses, patience.deadline);
        pause = std::min(pause * 2, Milliseconds(250))) {
     if (Clock::now() + pause > patience.deadline) {
-      base::fail(ErrorKind::peer, place, "connect",
-                 "waited {:g} s for rank 0 at {}, it has not come; start it, or check MASTER_ADDR and MASTER_PORT",
-                 seconds(patience.timeout), text(endpoint));
+      throw Error(
+          ErrorKind::peer, place, "connect",
+          fmt::format("waited {:g} s for rank 0 at {}, it has not come; start it, or check MASTER_ADDR and MASTER_PORT",
+                      seconds(patience.timeout), text(endpoint)),
+          {0});
     }
     std::this_thread::sleep_for(pause);
   }
@@ -211,9 +213,11 @@ void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const E
   if (found->twice) fail_as_double(process, endpoint, place);
   if (found->lost) fail_without_store(process, endpoint, place, Clock::now() - begun);
   if (found->missing.empty()) return;
-  base::fail(ErrorKind::peer, place, "connect", "waited {:g} s for {} {}, {} not come", seconds(patience.timeout),
-             found->missing.size() == 1 ? "rank" : "ranks", fmt::join(found->missing, ", "),
-             found->missing.size() == 1 ? "it has" : "they have");
+  const bool one = found->missing.size() == 1;
+  throw Error(ErrorKind::peer, place, "connect",
+              fmt::format("waited {:g} s for {} {}, {} not come", seconds(patience.timeout), one ? "rank" : "ranks",
+                          fmt::join(found->missing, ", "), one ? "it has" : "they have"),
+              found->missing);
 }
 
 /// The machine's host name may resolve to a loopback address locally (Debian's 127.0.1.1) and to another one elsewhere.

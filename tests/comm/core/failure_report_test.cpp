@@ -31,11 +31,19 @@ TEST_CASE("what the ranks of a group tell is said of those that are elsewhere, a
   const CallSignature mine = in(Operation::all_reduce, 4);
   const std::vector<int64_t> job_ranks{0, 2, 4, 6};
   const auto say = [&](const std::vector<std::optional<CallSignature>>& answers) {
-    return what_peers_say(mine, answers, job_ranks);
+    return what_peers_say(mine, answers, job_ranks).text;
+  };
+  const auto missing = [&](const std::vector<std::optional<CallSignature>>& answers) {
+    return what_peers_say(mine, answers, job_ranks).missing_ranks;
   };
   CHECK(say({mine, mine, mine, mine}) == "");
   CHECK(say({mine, std::nullopt, mine, mine}) == "nothing was heard from rank 2.");
   CHECK(say({mine, std::nullopt, in(Operation::barrier, 5), std::nullopt}) ==
         "rank 4 is in operation 5 (barrier). nothing was heard from ranks 2, 6.");
   CHECK(say({mine, in(Operation::recv, 0), mine, mine}) == "rank 2 is in a recv.");
+  using Ranks = std::vector<int64_t>;
+  CHECK(missing({mine, mine, mine, mine}) == Ranks{});
+  CHECK(missing({mine, std::nullopt, mine, mine}) == Ranks{2});
+  CHECK(missing({mine, std::nullopt, in(Operation::barrier, 5), in(Operation::barrier, 3)}) == Ranks{2, 6});
+  CHECK(missing({mine, in(Operation::recv, 0), mine, mine}) == Ranks{2});
 }

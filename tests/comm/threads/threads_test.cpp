@@ -114,6 +114,36 @@ TEST_CASE("a rank that does not come is named after the timeout on every waiting
       300ms);
 }
 
+TEST_CASE(
+    "an error has the ranks that are missing as a field, of a group that is broken too, and of a part of the job") {
+  using Ranks = std::vector<int64_t>;
+  std::atomic<int> failed = 0;
+  run_threads(
+      4,
+      [&](const Group& job) {
+        const Group group = job.split(job.rank() == 0 ? 1 : 0);  // ranks 1, 2 and 3
+        if (job.rank() != 1) {
+          while (failed < 1) std::this_thread::sleep_for(5ms);
+          return;
+        }
+        const auto missing = [](const auto& call) {
+          try {
+            call();
+          } catch (const accelerate::Error& error) {
+            CHECK(error.rank() == 1);
+            CHECK(error.world_size() == 4);
+            CHECK(error.host() == accelerate::base::host_name());
+            return std::pair(error.operation(), error.missing_ranks());
+          }
+          return std::pair(std::string(), Ranks{});
+        };
+        CHECK(missing([&] { group.all_reduce(at::ones({4})); }) == std::pair(std::string("all_reduce"), Ranks{2, 3}));
+        CHECK(missing([&] { group.barrier(); }) == std::pair(std::string("barrier"), Ranks{2, 3}));
+        ++failed;
+      },
+      300ms);
+}
+
 TEST_CASE("a handle's deadline can be shorter than the group's timeout") {
   run_threads(2, [](const Group& group) {
     if (group.rank() == 1) {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process that is killed at any step of removing a checkpoint leaves nothing that the next save does not remove.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/sink.hpp"
+#include "tests/killed_call.hpp"
+#include "tests/temporary_folder.hpp"
+
+using namespace accelerate::archive;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::vector<std::string> files{"custom_checkpoint_0.pkl", "model.safetensors",   "model_1.safetensors",
+                                     "optimizer.bin",           "random_states_0.pkl", "scheduler.bin"};
+
+void save(const fs::path& place) {
+  NewFolder folder(place, "save_state");
+  Manifest manifest{.library = "test"};
+  for (const auto& name : files) {
+    FileSink sink(folder.path() / name, "save_state");
+    sink.write(name);
+    sink.finish();
+    manifest.files.push_back({name, sink.written(), sink.checksum()});
+  }
+  folder.commit(manifest);
+}
+
+/// As Hugging Face Accelerate saves: without a manifest.
+void save_without_manifest(const fs::path& place) {
+  fs::create_directories(place);
+  for (const auto& name : files) std::ofstream(place / name) << name;
+}
+
+/// What a save does to checkpoints that are above total_limit, here 0.
+void clean_up(const fs::path& parent) {
+  for (const auto& folder : numbered_checkpoints(parent)) {
+    if (!why_no_checkpoint(folder)) remove_checkpoint(folder);
+  }
+  remove_leftovers(parent);
+}
+
+std::set<std::string> paths_in(const fs::path& folder) {
+  std::set<std::string> paths;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    paths.insert(entry.path().lexically_relative(folder).string());
+  }
+  return paths;
+}
+
+}  // namespace
+
+TEST_CASE("a clean-up that is killed at any of its calls is finished by the next one") {
+  using Paths = std::set<std::string>;
+  for (const bool has_manifest : {true, false}) {
+    for (const bool has_other_files : {false, true}) {
+      CAPTURE(has_manifest);
+      CAPTURE(has_other_files);
+      const Paths expected = has_other_files ? Paths{"checkpoint_0", "checkpoint_0/notes.txt"} : Paths{};
+      int call = 1;
+      for (bool killed = true; killed; ++call) {
+        CAPTURE(call);
+        const testing::TemporaryFolder at;
+        const fs::path place = at.path / "checkpoint_0";
+        has_manifest ? save(place) : save_without_manifest(place);
+        if (has_other_files) std::ofstream(place / "notes.txt") << "mine";
+        killed = testing::killed_at_call(call, [&] { clean_up(at.path); });
+        clean_up(at.path);
+        CHECK(paths_in(at.path) == expected);
+      }
+      CHECK(call > static_cast<int>(files.size()));
+    }
+  }
+}
+
+TEST_CASE("a save that is killed while it takes a checkpoint's place is finished by the next clean-up") {
+  int call = 1;
+  for (bool killed = true; killed; ++call) {
+    CAPTURE(call);
+    const testing::TemporaryFolder at;
+    save(at.path / "checkpoint_0");
+    killed = testing::killed_at_call(call, [&] { save(at.path / "checkpoint_0"); });
+    recover_numbered(at.path);
+    remove_leftovers(at.path);
+    CHECK_FALSE(what_is_wrong(at.path / "checkpoint_0", true));
+    std::set<std::string> expected{"checkpoint_0", "checkpoint_0/manifest.json"};
+    for (const auto& name : files) expected.insert("checkpoint_0/" + name);
+    auto found = paths_in(at.path);
+    found.erase("checkpoint_0/.lock");  // of a save that was killed before it let go of its folder
+    CHECK(found == expected);
+  }
+  CHECK(call > static_cast<int>(files.size()));
+}
