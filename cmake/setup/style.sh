@@ -15,6 +15,7 @@ format() {
 
 lint() {
   set_up "$packages_build $packages_test $packages_style"
+  python3 cmake/setup/prose.py
   configure release -DACCELERATE_BUILD_TESTS=ON
   format --check
   python3 cmake/setup/tidy.py build -j "$(jobs)" "$@"

@@ -4,7 +4,7 @@
 
 A harness is C++ with lines "// block: accelerate/README.md: Clipping" in it, in whose place the C++ block below that
 heading is put ("Clipping, 2": the second one there), with #line so that the compiler names the README. Every ```cpp
-block of every README has its place in one harness, or this fails.
+block of every README and of every page below docs/ has its place in one harness, or this fails.
 """
 import re
 import sys
@@ -15,7 +15,8 @@ PLACE = re.compile(r"^\s*// block: (?P<file>\S+): (?P<heading>.+?)(?:, (?P<numbe
 
 def readmes(top):
     skipped = re.compile(r"^(build|\.)")
-    return sorted(path for path in top.rglob("README.md") if not skipped.match(path.relative_to(top).parts[0]))
+    found = {*top.rglob("README.md"), *(top / "docs").rglob("*.md")}
+    return sorted(path for path in found if not skipped.match(path.relative_to(top).parts[0]))
 
 
 def blocks_of(path):

@@ -17,7 +17,7 @@ def expect(holds, page, what):
 
 
 def pages():
-    found = [TOP / "README.md"]
+    found = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").rglob("*.md"))]
     for folder in FOLDERS:
         found += sorted((TOP / folder).rglob("README.md"))
     return found
