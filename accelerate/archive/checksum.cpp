@@ -29,7 +29,7 @@ std::string digits_of(const std::vector<XXH64_hash_t>& blocks) {
 struct Checksum::State {
   State() { XXH3_64bits_reset(&block); }
 
-  std::vector<XXH64_hash_t> blocks;  // whole ones, after each of which more has come
+  std::vector<XXH64_hash_t> blocks;  // complete blocks that are followed by more data
   XXH3_state_t block;
   size_t in_block = 0;
 };

@@ -10,9 +10,9 @@ namespace accelerate::archive {
 /// What a manifest calls these checksums.
 inline constexpr std::string_view checksum_kind = "xxh3-64 of 4 MiB blocks";
 
-/// XXH3 of 64 bits (xxhash.com) of bytes that come in pieces: finds torn files and flipped bits, at the memory's speed.
-/// More than 4 MiB are cut into blocks of so many, and the sum is that of the blocks' sums, one after another in the
-/// canonical form (big-endian): so all processors can make it. It is no proof against somebody who wants to deceive.
+/// Incremental 64-bit XXH3 checksum (xxhash.com): detects torn files and flipped bits at memory speed. More than 4 MiB
+/// are split into blocks of this size, and the checksum is that of the block checksums in canonical (big-endian) form,
+/// so that all processors can compute it. It is not cryptographic.
 class Checksum {
  public:
   Checksum();
@@ -21,7 +21,7 @@ class Checksum {
   Checksum& operator=(Checksum&&) noexcept;
 
   void add(std::string_view bytes);
-  /// 16 hexadecimal digits, of what was added so far.
+  /// 16 hexadecimal digits of the bytes added so far.
   [[nodiscard]] std::string text() const;
 
  private:

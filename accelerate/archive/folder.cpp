@@ -54,7 +54,7 @@ std::optional<int64_t> number_of(const std::string& name) {
   return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
-// A file, because network file systems lock nothing else. Not held where there is none, or somebody else holds it.
+// A lock on a file, because network file systems lock nothing else. Empty if the file is missing or locked elsewhere.
 base::FileDescriptor hold(const fs::path& folder, int flags) {
   base::FileDescriptor lock(::open((folder / lock_name).c_str(), O_RDWR | O_CLOEXEC | flags, 0666));
   if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) lock.reset();
@@ -96,7 +96,7 @@ bool is_ending_of_ours(std::string_view ending) {
   return ending.size() == 8 && consists_of(ending, hexadecimal);
 }
 
-// Of a folder in the making, or what is left of one, the name that it was to have.
+// The intended name of an unfinished folder or of its remains.
 std::optional<std::string> name_in_making(const fs::path& path) {
   const std::string name = path.filename().string();
   const size_t mark = name.rfind(mark_of_making);
@@ -105,7 +105,7 @@ std::optional<std::string> name_in_making(const fs::path& path) {
   return name.substr(0, mark);
 }
 
-// On its way out: nobody writes to it, whether the file system knows locks or not.
+// The folder is being removed: no process writes to it, with or without locks on the file system.
 bool is_removed(const fs::path& path) {
   const std::string name = path.filename().string();
   const size_t mark = name.rfind(mark_of_making);
@@ -113,7 +113,7 @@ bool is_removed(const fs::path& path) {
          name.compare(mark + mark_of_making.size(), mark_of_removed.size(), mark_of_removed) == 0;
 }
 
-// Where nothing is held: what was left by a process that is gone.
+// True if no process holds a lock: the folder was left by a process that is gone.
 bool is_leftover(const fs::path& path) {
   std::error_code error;
   return name_in_making(path) && (hold(path, 0) || !fs::exists(path / lock_name, error));
@@ -162,8 +162,8 @@ bool is_named_as_a_checkpoints(std::string_view name) {
   });
 }
 
-// What lies in a checkpoint's folder, and which of it somebody else put there: it is not in the manifest or, where none
-// can be read, not named as a checkpoint's.
+// Files of a checkpoint folder, and those of another origin: they are not in the manifest or, without a readable
+// manifest, do not have a checkpoint file's name.
 struct Contents {
   std::vector<fs::path> own{}, strange{};
 };
@@ -187,7 +187,7 @@ Contents contents_of(const fs::path& folder) {
   return contents;
 }
 
-// As a second name: whatever ends the program, it has one of them. True where there was any.
+// Creates hard links, so that one name survives a crash. Returns true if there was any file.
 bool carry_over(const fs::path& from, const fs::path& to, std::string_view operation) {
   const auto files = contents_of(from).strange;
   for (const fs::path& file : files) {
@@ -197,8 +197,8 @@ bool carry_over(const fs::path& from, const fs::path& to, std::string_view opera
   return !files.empty();
 }
 
-// A process that was killed while the old one stood aside left both whole: the new one, else the old one, comes into
-// the empty place. Nobody holds them.
+// A process that was killed while the old checkpoint was moved aside left both complete: moves the new one, or the old
+// one if there is no new one, to the empty path. No process holds them.
 void finish_interrupted(const fs::path& parent, const std::string& name) {
   std::error_code error;
   if (fs::exists(parent / name, error)) return;
@@ -210,7 +210,7 @@ void finish_interrupted(const fs::path& parent, const std::string& name) {
   for (const fs::path& old : whole) {
     const std::string path = old.string();
     const fs::path made = path.substr(0, path.size() - mark_of_old.size());
-    if (fs::exists(made, error) && !is_leftover(made)) return;  // it goes on
+    if (fs::exists(made, error) && !is_leftover(made)) return;  // still being written
     const fs::path& better = what_is_wrong(made, false) ? old : made;
     if (::rename(better.c_str(), (parent / name).c_str()) != 0) continue;
     ::unlink((parent / name / lock_name).c_str());
@@ -284,8 +284,7 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
                  place_.string(), entry.path().string());
     }
   }
-  // Not mkdtemp(), whose folders are their owner's alone; the mask, which is the whole process's, is the system's to
-  // apply.
+  // Not mkdtemp(), which creates folders for their owner only. The system applies the umask, which is process-wide.
   int made = 0;
   do {
     path_ = parent / beside(place_.filename().string());
@@ -295,7 +294,7 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   lock_ = hold(path_, O_CREAT);
   if (lock_) return;
   if (!knows_no_locks(errno)) fail(operation_, path_, "cannot be held");
-  ::unlink((path_ / lock_name).c_str());  // else what is killed here would look held for ever
+  ::unlink((path_ / lock_name).c_str());  // otherwise the remains of a kill here would look locked forever
 }
 
 NewFolder::~NewFolder() {
@@ -349,12 +348,12 @@ void remove_leftovers(const fs::path& parent) {
 std::vector<fs::path> remove_checkpoint(const fs::path& folder) {
   const Contents contents = contents_of(folder);
   if (contents.strange.empty()) {
-    // First out of sight: whoever is killed here leaves a leftover, not a torn checkpoint.
+    // Renamed first: a kill here leaves a leftover, not a torn checkpoint.
     const fs::path aside = parent_of(folder) / beside(folder.filename().string(), mark_of_removed);
     if (::rename(folder.c_str(), aside.c_str()) == 0) base::remove_tree(aside);
     return {};
   }
-  // The files that make the folder a checkpoint come last: until then the next save removes the rest.
+  // The files that identify the folder as a checkpoint are removed last: until then the next save removes the rest.
   std::vector<fs::path> last;
   std::error_code error;
   for (const fs::path& file : contents.own) {

@@ -13,15 +13,15 @@
 
 namespace accelerate::archive {
 
-/// A folder in the making, beside the place where it will be. Until commit() nobody who looks for checkpoints sees it,
-/// and whatever ends the program before leaves the place as it was.
+/// An unfinished folder beside its final path. Until commit() it is not found as a checkpoint, and a crash leaves the
+/// final path unchanged.
 ///
-/// Throws Error (io) where the system refuses; Error (usage) where another process is saving to the same place. A file
-/// system without locks does not show that: there whatever is in the making counts as left by a killed one.
+/// \throws Error (io) if the system refuses; Error (usage) if another process is saving to the same path. On a file
+///         system without locks this is not detected: every unfinished folder there counts as left by a killed process.
 class NewFolder {
  public:
-  /// place       of the whole folder, without a slash at its end; its parent is made
-  /// operation   what the user called, for errors
+  /// \param place      Path of the finished folder without a trailing slash; its parent is created.
+  /// \param operation  Name of the user's call for errors.
   NewFolder(std::filesystem::path place, std::string_view operation);
   /// Without commit(): removed, with all in it.
   ~NewFolder();
@@ -31,9 +31,9 @@ class NewFolder {
   /// Where files are written to.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  /// Writes the manifest and puts the folder into its place, instead of what was there. Files there that were not of
-  /// the checkpoint are in the new folder, too. durable: it is there after a loss of power, too; files must have been
-  /// brought to the disk by then.
+  /// Writes the manifest and moves the folder to its path, replacing a previous one. Files in the previous folder that
+  /// do not belong to the checkpoint are kept. \param durable  If true, the folder survives a power failure; its files
+  /// must have been flushed before.
   void commit(const Manifest& manifest, bool durable = true);
 
  private:
@@ -46,12 +46,13 @@ class NewFolder {
 /// Whether a folder has a manifest.json that begins as ours, whole or torn.
 [[nodiscard]] bool has_own_manifest(const std::filesystem::path& folder);
 
-/// Why a folder that is there is none of a checkpoint, in a sentence; none: it has a manifest.json that begins as ours,
-/// whole or torn, or is Hugging Face Accelerate's.
+/// Returns a sentence why an existing folder is not a checkpoint. Returns nothing if its manifest.json begins as one of
+/// this library (complete or torn), or if it is a folder of Hugging Face Accelerate.
 [[nodiscard]] std::optional<std::string> why_no_checkpoint(const std::filesystem::path& place);
 
-/// Throws Error (usage) where there is something at that place that would be lost: what is neither empty nor a
-/// checkpoint's folder, and folders within one.
+/// \throws Error (usage) if replacing the path would lose data: it is neither empty nor a checkpoint folder, or
+/// contains
+///         folders.
 void check_replaceable(const std::filesystem::path& place, std::string_view operation);
 
 /// In a folder in the making, held by the process that makes it.
@@ -64,8 +65,8 @@ void recover(const std::filesystem::path& place);
 /// The same for all numbered checkpoints in parent.
 void recover_numbered(const std::filesystem::path& parent);
 
-/// Takes a checkpoint away, so that nobody ever sees a part of it.
-/// returns   what is in its folder and not of it: it stays there
+/// Removes a checkpoint so that a partial one is never visible.
+/// \returns files in the folder that do not belong to it; they are kept.
 std::vector<std::filesystem::path> remove_checkpoint(const std::filesystem::path& folder);
 
 /// Removes what killed processes left of numbered checkpoints in parent: folders in the making that no process holds,
@@ -73,24 +74,23 @@ std::vector<std::filesystem::path> remove_checkpoint(const std::filesystem::path
 /// does not give.
 void remove_leftovers(const std::filesystem::path& parent);
 
-/// Makes a folder, and those above it that are not there. What is wrong is said by whoever writes to it.
-/// returns   folders that have a new one in them now, which stays so after a loss of power once they were brought to
-///           the disk
+/// Creates a folder with its missing parents. Failures are reported by the later write.
+/// \returns folders with a new entry, which must be flushed to survive a power failure.
 [[nodiscard]] std::vector<std::filesystem::path> make_folders(const std::filesystem::path& folder);
 
-/// What a file holds, or what was renamed within a folder, stays so after a loss of power. Throws Error (io).
+/// Flushes a file's content, or renames within a folder, to disk. \throws Error (io)
 void bring_to_disk(const std::filesystem::path& path, std::string_view operation);
 
-/// What is wrong with one file of a checkpoint's folder, in a sentence; none: it is as the manifest says.
-/// verify   its checksum too, which reads all of it
+/// Returns a sentence about the damage of one checkpoint file, or nothing if it matches the manifest.
+/// \param verify  Compare the checksum, which reads the whole file.
 [[nodiscard]] std::optional<std::string> what_is_wrong_with(const ManifestFile& listed,
                                                             const std::filesystem::path& folder, bool verify);
 
-/// What is wrong with a checkpoint's folder, in a sentence; none: it is whole.
-/// verify   checksums too, which reads all of it
+/// Returns a sentence about the damage of a checkpoint folder, or nothing if it is complete.
+/// \param verify  Compare checksums, which reads all files.
 [[nodiscard]] std::optional<std::string> what_is_wrong(const std::filesystem::path& folder, bool verify);
 
-/// Its manifest. Throws Error (io) where there is none.
+/// Returns the folder's manifest. \throws Error (io) if it does not exist.
 [[nodiscard]] Manifest manifest_of(const std::filesystem::path& folder, std::string_view operation);
 
 /// Folders "checkpoint_7" in parent, by their number, the highest first.
@@ -101,7 +101,7 @@ struct NewestWhole {
   std::vector<std::string> passed_over{};  ///< "checkpoint_9: model.safetensors is missing"
 };
 
-/// The highest numbered checkpoint that is whole. Throws Error (io) with all that is wrong where none is.
+/// Returns the complete checkpoint with the highest number. \throws Error (io) with all damages if there is none.
 [[nodiscard]] NewestWhole newest_whole(const std::filesystem::path& parent, std::string_view operation, bool verify);
 
 }  // namespace accelerate::archive

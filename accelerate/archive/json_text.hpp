@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON that somebody else wrote.
+// JSON from foreign files.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace accelerate::archive {
 struct JsonLimits {
   /// Objects and arrays within one another.
   size_t depth = 20;
-  /// Values in one array. Unset: as many as the text has.
+  /// Maximum number of values in one array. If unset, unlimited.
   std::optional<size_t> array{};
 };
 
-/// The value, in time and memory that grow with the text alone.
+/// Parses JSON in time and memory proportional to the text.
 ///
-/// what   "header", for errors
-/// Throws Error (data) for what is no JSON, is beyond the limits, or names something twice in an object: parsers differ
-/// in which of two counts.
+/// \param what  "header", for errors.
+/// \throws Error (data) for invalid JSON, exceeded limits, or a duplicate name in an object, which parsers interpret
+///         differently.
 [[nodiscard]] nlohmann::json parse_json(std::string_view text, std::string_view what, const JsonLimits& limits,
                                         const Origin& origin);
 

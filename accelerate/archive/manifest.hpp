@@ -26,8 +26,8 @@ struct ManifestPart {
   bool operator==(const ManifestPart&) const = default;
 };
 
-/// Elements begin to end of a tensor, in row-major order, lie in a file under a name. Whole tensors have one range,
-/// 0 to their number of elements; a shard would be another range of the same tensor.
+/// Elements begin to end of a tensor in row-major order are stored in a file under a name. A complete tensor has one
+/// range from 0 to its number of elements; a shard is another range of the same tensor.
 struct ManifestRange {
   std::string tensor{};           ///< "model.0/first.weight"
   std::vector<uint64_t> sizes{};  ///< of the whole tensor
@@ -57,8 +57,8 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 /// name is looked at.
 [[nodiscard]] bool begins_as_manifest(std::string_view text);
 
-/// Throws Error (data) with the path and the member for what is no manifest, is of a newer version, lacks a member, or
-/// names a file outside its folder, twice, or one that it does not list.
+/// \throws Error (data) with path and member if the text is not a manifest, has a newer version, lacks a member, or
+///         names a file outside its folder, twice, or without listing it.
 [[nodiscard]] Manifest read_manifest(std::string_view text, const Origin& origin);
 
 /// Whether it can be a file of a checkpoint's folder: no path, no ".", "..", no control character.

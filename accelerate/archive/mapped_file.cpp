@@ -27,7 +27,7 @@ MappedFile::MappedFile(std::filesystem::path path, std::string_view operation) :
   }
   if (about.st_size == 0) return;
   const auto size = static_cast<uint64_t>(about.st_size);
-  // Private and writable: a tensor may be changed in place wherever it lies, and pages are shared until then.
+  // Private and writable: a tensor may be modified in place, and pages are shared until then.
   void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED) {
     base::fail(ErrorKind::io, {}, operation, "{} cannot be mapped: {}", path_.string(), std::strerror(errno));

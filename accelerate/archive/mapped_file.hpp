@@ -12,8 +12,8 @@ namespace accelerate::archive {
 /// not be cut while it is mapped.
 class MappedFile {
  public:
-  /// operation   what the user called, for errors
-  /// Throws Error (io) where it cannot be opened, or is no regular file.
+  /// \param operation  Name of the user's call for errors.
+  /// \throws Error (io) if the file cannot be opened or is not a regular file.
   MappedFile(std::filesystem::path path, std::string_view operation);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

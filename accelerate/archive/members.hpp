@@ -13,11 +13,11 @@
 
 namespace accelerate::archive {
 
-/// Every member throws Error (data) with the file, the member and what it is where it is missing or of another type.
+/// Every accessor throws Error (data) with file and member if it is missing or has another type.
 class Members {
  public:
-  /// dict    outlives it, like origin
-  /// where   what it is in the file, for errors: "the state"
+  /// \param dict   Must outlive this object, like `origin`.
+  /// \param where  Description of the dict for errors: "the state".
   Members(const PickleValue& dict, std::string where, const Origin& origin);
 
   [[nodiscard]] bool has(std::string_view key) const { return find(dict_, key) != nullptr; }

@@ -16,7 +16,7 @@
 namespace accelerate::archive {
 namespace {
 
-// Held by the process that writes it: what nobody holds was left by one that is gone.
+// A lock of the writing process: a file without a lock was left by a process that is gone.
 base::FileDescriptor held(const std::filesystem::path& path) {
   base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));  // network file systems lock no other
   if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) file.reset();

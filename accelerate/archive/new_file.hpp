@@ -18,15 +18,15 @@ enum class Existing {
   replace,  ///< the new one takes its place
 };
 
-/// A file in the making, beside the place where it will be. Until commit() the place is as it was, whatever ends the
-/// program before; what a killed program left beside it is removed by the next that writes there.
+/// An unfinished file beside its final path. Until commit() the final path is unchanged, even after a crash. The next
+/// writer removes the remains of a killed process.
 ///
-/// Throws Error (io) where the system refuses; Error (usage) where another process is writing to the same place. A file
-/// system without locks does not show that: there what is beside the place counts as left by a killed one.
+/// \throws Error (io) if the system refuses; Error (usage) if another process is writing to the same path. On a file
+///         system without locks this is not detected: an unfinished file counts as left by a killed process.
 class NewFile {
  public:
-  /// place       of the whole file; its parent is there
-  /// operation   what the user called, for errors
+  /// \param place      Path of the finished file; its parent must exist.
+  /// \param operation  Name of the user's call for errors.
   NewFile(std::filesystem::path place, std::string_view operation);
   /// Without commit(): removed.
   ~NewFile();

@@ -6,7 +6,7 @@
 
 namespace accelerate::archive {
 
-/// error   errno after flock() failed; where somebody else holds the file it is another
+/// \param error  errno after flock() failed; a lock held by another process gives another value.
 inline bool knows_no_locks(int error) { return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP; }
 
 }  // namespace accelerate::archive

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where bytes come from, for errors about them.
+// Origin of bytes, for errors about them.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace accelerate::archive {
 
 struct Origin {
   std::string path{};              ///< of the file
-  std::string operation = "load";  ///< what the user called
+  std::string operation = "load";  ///< the user's call
 
-  /// Throws Error (data): "load: model.safetensors: <what is wrong>".
+  /// \throws Error (data): "load: model.safetensors: <what is wrong>".
   template <typename... Args>
   [[noreturn]] void broken(fmt::format_string<Args...> format, Args&&... args) const {
     throw Error(ErrorKind::data, {}, operation, path + ": " + fmt::format(format, std::forward<Args>(args)...));

@@ -8,9 +8,8 @@
 
 namespace accelerate::archive {
 
-/// Protocol 2, as torch.save writes. Containers that come twice are written twice; storages keep their identity by
-/// their names. Nested more deeply than the memory of the calls allows is the caller's affair: what unpickle() gives is
-/// not.
+/// Protocol 2, as torch.save writes. Repeated containers are written repeatedly; storages keep their identity by name.
+/// The caller must limit the nesting depth; results of unpickle() are limited.
 [[nodiscard]] std::string pickle(const PickleValue& value);
 
 }  // namespace accelerate::archive

@@ -39,7 +39,7 @@ struct PickleTuple {
 struct PickleDict {
   std::shared_ptr<PickleEntries> entries = std::make_shared<PickleEntries>();
 };
-/// A function, class or constant of a Python module by its name; nothing of it is ever looked up or run.
+/// A function, class or constant of a Python module by name. It is never looked up or executed.
 struct PickleGlobal {
   std::string module{}, name{};
   bool operator==(const PickleGlobal&) const = default;
@@ -50,7 +50,7 @@ struct PickleObject {
   struct Parts;
   std::shared_ptr<Parts> parts;
 };
-/// What stands elsewhere in the file, by its name: torch's storages.
+/// A reference to data elsewhere in the file, by name: torch's storages.
 struct PicklePersistent {
   std::shared_ptr<PickleItems> id = std::make_shared<PickleItems>();
 };
@@ -75,7 +75,7 @@ struct PickleObject::Parts {
   PickleItems arguments{};
   PickleEntries entries{};  ///< of a dict-like object
   PickleItems items{};      ///< of a list-like object
-  PickleValue state{};      ///< what it was filled with; None: nothing
+  PickleValue state{};      ///< the state passed to it; None if nothing
 };
 
 /// A value under a text, in a dict or an object that is like one; null where it is none, or has none such.

@@ -38,7 +38,7 @@ constexpr std::array<std::pair<std::string_view, uint64_t>, 17> dtypes{{{"F64", 
                                                                         {"F8_E5M2", 8},
                                                                         {"F8_E8M0", 8}}};
 
-// No more depth and dimensions than there are, because a lie costs memory.
+// Limits of depth and dimensions, because a false value costs memory.
 constexpr JsonLimits header_limits{.depth = 4, .array = 64};
 
 uint64_t natural(const json& value, const std::string& name, std::string_view what, const Origin& origin) {
@@ -61,7 +61,7 @@ const json& field(const json& tensor, const std::string& name, const char* key, 
 std::optional<uint64_t> bytes_of(const SafetensorsEntry& entry, uint64_t bits) {
   int64_t size = static_cast<int64_t>(bits / 8);
   bool is_empty = false;
-  for (const uint64_t n : entry.shape) {  // strides go on where there are no elements
+  for (const uint64_t n : entry.shape) {  // strides are defined even without elements
     is_empty = is_empty || n == 0;
     if (__builtin_mul_overflow(size, std::max<uint64_t>(n, 1), &size)) return std::nullopt;
   }

@@ -15,7 +15,7 @@ namespace accelerate::archive {
 
 struct SafetensorsEntry {
   std::string name{};
-  std::string dtype{};  ///< "F32", "BF16", ...: as the file says
+  std::string dtype{};  ///< "F32", "BF16", ..., as in the file
   std::vector<uint64_t> shape{};
   uint64_t begin = 0, end = 0;  ///< bytes after the header
 
@@ -30,20 +30,19 @@ struct SafetensorsHeader {
   bool operator==(const SafetensorsHeader&) const = default;
 };
 
-/// Bits of an element: 32 for "F32"; none for a dtype that safetensors does not know.
+/// Bits per element: 32 for "F32". Nothing for a dtype that safetensors does not define.
 [[nodiscard]] std::optional<uint64_t> safetensors_bits(std::string_view dtype);
 
-/// file   all bytes of the file, or, with file_bytes, as many as the header has
-/// Throws Error (data) unless everything holds: the header is of its length, at most 100 MB, JSON, without a name that
-/// comes twice; every tensor has as many bytes as shape and dtype say; together they cover the rest of the file without
-/// gap and overlap.
+/// \param file  All bytes of the file or, if file_bytes is given, at least those of the header.
+/// \throws Error (data) unless the header has the stated length, at most 100 MB, is JSON without duplicate names, every
+///         tensor's bytes match shape and dtype, and the tensors cover the rest of the file without gap or overlap.
 [[nodiscard]] SafetensorsHeader read_safetensors(std::string_view file, const Origin& origin,
                                                  std::optional<uint64_t> file_bytes = std::nullopt);
 
-/// tensors   begin and end are filled in, one tensor after another, largest elements first, so that each is aligned
-/// returns   what a file begins with: 8 bytes of length and the JSON, a multiple of 8 bytes in all; the tensors' bytes
-///           follow in the order in which `tensors` now are
-/// Throws Error (usage) where a name comes twice, is "__metadata__", or a dtype is unknown.
+/// \param tensors  `begin` and `end` are filled in; the tensors are sorted by element size, so that each is aligned.
+/// \returns the start of the file: 8 bytes of length and the JSON, in total a multiple of 8 bytes. The tensors' bytes
+///          follow in the new order of `tensors`.
+/// \throws Error (usage) for a duplicate name, "__metadata__" as a name, or an unknown dtype.
 [[nodiscard]] std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
                                             const std::map<std::string, std::string>& metadata,
                                             std::string_view operation);

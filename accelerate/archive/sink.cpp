@@ -20,7 +20,7 @@ FileSink::FileSink(std::filesystem::path path, std::string_view operation)
 }
 
 void FileSink::write(std::string_view bytes) {
-  constexpr size_t most = size_t{256} << 10;  // the checksum finds in the cache what was just written
+  constexpr size_t most = size_t{256} << 10;  // small enough that the checksum finds the written data in the cache
   while (!bytes.empty()) {
     const ssize_t taken = ::write(file_.get(), bytes.data(), std::min(bytes.size(), most));
     if (taken < 0 && errno == EINTR) continue;

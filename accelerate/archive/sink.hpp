@@ -12,7 +12,7 @@
 
 namespace accelerate::archive {
 
-/// Takes bytes one after another: a file, memory, later a peer. Throws Error (io) where they cannot be taken.
+/// A destination of bytes: a file, memory, later a peer. \throws Error (io) if bytes cannot be written.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -20,15 +20,14 @@ class Sink {
   [[nodiscard]] virtual uint64_t written() const = 0;
 };
 
-/// A new file, with the checksum of what was written.
+/// A new file with a checksum of the written bytes.
 class FileSink final : public Sink {
  public:
-  /// operation   what the user called, for errors
-  /// Throws Error (io) where it cannot be made, or is there already.
+  /// \param operation  Name of the user's call for errors.
+  /// \throws Error (io) if the file cannot be created or exists already.
   FileSink(std::filesystem::path path, std::string_view operation);
 
-  /// All of it, however many calls the system wants; throws Error (io) with what was written so far, "no space left"
-  /// among others.
+  /// Writes all bytes. \throws Error (io) with the number of bytes written so far, for example "no space left".
   void write(std::string_view bytes) override;
   [[nodiscard]] uint64_t written() const override { return written_; }
   [[nodiscard]] std::string checksum() const { return checksum_.text(); }

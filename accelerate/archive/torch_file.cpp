@@ -36,10 +36,10 @@ std::string text_of(const PickleValue& value) {
   return std::string(value.kind());
 }
 
-// Of TorchScript, compressed: nobody runs it here.
+// Compressed TorchScript code, which is never executed here.
 bool is_code(std::string_view member) { return member.find("/code/") != std::string_view::npos; }
 
-// Walks through a file's value and lists what it meets.
+// Traverses the value of a file and lists its content.
 class TorchLister {
  public:
   explicit TorchLister(const TorchArchive& archive) : archive_(archive) { list("", archive.root()); }
@@ -224,7 +224,7 @@ std::vector<uint64_t> TorchArchive::naturals(const PickleValue& value, const std
   return numbers;
 }
 
-// Its elements lie within its storage.
+// Checks that the tensor's elements are within its storage.
 void TorchArchive::check_extent(TorchTensor& tensor) const {
   uint64_t last = tensor.offset;
   bool fits = tensor.shape.size() == tensor.stride.size();

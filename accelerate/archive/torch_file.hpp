@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in a file of torch.save, without LibTorch: pytorch_model.bin, optimizer.bin, random_states_0.pkl; and of
-// torch::save(), which is TorchScript's.
+// Content of a torch.save file without LibTorch: pytorch_model.bin, optimizer.bin, random_states_0.pkl; and of
+// torch::save(), which writes TorchScript.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +30,18 @@ struct TorchTensor {
 
   bool operator==(const TorchTensor&) const = default;
 
-  /// Its elements lie one after another, in row-major order.
+  /// True if the elements are contiguous in row-major order.
   [[nodiscard]] bool is_contiguous() const;
   /// The bytes of a contiguous one.
   [[nodiscard]] std::string_view bytes_of(std::string_view file) const;
 };
 
-/// A file of torch.save that is open: its value, of which tensors can be asked for. The file's bytes outlive it.
+/// An open torch.save file: its value, and access to its tensors. The file's bytes must outlive it.
 class TorchArchive {
  public:
-  /// Throws Error (data) for what torch.save did not write, and for names other than numbers, containers, tensors and
-  /// NumPy arrays need.
+  /// \throws Error (data) if torch.save did not write the file, and for names that numbers, containers, tensors and
+  /// NumPy
+  ///         arrays do not need.
   TorchArchive(std::string_view file, Origin origin);
 
   [[nodiscard]] const PickleValue& root() const { return root_; }
@@ -50,9 +51,9 @@ class TorchArchive {
   /// The members of a module or an archive of LibTorch's, which are a dict: what torch::save() of C++ and TorchScript
   /// write. Null for any other value.
   [[nodiscard]] static const PickleEntries* members_of_module(const PickleValue& value);
-  /// What that tensor is; none of its bytes is read.
-  /// path   on which it was found, for errors
-  /// Throws Error (data) where it is none, or does not fit into its storage.
+  /// Describes a tensor without reading its bytes.
+  /// \param path  Path of the value for errors.
+  /// \throws Error (data) if the value is not a tensor or does not fit into its storage.
   [[nodiscard]] TorchTensor tensor(const PickleValue& value, const std::string& path) const;
 
  private:
@@ -72,10 +73,10 @@ struct TorchFile {
   std::vector<std::pair<std::string, std::string>> others{};  ///< path to text: "param_groups.0.lr", "0.001"
 };
 
-/// Reads the structure; of the tensors' bytes, none.
+/// Reads the structure without the tensors' bytes.
 ///
-/// Throws Error (data) for what torch.save did not write, holds other names than numbers, containers, tensors and NumPy
-/// arrays need, or has a tensor that does not fit into its storage.
+/// \throws Error (data) if torch.save did not write the file, for names that numbers, containers, tensors and NumPy
+///         arrays do not need, and for a tensor that does not fit into its storage.
 [[nodiscard]] TorchFile read_torch_file(std::string_view file, const Origin& origin);
 
 }  // namespace accelerate::archive

@@ -10,8 +10,8 @@
 namespace accelerate::archive {
 namespace {
 
-// How deep a value is nested and how many values it means; what is in something else is frozen, so both stay true and
-// nothing contains itself.
+// Nesting depth and number of represented values. Values inside containers are immutable, so both stay correct and no
+// value contains itself.
 struct Extent {
   int64_t depth = 1;
   int64_t values = 1;
@@ -21,7 +21,7 @@ struct Extent {
 constexpr int64_t most_depth = 100, most_values = 4'000'000;
 constexpr uint64_t most_copied = uint64_t{1} << 28;
 
-// How to save, in Python, what a name stands for.
+// How to save the value of a refused name in Python.
 std::string_view remedy_for(std::string_view name) {
   const bool is_numpy_scalar = name.starts_with("numpy.") && name.ends_with(".multiarray.scalar");
   return is_numpy_scalar ? "; it is a NumPy scalar, such as numpy.float64(0.5): in Python, load the file with "
@@ -169,7 +169,7 @@ class Machine {
   // Copies in the memo have the extent of when they were made.
   void refresh(const Operand& container) { extents_[identity(container.value)] = container.extent; }
 
-  // Texts are copied: a few instructions could ask for all memory.
+  // Texts are copied: a few instructions could allocate all memory.
   void count_copy(const PickleValue& value) {
     if (const auto* text = value.as<std::string>()) copied_ += text->size();
     if (const auto* bytes = value.as<PickleBytes>()) copied_ += bytes->bytes.size();
@@ -447,7 +447,7 @@ bool Machine::step_of_objects(char instruction) {
     case 'R':
     case '\x81':
       reduce();
-      return true;  // NEWOBJ: the same to those who run nothing
+      return true;  // NEWOBJ: equivalent, because nothing is executed
     case 'b':
       build();
       return true;

@@ -15,12 +15,12 @@ namespace accelerate::archive {
 /// entry "__torch__.*" allows all names of that module and of those within it.
 using AllowedGlobals = std::set<std::string, std::less<>>;
 
-/// Pickles of protocol 2 to 5, of torch.save, as PyTorch's weights_only=True takes them: numbers, texts, bytes, lists,
+/// Reads pickles of protocol 2 to 5 by torch.save, as PyTorch's weights_only=True does: numbers, texts, bytes, lists,
 /// tuples, dicts, calls of allowed names, and storages.
 ///
-/// Throws Error (data) with the place in the pickle where it was cut, holds an instruction or a name that is not read,
-/// refers to what is not there, contains itself, is nested more than 100 deep, or means more than 4 million values or
-/// 256 MiB of repeated texts (a few bytes can mean billions).
+/// \throws Error (data) with the position if the pickle is truncated, contains an unsupported instruction or name,
+///         refers to a missing value, contains itself, is nested more than 100 deep, or represents more than 4 million
+///         values or 256 MiB of repeated texts (a few bytes can represent billions).
 [[nodiscard]] PickleValue unpickle(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin);
 
 }  // namespace accelerate::archive

@@ -13,8 +13,7 @@ namespace accelerate::archive {
 /// Tensor to file, in the index's own folder.
 using WeightIndex = std::map<std::string, std::string>;
 
-/// Throws Error (data) for what is no such index, for one that names a file outside of its folder, and for one that
-/// names anything twice.
+/// \throws Error (data) if the text is not an index, names a file outside its folder, or has a duplicate name.
 [[nodiscard]] WeightIndex read_weight_index(std::string_view text, const Origin& origin);
 
 }  // namespace accelerate::archive

@@ -184,7 +184,7 @@ class Reader {
     return next;
   }
 
-  // What is too large for 32 bits stands there, in this order.
+  // Values above 32 bits, stored in this order.
   void take_zip64(std::string_view extra, ZipMember& member, uint64_t& packed, uint64_t& header) const {
     while (extra.size() >= 4) {
       Fields head(extra);
@@ -257,7 +257,7 @@ std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin, boo
 }
 
 void check_member(std::string_view file, const ZipMember& member, const Origin& origin) {
-  if (member.crc32 == 0) return;  // PyTorch writes none where it was told to (set_crc32_options)
+  if (member.crc32 == 0) return;  // PyTorch omits it on request (set_crc32_options)
   const uint32_t now = crc_of(bytes_of(file, member));
   if (now == member.crc32) return;
   origin.broken("the member {} has checksum {:08x}, expected {:08x}: its bytes were changed", in_quotes(member.name),

@@ -24,12 +24,11 @@ struct ZipMember {
 /// Whether the file is of the format that torch.save wrote before PyTorch 1.6, which is no ZIP file.
 [[nodiscard]] bool is_torch_before_1_6(std::string_view file);
 
-/// The members of a ZIP file, in the order of its directory.
+/// Returns the members of a ZIP file in directory order. Data is not read; see check_member().
 ///
-/// Throws Error (data) for what is no ZIP file, was cut, has members that are compressed, encrypted, lie outside of the
-/// file or over one another, or names that come twice; for files that torch.save wrote before version 1.6 with the
-/// remedy. Data is not read; check_member() does.
-/// left_out   members of such names are passed over, compressed ones too: nobody reads them. Null: none
+/// \param left_out  Members with such names are skipped, including compressed ones. If null, none is skipped.
+/// \throws Error (data) if the file is not a ZIP file, is truncated, or has members that are compressed, encrypted,
+///         outside the file, overlapping or duplicate; for torch.save files before version 1.6 with the remedy.
 [[nodiscard]] std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin,
                                               bool (*left_out)(std::string_view name) = nullptr);
 
@@ -38,13 +37,13 @@ struct ZipMember {
   return file.substr(member.begin, member.size);
 }
 
-/// Throws Error (data) where a member's bytes are not those that its CRC-32 was made of.
+/// \throws Error (data) if a member's bytes do not match its CRC-32.
 void check_member(std::string_view file, const ZipMember& member, const Origin& origin);
 
 class ZipWriter {
  public:
-  /// sink        outlives it
-  /// alignment   of the members' bytes in the file; 64 is PyTorch's
+  /// \param sink       Must outlive this object.
+  /// \param alignment  Alignment of the members' bytes in the file; PyTorch uses 64.
   explicit ZipWriter(Sink& sink, uint64_t alignment = 64) : sink_(sink), alignment_(alignment) {}
 
   void add(const std::string& name, std::string_view bytes);

@@ -8,11 +8,11 @@
 
 namespace accelerate::checkpoint {
 
-/// Whatever went wrong on any rank is an exception on all: on the rank itself the one that it was, on the others an
-/// Error (io) that names the first such rank. Collective.
+/// Converts a failure on any rank to an exception on all ranks: the original on the failed rank, and an Error (io) that
+/// names the first failed rank on the others. Collective.
 ///
-/// mine    null: nothing
-/// doing   what was being done, for the message; may be empty
+/// \param mine   This rank's exception, or null.
+/// \param doing  Activity for the message; may be empty.
 void agree(const comm::Group& group, const std::exception_ptr& mine, std::string_view operation,
            std::string_view doing = {});
 

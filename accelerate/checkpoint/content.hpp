@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint holds, as named tensors and values; nothing here knows a module or an optimizer.
+// Content of a checkpoint as named tensors and values, without modules or optimizers.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ using CustomState = std::variant<std::string, NamedTensors>;
 /// An accumulation window of which some micro-batches have been: this rank's part of it.
 struct OpenWindow {
   int64_t micro_batches = 0;
-  /// gradient_accumulation_steps: where it ends, and what means are divided by; 0: not known, as in older files.
+  /// gradient_accumulation_steps: length of the window and divisor of means; 0 if unknown, as in older files.
   int64_t of = 0;
   // What its losses are sums over; see prepared::WindowCount.
   int64_t loss_unit = 0, count = 0, undivided = 0;

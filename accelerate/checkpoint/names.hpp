@@ -29,7 +29,7 @@ inline std::string comm_hooks_file(int64_t rank) { return fmt::format("comm_hook
 inline constexpr std::string_view scaler_file = "scaler.pt";
 inline constexpr std::string_view masters_file = "master_weights.safetensors";
 
-/// "accelerate-cpp 0.1.0": who wrote it, in the manifest and beside the random states.
+/// "accelerate-cpp 0.1.0": the writer's name in the manifest and in the random states.
 [[nodiscard]] std::string_view library();
 
 }  // namespace accelerate::checkpoint

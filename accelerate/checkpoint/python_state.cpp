@@ -199,10 +199,10 @@ PickleEntries schedule_to_python(const state::SchedulerState& saved) {
     whole.emplace_back(text("_schedulers"), py_list(std::move(parts)));
     return whole;
   }
-  // None: LibTorch's own schedules do not tell, and Python's keeps its own.
+  // Unknown for LibTorch's own schedules; Python's keep their own.
   if (!saved.base_lrs.empty()) whole.emplace_back(text("base_lrs"), numbers(saved.base_lrs));
   whole.emplace_back(text("_step_count"), std::max<int64_t>(saved.steps, 0) + 1);
-  whole.emplace_back(text("lr_lambdas"), py_list(PickleItems(saved.base_lrs.size())));  // LambdaLR asks for them
+  whole.emplace_back(text("lr_lambdas"), py_list(PickleItems(saved.base_lrs.size())));  // LambdaLR requires them
   if (!python.phases.empty()) {
     PickleItems phases;
     for (const auto& phase : python.phases) phases.push_back(py_dict(entries_to_python(phase)));
@@ -213,7 +213,7 @@ PickleEntries schedule_to_python(const state::SchedulerState& saved) {
     whole.emplace_back(text("num_bad_epochs"), saved.plateau->num_bad);
     whole.emplace_back(text("cooldown_counter"), saved.plateau->cooldown);
   }
-  if (saved.name == "CyclicLR") whole.emplace_back(text("_scale_fn_custom"), archive::PickleNone{});  // asked for, too
+  if (saved.name == "CyclicLR") whole.emplace_back(text("_scale_fn_custom"), archive::PickleNone{});  // also required
   return whole;
 }
 
@@ -265,7 +265,7 @@ state::SchedulerState scheduler_from(const TorchFile& file) {
   if (!members.has("accelerate")) return saved;
   const Members ours = members.members("accelerate");
   saved.name = ours.text("name");
-  // Python hands on what it does not know, as it was.
+  // Python keeps unknown entries unchanged.
   if (ours.integer("steps") == saved.steps) saved.momenta = ours.numbers("momenta");
   return saved;
 }

@@ -14,8 +14,7 @@
 
 namespace accelerate::checkpoint {
 
-// to_python: what the file holds; from_file: throws Error (data) with the file and the member for what is no such
-// state.
+// to_python: content for the file. from_file: \throws Error (data) with file and member if it is not such a state.
 
 [[nodiscard]] archive::PickleValue to_python(const state::OptimizerState& state, TorchFileWriter& writer);
 [[nodiscard]] state::OptimizerState optimizer_from(const TorchFile& file);
@@ -26,7 +25,7 @@ namespace accelerate::checkpoint {
 [[nodiscard]] state::SchedulerState scheduler_from(const TorchFile& file);
 
 [[nodiscard]] archive::PickleValue to_python(const precision::ScalerState& state);
-/// Unset: of a GradScaler that is not enabled, whose state is empty.
+/// Unset for a disabled GradScaler, whose state is empty.
 [[nodiscard]] std::optional<precision::ScalerState> scaler_from(const TorchFile& file);
 
 [[nodiscard]] archive::PickleValue to_python(const state::LoaderState& state);

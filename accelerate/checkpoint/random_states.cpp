@@ -59,8 +59,8 @@ PickleValue new_python_state(uint32_t seed) {
   return py_tuple({int64_t{3}, py_tuple(std::move(words)), archive::PickleNone{}});
 }
 
-// numpy.random.get_state(): (name, words, place, has a Gaussian, it). A list of words does as well as an array, whose
-// pickle would be one of NumPy 1 or of NumPy 2.
+// numpy.random.get_state(): (name, words, position, has a Gaussian, Gaussian). A list of words works like an array,
+// whose pickle would depend on NumPy 1 or 2.
 PickleValue new_numpy_state(uint32_t seed) {
   return py_tuple({std::string("MT19937"), py_list(words_of(seed)), int64_t{624}, int64_t{0}, 0.0});
 }
@@ -118,7 +118,7 @@ bool is_ours(const std::filesystem::path& folder) {
     try {
       const TorchFile file(entry.path(), "load_state");
       return archive::find(file.root(), written_by) != nullptr;
-    } catch (const Error&) {  // a torn one says so when it is read
+    } catch (const Error&) {  // a torn one is reported when it is read
     }
   }
   return false;

@@ -21,21 +21,21 @@ struct RandomStates {
   int64_t step = 0;                      ///< Accelerate's counter of calls of accumulate()
   std::vector<int64_t> local_buffers{};  ///< see Content::local_buffers
   at::Tensor cpu{};                      ///< uint8, LibTorch's and PyTorch's alike
-  /// Of every accelerator that this process sees; empty where there is none.
+  /// One state per accelerator that this process sees; may be empty.
   std::vector<at::Tensor> accelerators{};
-  /// Python's and NumPy's, as the file that was loaded had them: nobody here draws from them, so they are handed on.
-  /// None: new ones are made, from the seed of the CPU's generator.
+  /// States of Python and NumPy from the loaded file, which are passed through unchanged. If None, new ones are derived
+  /// from the seed of the CPU generator.
   archive::PickleValue python{}, numpy{};
 };
 
-/// Of the default generators of this process as they are now.
-/// accelerator   the type; CPU: there is none
+/// Returns the current states of this process's default generators.
+/// \param accelerator  Device type; CPU if there is none.
 [[nodiscard]] RandomStates random_states(c10::DeviceType accelerator);
-/// Sets them. Accelerators that are here more than in the file keep theirs.
-/// Throws Error (data) for a state of another size.
+/// Sets the states. Additional accelerators keep theirs.
+/// \throws Error (data) for a state of another size.
 void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
 
-/// Throws as set_random_states() does; nothing is changed.
+/// \throws as set_random_states() does, without changing anything.
 void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
 
 /// Throws Error (data) if `state` is not a state of that device's generator in size and dtype.
@@ -48,8 +48,8 @@ void branch_off(const RandomStates& of_rank_0, int64_t rank);
                                              TorchFileWriter& writer);
 [[nodiscard]] RandomStates random_states_from(const TorchFile& file, c10::DeviceType accelerator);
 
-/// Whether a folder has random states that this library wrote, whatever else of it is missing. Hugging Face
-/// Accelerate's of the same names say nothing of who wrote them.
+/// True if the folder has random states written by this library, even if other files are missing. Hugging Face
+/// Accelerate's files of the same names do not identify their writer.
 [[nodiscard]] bool is_ours(const std::filesystem::path& folder);
 
 }  // namespace accelerate::checkpoint

@@ -28,7 +28,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-constexpr size_t most_of_a_kind = 10'000;  // models, loaders ...: a manifest that says more lies
+constexpr size_t most_of_a_kind = 10'000;  // models, loaders, ...: a larger number in a manifest is invalid
 
 // "3.exp_avg" is the state "exp_avg" of parameter 3.
 std::optional<std::pair<int64_t, std::string>> parameter_in(std::string_view name) {
@@ -100,7 +100,7 @@ class Reader {
     return tensors;
   }
 
-  // Groups and options are the file's, tensors are where the manifest says.
+  // Groups and options come from the file, tensors from the manifest's ranges.
   [[nodiscard]] state::OptimizerState optimizer(SavedRanges& ranges, int64_t index) const {
     auto saved = optimizer_from(open(optimizer_file(index)));
     const std::string prefix = fmt::format("optimizer.{}/", index);
@@ -187,7 +187,7 @@ class Reader {
     return file.all_as_tensors(/*says=*/rank_ == 0);
   }
 
-  // The first rank whose states are here: of several machines' folders each has those of its own ranks.
+  // The first rank with states in this folder: with several machines each folder has those of its own ranks.
   [[nodiscard]] int64_t first_rank() const {
     int64_t first = std::numeric_limits<int64_t>::max();
     if (!read_.manifest) return 0;

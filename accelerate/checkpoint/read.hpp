@@ -20,10 +20,10 @@ struct Read {
   bool knows_step = true;  ///< false: of Hugging Face Accelerate, whose first optimizer does not count its steps
 };
 
-/// Tensors lie in the mapped files and are read when they are touched. Nothing is verified but what the formats check.
+/// Tensors are in mapped files and are read on access. Only the formats are verified.
 ///
-/// rank   whose random states and open window are read; one that the saved job did not have gets rank 0's states
-/// Throws Error: io for a file that is missing, data for one that is not what it should be.
+/// \param rank  Rank whose random states and open window are read. A rank that the saved job did not have gets rank
+/// 0's. \throws Error (io) for a missing file; Error (data) for an invalid one.
 [[nodiscard]] Read read(const std::filesystem::path& folder, int64_t rank, c10::DeviceType accelerator,
                         std::string_view operation);
 

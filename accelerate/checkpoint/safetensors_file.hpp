@@ -15,10 +15,10 @@
 
 namespace accelerate::checkpoint {
 
-/// Writes a whole file. Names of tensors that are the same memory, shape and strides (tied weights) after the first are
-/// not written: the metadata says of each whose it is, as safetensors.torch.save_model() does.
+/// Writes a whole file. Of tensors with equal memory, shape and strides (tied weights) only the first is written; the
+/// metadata maps the others to it, as safetensors.torch.save_model() does.
 ///
-/// Throws Error (usage) with its name for a tensor whose dtype the format lacks.
+/// \throws Error (usage) with the name of a tensor whose dtype the format lacks.
 void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation);
 
 /// The names that are left out, each with the one that is written in its place.
@@ -27,13 +27,13 @@ void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, st
 /// A mapped file and its header, checked.
 class SafetensorsFile {
  public:
-  /// Throws Error: io where it cannot be opened, data for a file that is none.
+  /// \throws Error (io) if the file cannot be opened; Error (data) if it is invalid.
   SafetensorsFile(const std::filesystem::path& path, std::string_view operation);
 
   [[nodiscard]] const archive::SafetensorsHeader& header() const { return header_; }
-  /// Its tensors under their names, tied ones under all of theirs. They lie in the mapped file where they are aligned,
-  /// and are read when they are touched; the file stays mapped as long as one of them lives. Throws Error (data) for a
-  /// dtype that LibTorch lacks.
+  /// Returns the tensors by name, tied tensors under all their names. Aligned tensors refer to the mapped file and are
+  /// read on access; the file stays mapped while one of them exists. \throws Error (data) for a dtype that LibTorch
+  /// lacks.
   [[nodiscard]] NamedTensors tensors() const;
 
  private:

@@ -47,7 +47,7 @@ void append(Manifest& whole, Manifest part) {
   std::move(part.ranges.begin(), part.ranges.end(), std::back_inserter(whole.ranges));
 }
 
-// What rank 0 of the group says.
+// Returns the text of rank 0 of the group.
 std::string of_leader(const comm::Group& group, const std::string& text) {
   return comm::in_user_call(called, "what the leading rank says is not known", group.place(),
                             [&] { return group.broadcast_bytes(text); });
@@ -65,8 +65,8 @@ Manifest part_from(const std::string& text) { return archive::read_manifest(text
 
 /// One checkpoint in the making, as one rank sees it.
 struct Saver::Making {
-  comm::Group node;    // those who write to the same folder; its rank 0 leads
-  bool is_all = true;  // there is no other machine, whose folder might not come
+  comm::Group node;    // ranks that write to the same folder; its rank 0 leads
+  bool is_all = true;  // there is no other machine
   fs::path place, folder;
   std::unique_ptr<archive::NewFolder> held;  // the leader's
   Manifest manifest;                         // the leader's
@@ -96,7 +96,7 @@ struct Saver::Making {
     std::erase(older, place);  // on a machine of its own another job may have left higher numbers
     for (auto i = static_cast<size_t>(*total_limit) - 1; i < older.size(); ++i) remove_old(older[i]);
   }
-  // A user's own folder may have such a name, and files of the user's may lie in a checkpoint's.
+  // A user's folder may have such a name, and a checkpoint folder may contain user files.
   static void remove_old(const fs::path& folder) {
     const auto why =
         fs::is_symlink(folder) ? folder.string() + " is a link" : archive::why_no_checkpoint(folder).value_or("");
@@ -110,8 +110,8 @@ struct Saver::Making {
     }
   }
 
-  // Beside the training nobody talks: ranks leave their parts in the folder. Until it has done so a rank holds a file;
-  // the system lets go of it when the process ends, and the leader need not wait for what will never come.
+  // Asynchronous saves do not communicate: ranks write their parts into the folder. Until then each rank holds a lock,
+  // which the system releases when the process ends, so that the leader does not wait for a dead rank.
   [[nodiscard]] fs::path done_file(int64_t rank) const { return folder / fmt::format(".part_{}", rank); }
   [[nodiscard]] fs::path work_file(int64_t rank) const { return folder / fmt::format(".working_{}", rank); }
   void work() {

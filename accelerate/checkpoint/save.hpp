@@ -23,18 +23,18 @@ enum class WhenBusy {
 };
 
 struct SaveOptions {
-  /// The call returns when everything has been copied; files are written while training goes on. An error of theirs
-  /// comes out of the next save_state(), load_state() or wait_for_checkpoint(), on all ranks.
+  /// If true, the call returns after copying, and files are written while training continues. A failure is rethrown by
+  /// the next save_state(), load_state() or wait_for_checkpoint() on all ranks.
   bool async = false;
   WhenBusy when_busy = WhenBusy::wait;
   /// The checkpoint survives a loss of power: every file is brought to the disk before it counts.
   bool durable = true;
-  /// All ranks write what they have alike, a part of the files each; else rank 0 (save_on_each_node: one of each
-  /// machine) writes it. Models with buffers and registered objects are rank 0's all the same, for the others may have
-  /// their own. Good where ranks have disks, or ways to one, of their own.
+  /// If true, all ranks write common data, each a part of the files; otherwise rank 0 does (with save_on_each_node one
+  /// rank per machine). Models with buffers and registered objects are always rank 0's, because ranks may differ.
+  /// Useful if ranks have separate disks or separate paths to one.
   bool share_work = false;
-  /// Models that are larger are shared out over several files, as save_model() does it: "5GB". Empty: a file each,
-  /// which is what Hugging Face Accelerate's load_state() looks for; its load_checkpoint_in_model() takes both.
+  /// Larger models are split into several files, as in save_model(): "5GB". If empty, one file per model, which Hugging
+  /// Face Accelerate's load_state() requires; its load_checkpoint_in_model() accepts both.
   std::string max_shard_size{};
 };
 
@@ -55,18 +55,17 @@ struct SaveRequest {
 class Saver {
  public:
   explicit Saver(comm::Group group);
-  /// Waits for a save under way; its error, if nobody has seen it, is a line of the log.
+  /// Waits for a pending save; an unreported failure is logged.
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// To be called before save(). False: nothing is to be saved now, because the one before is still being written.
-  /// Throws the error of that one.
+  /// Call before save(). Returns false if this save must be skipped because the previous one is still being written.
+  /// \throws the failure of the previous save.
   [[nodiscard]] bool ready(const SaveOptions& options);
-  /// Throws Error (io, usage) on every rank where one of them could not do its part: what was in the place is there
-  /// still.
+  /// \throws Error (io, usage) on every rank if any rank fails; the previous content of the path is unchanged.
   void save(const Content& content, const SaveRequest& request);
-  /// Until the save under way, if there is one, is done. Throws its error.
+  /// Waits for a pending save. \throws its failure.
   void wait();
 
  private:
@@ -81,7 +80,7 @@ class Saver {
   void agree(const std::exception_ptr& mine, std::string_view doing) const;
 
   comm::Group group_;
-  std::optional<comm::Group> node_{};  // the ranks of this machine, once they are asked for
+  std::optional<comm::Group> node_{};  // ranks of this machine, created on demand
   std::unique_ptr<Background> background_;
   Content buffers_;
 };

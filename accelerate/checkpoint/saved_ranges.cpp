@@ -92,7 +92,7 @@ at::Tensor SavedRanges::part(const Range& range) {
 int64_t SavedRanges::elements_of(const Range& range) const {
   int64_t elements = 1;
   bool is_empty = false;
-  for (const uint64_t size : range.sizes) {  // strides go on where there are no elements
+  for (const uint64_t size : range.sizes) {  // strides are defined even without elements
     is_empty = is_empty || size == 0;
     if (__builtin_mul_overflow(elements, std::max<uint64_t>(size, 1), &elements)) {
       refuse("{} has more elements than can be counted", archive::in_quotes(range.tensor));

@@ -18,16 +18,17 @@ namespace accelerate::checkpoint {
 
 class SavedRanges {
  public:
-  /// manifest   outlives it
+  /// \param manifest  Must outlive this object.
   SavedRanges(std::filesystem::path folder, const archive::Manifest& manifest, std::string_view operation);
 
   /// Those that begin so, in the order of the manifest: "model.0/".
   [[nodiscard]] std::vector<std::string> names(std::string_view prefix) const;
 
-  /// The whole tensor in its shape. It lies in the mapped file where one range is all of it.
+  /// Returns the whole tensor in its shape. If one range contains it, the result refers to the mapped file.
   ///
-  /// Throws Error: io for a file that is missing, data for elements that no file holds, for ranges that are not what
-  /// their file has, and for a name that is not in the manifest.
+  /// \throws Error (io) for a missing file; Error (data) for missing elements, for ranges that differ from their file,
+  /// and
+  ///         for a name that is not in the manifest.
   [[nodiscard]] at::Tensor whole(const std::string& name);
   /// Elements begin to end of it, in row-major order: what other ranges hold is not touched. Where ranges overlap the
   /// first one counts.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: a copy of what a checkpoint holds that training does not change.
+// Private: a copy of a checkpoint's content that training does not modify.
 #pragma once
 
 #include "accelerate/checkpoint/content.hpp"
@@ -8,16 +8,16 @@
 namespace accelerate::checkpoint {
 
 struct Snapshot {
-  Content content{};  ///< on the CPU; what comes from an accelerator is there after arrive()
+  Content content{};  ///< on the CPU; data from an accelerator is valid after arrive()
   device::Download download{};
 
-  /// The host waits for what is on its way; from any thread.
+  /// Waits for pending copies; callable from any thread.
   void arrive() { download.arrive(); }
 };
 
-/// Copies every tensor. Of accelerators' the current stream waits for the copies, the host does not: whatever is done
-/// to them next comes after.
-/// buffers   of an earlier snapshot that arrived, used again where they fit
+/// Copies every tensor. For accelerator tensors the current stream waits for the copies and the host does not, so the
+/// sources may be modified afterwards.
+/// \param buffers  Memory of an earlier, completed snapshot, reused where it fits.
 [[nodiscard]] Snapshot snapshot(const Content& content, Content buffers = {});
 
 }  // namespace accelerate::checkpoint

@@ -23,8 +23,8 @@ struct DtypeNames {
 [[nodiscard]] std::optional<c10::ScalarType> dtype_of_safetensors(std::string_view name);
 [[nodiscard]] std::optional<c10::ScalarType> dtype_of_storage(std::string_view name);
 
-/// Detached, on the CPU, dense and row-major: as its bytes are written.
-/// Throws Error (usage) with the name for a sparse, quantised or undefined tensor.
+/// Returns the tensor detached, on the CPU, dense and row-major, as its bytes are written.
+/// \throws Error (usage) with the name of a sparse, quantized or undefined tensor.
 [[nodiscard]] at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation);
 /// The bytes of a tensor that as_written() gave.
 [[nodiscard]] std::string_view bytes_of(const at::Tensor& tensor);

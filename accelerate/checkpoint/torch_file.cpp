@@ -36,7 +36,7 @@ namespace {
 
 constexpr std::string_view folder_in_zip = "archive/";
 
-constexpr size_t most_named = 20;               // of what is passed over: a vocabulary may have 100,000 texts
+constexpr size_t most_named = 20;               // number of named skipped entries: a vocabulary may have 100,000 texts
 constexpr size_t most_names = size_t{1} << 27;  // bytes of them: they grow with depth
 
 std::optional<c10::Scalar> plain_number(const PickleValue& value) {

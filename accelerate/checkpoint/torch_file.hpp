@@ -22,8 +22,7 @@ class TorchFileWriter {
  public:
   explicit TorchFileWriter(std::string_view operation) : operation_(operation) {}
 
-  /// The tensor as a value of the file; its bytes are written once, however often it comes. They are taken when write()
-  /// runs.
+  /// Adds a tensor as a value of the file. Its bytes are written once, even if it is repeated, and are read by write().
   [[nodiscard]] archive::PickleValue tensor(const at::Tensor& tensor, std::string_view name);
   void write(archive::Sink& sink, const archive::PickleValue& root) const;
 
@@ -36,7 +35,7 @@ class TorchFileWriter {
 /// A file of torch.save (1.6 and later), mapped. What it holds is values: nothing of it is run.
 class TorchFile {
  public:
-  /// Throws Error: io where it cannot be opened, data as archive::TorchArchive does.
+  /// \throws Error (io) if the file cannot be opened; Error (data) as archive::TorchArchive does.
   TorchFile(const std::filesystem::path& path, std::string_view operation);
 
   [[nodiscard]] const archive::PickleValue& root() const { return archive_.root(); }
@@ -44,28 +43,27 @@ class TorchFile {
   [[nodiscard]] static bool is_tensor(const archive::PickleValue& value) {
     return archive::TorchArchive::is_tensor(value);
   }
-  /// A tensor or Parameter of the file. Views of one storage share it here too. It lies in the mapped file, as
-  /// SafetensorsFile's do. Python attributes of a tensor are ignored. Conj and neg bits are set as torch.load sets
+  /// Returns a tensor or Parameter of the file. Views of one storage share memory. Like SafetensorsFile's tensors, it
+  /// refers to the mapped file. Python attributes of a tensor are ignored. Conj and neg bits are set as torch.load sets
   /// them: `resolve_conj()` and `resolve_neg()` write the values into memory.
-  /// path   on which it was found, for errors
-  /// Throws Error (data) where it is none, does not fit into its storage, or has a dtype that LibTorch lacks.
+  /// \param path  Path of the value for errors.
+  /// \throws Error (data) if it is not a tensor, does not fit into its storage, or has a dtype that LibTorch lacks.
   [[nodiscard]] at::Tensor tensor(const archive::PickleValue& value, const std::string& path) const;
-  /// The tensors of a dict of them, by their names, in its order (a state_dict()); of a module that LibTorch's
-  /// torch::save() wrote, or TorchScript, those of its submodules too: "first.weight". Throws Error (data) where it is
-  /// something else.
+  /// Returns the tensors of a dict of tensors by name, in order (a state_dict()). For a module written by torch::save()
+  /// or TorchScript, includes submodules: "first.weight". \throws Error (data) for other content.
   [[nodiscard]] NamedTensors tensors() const;
-  /// What can be a tensor of all that a dict holds, by the keys and positions on the way to it: of
-  /// {"model": net.state_dict(), "epoch": 3, "rates": [0.1, 0.2]} "model.fc.weight", "epoch" (no dimension) and "rates"
-  /// (one). None is passed over; so is what is no number, and integers beyond 64 bits. Of a module as tensors().
-  /// says   a line of the log names what was passed over; None is not worth one
-  /// Throws Error (data) where it is no dict, a key is no name, or two values have one name.
+  /// Returns everything in a dict that can be a tensor, by the keys and positions of its path: for
+  /// {"model": net.state_dict(), "epoch": 3, "rates": [0.1, 0.2]} the entries "model.fc.weight", "epoch" (no dimension)
+  /// and "rates" (one). None, non-numeric values and integers beyond 64 bits are skipped. A module is read as by
+  /// tensors(). \param says  If true, skipped entries other than None are named in a log line. \throws Error (data) if
+  /// the value is not a dict, a key is not a name, or two values have the same name.
   [[nodiscard]] NamedTensors all_as_tensors(bool says = true) const;
   /// All tensors in dicts within dicts, by the keys on the way to them: "state.0.exp_avg".
   [[nodiscard]] NamedTensors tensors_by_path() const;
 
  private:
   void add_by_path(const archive::PickleEntries& entries, const std::string& prefix, NamedTensors& list) const;
-  /// Of the dict that it is. Throws Error (data) where it is none.
+  /// Entries of the dict. \throws Error (data) if the value is not a dict.
   [[nodiscard]] const archive::PickleEntries& entries() const;
   struct Found;
   void add_all(const archive::PickleEntries& entries, const std::string& prefix, Found& found) const;
@@ -78,7 +76,7 @@ class TorchFile {
   mutable std::map<std::string, at::Tensor> storages_;
 };
 
-// Values of Python's, for those who put a file together.
+// Python values, for code that assembles a file.
 [[nodiscard]] archive::PickleValue py_dict(archive::PickleEntries entries);
 [[nodiscard]] archive::PickleValue py_list(archive::PickleItems items);
 [[nodiscard]] archive::PickleValue py_tuple(archive::PickleItems items);

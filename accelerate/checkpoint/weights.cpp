@@ -45,7 +45,7 @@ void write_weights_file(archive::Sink& sink, const NamedTensors& tensors, bool s
   writer.write(sink, py_dict(std::move(entries)));
 }
 
-// Of what no file takes, none: whoever writes it refuses it.
+// 0 for a tensor that no format supports; the writer refuses it.
 uint64_t stored_bytes(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == c10::kStrided ? tensor.nbytes() : 0;
 }
@@ -100,8 +100,8 @@ bool is_shard(std::string_view name, std::string_view whole) {
                     });
 }
 
-// Weights that whoever reads the folder would take for these: of another number of shards, and in the format that is
-// looked for first. A pytorch_model.bin beside safetensors stays, as with Hugging Face Accelerate.
+// Weights that a reader of the folder would mistake for these: another number of shards, and the format that readers
+// search for first. A pytorch_model.bin beside safetensors is kept, as in Hugging Face Accelerate.
 std::vector<fs::path> stale_in(const fs::path& folder, std::string_view written, const std::set<std::string>& kept) {
   std::vector<fs::path> stale;
   std::error_code error;
@@ -116,7 +116,7 @@ std::vector<fs::path> stale_in(const fs::path& folder, std::string_view written,
   return stale;
 }
 
-// An index whose shards are about to be replaced: half of them replaced would be read with it as if they were whole.
+// Removes an index whose shards are about to be replaced, because it would describe a mixture of old and new shards.
 void remove_index_of(const fs::path& folder, std::string_view whole, const std::set<std::string>& names,
                      std::string_view operation) {
   const fs::path index = folder / index_name(whole);
@@ -133,7 +133,7 @@ void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& na
   archive::Manifest manifest;
   try {
     manifest = archive::manifest_of(folder, operation);
-  } catch (const Error&) {  // nobody takes it for a checkpoint
+  } catch (const Error&) {  // not a checkpoint
     return;
   }
   for (const auto& file : manifest.files) {
@@ -246,7 +246,7 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
   for (const fs::path& path : stale) changed.insert(path.filename().string());
   check_no_checkpoint(folder, changed, operation);
   make_parent_of(folder / whole, operation);
-  // All of them are written before one takes its place; the index comes last.
+  // All files are written before one is moved into place; the index is last.
   std::vector<std::unique_ptr<archive::NewFile>> files;
   for (const Shard& shard : shards) {
     files.push_back(std::make_unique<archive::NewFile>(folder / shard.file, operation));

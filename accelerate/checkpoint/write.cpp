@@ -25,7 +25,7 @@ using archive::PickleValue;
 
 namespace {
 
-/// A file to be written, and what the manifest says of it.
+/// A file to write, with its entry in the manifest.
 struct Job {
   std::string kind;
   int64_t index = 0;
@@ -45,7 +45,7 @@ class Jobs {
   Jobs(const Content& content, const Part& part, std::string_view operation)
       : content_(content), part_(part), operation_(operation) {}
 
-  // What all ranks have alike, and what the first writer has.
+  // Data common to all ranks, and data of the first writer.
   std::vector<Job> common() {
     for (size_t i = 0; i < content_.models.size(); ++i) {
       model(static_cast<int64_t>(i), content_.models[i],
@@ -167,11 +167,11 @@ class Jobs {
     if (const auto* tensors = std::get_if<NamedTensors>(&state)) ranges_of(*tensors);
   }
 
-  // Of the job that came last. path   on which its file has them
+  // Adds ranges to the last job. `path` is the prefix of names in its file.
   void ranges_of(const NamedTensors& tensors, const std::string& path = {}) {
     Job& job = jobs_.back();
     for (const auto& [name, tensor] : tensors) {
-      if (!tensor.defined()) continue;  // its error comes when it is written
+      if (!tensor.defined()) continue;  // reported when it is written
       job.ranges.push_back(whole(fmt::format("{}.{}/{}", job.kind, job.index, name), tensor, job.name, path + name));
     }
   }
@@ -241,7 +241,7 @@ Manifest write(const std::filesystem::path& folder, const Content& content, cons
   for (Job& job : of_rank.own()) jobs.push_back(std::move(job));
   Manifest manifest;
   manifest.files.resize(jobs.size());
-  base::in_parallel(jobs.size(),  // the largest files come first in the list
+  base::in_parallel(jobs.size(),  // the largest files are first in the list
                     [&](size_t i) { manifest.files[i] = carry_out(folder, jobs[i], part.durable, operation); });
   for (Job& job : jobs) {
     add_part(manifest, {job.kind, job.index, {job.name}});

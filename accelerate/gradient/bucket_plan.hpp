@@ -20,7 +20,7 @@ struct BucketOptions {
   bool operator==(const BucketOptions&) const = default;
 };
 
-/// Throws Error (usage) for sizes below 1.
+/// \throws Error (usage) for sizes below 1.
 void check(const BucketOptions& options, const Place& place);
 
 /// One parameter as the plan sees it.
@@ -43,9 +43,9 @@ struct BucketPlan {
   bool operator==(const BucketPlan&) const = default;
 };
 
-/// items   all parameters
-/// order   indices into items, first to arrive in backward first; every index once
-/// Pure: the same on every rank that gives the same arguments.
+/// Pure function: equal on all ranks for equal arguments.
+/// \param items  All parameters.
+/// \param order  Indices into items in order of arrival in backward; each index once.
 [[nodiscard]] BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64_t> order,
                                       const BucketOptions& options = {}, const Place& place = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gradients of a bucket become their mean over the ranks: by an all-reduce, or as a communication hook says.
+// How the gradients of a bucket are averaged over the ranks: by an all-reduce or a communication hook.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,32 +38,32 @@ struct GradientBucket {
   double share = 1.0;
 };
 
-/// What a reducer goes on from, by names of its own; of this rank alone.
+/// State of a reducer under names of its choice; local to this rank.
 using ReducerState = std::vector<NamedTensor>;
 
-/// Of one engine, whose group is its own. Every rank makes the same calls in the same order: start for some or all
-/// buckets while backward runs, for the others after it, then finish for all, each time in the order of index.
+/// Reducer of one engine with its own group. Every rank makes the same calls in the same order: start() for buckets
+/// during and after backward, then finish() for all, each in the order of index.
 class BucketReducer {
  public:
   virtual ~BucketReducer() = default;
   /// Begins; does not wait. execution: deferred where finish follows at once.
   virtual void start(const GradientBucket& bucket, comm::Execution execution) = 0;
-  /// Ends with the sums in gradients and counts, the same bits on every rank. Throws what peers do.
+  /// Completes with the sums in gradients and counts, with equal bits on every rank. \throws errors of peers.
   virtual void finish(const GradientBucket& bucket) = 0;
-  /// The buckets are laid out anew, or a reduction broke off: what was kept of them counts no more.
+  /// The buckets are laid out again, or a reduction was aborted: drops state about them.
   virtual void forget() = 0;
   /// Of this rank's data given to collectives since it was made, replays left out. For a function: as if it had sent
   /// the bucket.
   [[nodiscard]] virtual int64_t bytes_given() const = 0;
   /// Between two reductions. Empty where one is like the other.
   [[nodiscard]] virtual ReducerState state() const { return {}; }
-  /// The next reduction goes on from there; what does not fit a parameter begins anew.
+  /// Restores the state; entries that do not match a parameter are dropped.
   virtual void load_state(const ReducerState&) {}
-  /// After finish(): no rank used this member of the bucket, and nobody takes what its view holds.
+  /// After finish(): no rank used this member of the bucket, so its result is not used.
   virtual void give_back(const GradientBucket&, size_t /*member*/) {}
 
-  /// Why no device may record the reductions from here on, to replay them without a call of this (a graphed step).
-  /// Empty where the host decides nothing in them and all that they keep lies in memory which stays where it is.
+  /// Reason why reductions cannot be captured and replayed without calling this object (a graphed step). Empty if the
+  /// host makes no decision in them and all state is at fixed addresses.
   [[nodiscard]] virtual std::string why_not_recorded() const {
     return "the hook's reducer may decide on the host, which replays do not ask; its why_not_recorded() is for it to "
            "say";
@@ -89,14 +89,14 @@ class AllReduce final : public BucketReducer {
   int64_t bytes_given_ = 0;
 };
 
-/// What an Accelerator is told: how each model that it prepares has its buckets reduced. Two are equal when one is a
-/// copy of the other. Default: AllReduce.
+/// Selects how the buckets of each prepared model are reduced. Two hooks are equal if one is a copy of the other. The
+/// default is AllReduce.
 class CommHook {
  public:
   using Make = std::function<std::unique_ptr<BucketReducer>(const comm::Group&)>;
 
   CommHook() = default;
-  /// make   called once for each model, on every rank, with a group that the reducer has for itself
+  /// \param make  Called once per model on every rank, with a group for exclusive use by the reducer.
   explicit CommHook(Make make) : make_(std::make_shared<const Make>(std::move(make))) {}
 
   [[nodiscard]] std::unique_ptr<BucketReducer> reducer(const comm::Group& group) const;

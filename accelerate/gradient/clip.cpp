@@ -37,7 +37,7 @@ at::Tensor norm_of_groups(const std::vector<std::vector<at::Tensor>>& groups, do
 
 // Of all ranks' parts; on each rank of the dtype and on the device that its own part's is.
 at::Tensor norm_over(const comm::Group& group, const at::Tensor& part, double norm_type) {
-  // One dtype and device for the sum, whatever gradients a rank has.
+  // One dtype and device for the sum, independent of this rank's gradients.
   at::Tensor sum = part.to(group.device().value_or(at::kCPU), at::kDouble);
   if (std::isinf(norm_type)) {
     sum = sum.nan_to_num(norm_type, norm_type);  // the larger of a number and NaN is either

@@ -16,14 +16,15 @@ namespace accelerate::gradient {
 std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameters);
 std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces);
 
-/// Their common norm.
+/// Returns the common norm.
 ///
-/// gradients   one tensor each, or whole flat buckets (Engine::gradients()); of any dtypes and devices
-/// norm_type   p of the p-norm, above 0; infinity for the largest absolute value
-/// over        the ranks of a group have a part of the gradients each: the norm is that of all parts, the same on every
-///             rank, by one all-reduce of one number. All ranks of it call then, those without gradients too. Null:
-///             these are all.
-/// returns     0-dim on the device of the first gradient; 0 when there is none
+/// \param gradients  One tensor each, or whole flat buckets (Engine::gradients()), of any dtypes and devices.
+/// \param norm_type  p of the p-norm, above 0; infinity for the largest absolute value.
+/// \param over       If set, each rank of the group has a part of the gradients: the norm is that of all parts, equal
+/// on
+///                   every rank, by one all-reduce of one number. All its ranks must call, even without gradients. If
+///                   null, these are all gradients.
+/// \returns 0-dim tensor on the device of the first gradient; 0 without gradients.
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type = 2.0, const comm::Group* over = nullptr);
 /// Scales them so that their common norm is at most max_norm: by max_norm / (norm + 1e-6) where that is below one, as
 /// in PyTorch. Returns the norm before; an infinite max_norm only measures.
@@ -32,7 +33,7 @@ at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_nor
 /// Clamps every element into [-value, value].
 void clip_value_of(const std::vector<at::Tensor>& gradients, double value);
 
-/// What the two throw, Error (usage), for limits that mean nothing: for whoever clips later, or not each time.
+/// Checks the arguments of the two functions in advance. \throws Error (usage) for invalid limits.
 void check_norm_limit(double max_norm, double norm_type);
 void check_value_limit(double value);
 

@@ -132,7 +132,7 @@ BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTenso
 void BufferBroadcast::follow() {
   if (now_) return pack_buffers(now_());
   if (std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) return;
-  std::vector<NamedTensor> buffers;  // without names, because what is known of each buffer is carried over
+  std::vector<NamedTensor> buffers;  // unnamed, because the knowledge about each buffer is carried over
   for (const Pack& one : packs_) {
     for (const at::Tensor& tensor : one.tensors) buffers.push_back({{}, tensor});
   }

@@ -19,14 +19,14 @@ namespace accelerate::gradient {
 void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& tensors, int64_t root = 0,
                        int64_t cap_bytes = 25 << 20);
 
-/// Every tensor becomes its mean over all ranks, in place; one collective per dtype and device. What local SGD does to
-/// the parameters every so many steps. Integer tensors are left alone: a mean of counts is no count.
+/// Replaces every tensor by its mean over all ranks, in place, with one collective per dtype and device. Used by local
+/// SGD. Integer tensors are unchanged, because a mean of counts is not a count.
 void average_parameters(const comm::Group& group, const std::vector<at::Tensor>& tensors);
 
 struct JoinCoordinator;
 
-/// Buffers (BatchNorm's running statistics) made equal on all ranks, as PyTorch does: one broadcast per device whatever
-/// the dtypes, from memory that is kept. Without buffers it does nothing.
+/// Broadcasts buffers (BatchNorm's running statistics), as PyTorch does: one broadcast per device for all dtypes, from
+/// retained memory. Does nothing without buffers.
 class BufferBroadcast {
  public:
   BufferBroadcast() = default;
@@ -40,7 +40,7 @@ class BufferBroadcast {
   /// running_var, unless user code wrote to them since the last forward), whose training does not use them in backward.
   /// On an accelerator the host waits for a comparison if somebody holds a buffer, as a graph does.
   void run(int64_t root = 0);
-  /// now   says which tensors the same buffers are at the time, where a forward exchanges them
+  /// \param now  Returns the current tensors of the same buffers, if a forward replaces them.
   void exchanges(std::function<std::vector<NamedTensor>()> now) { now_ = std::move(now); }
   /// PyTorch's rule: run() before the first forward of all and before each one that follows a synchronised forward, in
   /// evaluation too. synchronised: this one trains, and its backward will be reduced.
@@ -67,7 +67,7 @@ class BufferBroadcast {
     int64_t version = 0;         ///< at the last forward
     size_t least_holders = SIZE_MAX;
   };
-  // Tensors of one device and the bytes that stand for them on the wire.
+  // Tensors of one device with their bytes for the transfer.
   struct Pack {
     at::Tensor bytes;
     std::vector<at::Tensor> tensors;

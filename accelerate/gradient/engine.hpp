@@ -21,8 +21,8 @@ namespace accelerate::gradient {
 
 struct EngineOptions {
   BucketOptions buckets{};
-  /// The same parameters are used in every backward, on every rank: what was unused in the first reduction stays so.
-  /// Saves counting the uses; another set of used parameters is then an error.
+  /// Every backward uses the same parameters on every rank: those that are unused in the first reduction stay unused.
+  /// Saves counting; another set of used parameters is then an error.
   bool static_graph = false;
   /// How buckets are reduced.
   CommHook hook{};
@@ -33,32 +33,33 @@ struct EngineOptions {
   bool operator==(const EngineOptions&) const = default;
 };
 
-/// Data-parallel gradients: after a synchronised backward every parameter's gradient is the mean over all ranks of what
-/// the ranks had accumulated, bit for bit the same on all of them.
+/// Data-parallel gradients: after a synchronised backward every gradient is the mean over all ranks of the accumulated
+/// gradients, with equal bits on all ranks.
 ///
-/// Hooks sit on the parameters, so any backward that touches them is reduced, whoever calls it. The first reduction
-/// learns the order in which gradients arrive (rank 0's counts) and which are sparse, and lays the flat buckets out;
-/// from the second on full buckets are reduced while backward goes on.
+/// Hooks are attached to the parameters, so any backward that reaches them is reduced. The first reduction records the
+/// order in which gradients arrive on rank 0 and which are sparse, and lays out the flat buckets. From the second
+/// reduction on, complete buckets are reduced while backward continues.
 ///
-/// Reduced gradients are views into the buckets. A parameter that no rank used since its gradient was zeroed ends with
-/// an undefined gradient; one that some ranks used ends with the mean on all ranks, the others counting as zeros.
-/// Sparse gradients stay sparse. User code may drop or replace gradients: a replaced one is local until it is reduced.
+/// Reduced gradients are views of the buckets. A parameter that no rank used since its gradient was zeroed has an
+/// undefined gradient; one that some ranks used has the mean on all ranks, with zeros for the others. Sparse gradients
+/// stay sparse. User code may drop or replace gradients; a replaced one is local until it is reduced.
 ///
 /// Parameters may move to another dtype or device (module->to()): the next forward(), run_backward(), join or step
-/// notices, gradients that are there follow them, and the next reduction lays the buckets out anew. On all ranks alike.
+/// detects it, existing gradients follow, and the next reduction lays out the buckets again. This must happen on all
+/// ranks alike.
 ///
-/// All ranks make the engine, run synchronised backwards and zero gradients in the same order. Errors of peers come out
-/// of backward as Error (peer).
+/// All ranks construct the engine, run synchronised backwards and zero gradients in the same order. Errors of peers are
+/// thrown from backward as Error (peer).
 class Engine {
  public:
   struct Core;
 
-  /// group        its collectives are this engine's alone: give it Group::duplicate()
-  /// parameters   of one model, any dtypes and devices; those that need no gradient are made equal and else left out,
-  ///              those listed twice count once
-  /// Compares names, shapes and dtypes over the ranks, then makes every value rank 0's. A gradient that a parameter has
-  /// already counts as this rank's own, not yet reduced.
-  /// Throws Error (usage) where another engine averages one of the parameters: two would add up each other's sums.
+  /// Compares names, shapes and dtypes over the ranks, then sets every value to rank 0's. Existing gradients count as
+  /// this rank's own, not yet reduced. \param group       For exclusive use by this engine: pass Group::duplicate().
+  /// \param parameters  Of one model, of any dtypes and devices. Those without a gradient are broadcast and otherwise
+  ///                    ignored; duplicates count once.
+  /// \throws Error (usage) if another engine averages one of the parameters, because both would sum the other's
+  /// results.
   Engine(comm::Group group, const std::vector<NamedTensor>& parameters, EngineOptions options = {});
   ~Engine();
   Engine(const Engine&) = delete;
@@ -67,10 +68,10 @@ class Engine {
   /// but by an UnevenJoin that still knows this engine.
   void retire();
 
-  /// Whether the next backward's gradients are reduced; else they stay local, to be reduced with those of the next
-  /// synchronised backward. At first true. See SyncRule for who decides when.
+  /// True if the next backward's gradients are reduced; otherwise they stay local until the next synchronised backward.
+  /// Initially true. SyncRule defines the decision.
   [[nodiscard]] bool sync() const;
-  /// In an UnevenJoin, whose ranks may have run out.
+  /// True within an UnevenJoin, whose ranks may have no batches left.
   [[nodiscard]] bool joining() const;
   /// A prepared forward runs; sync: neither no_sync nor a window holds it back.
   void forward(bool sync);
@@ -80,22 +81,22 @@ class Engine {
   /// is an error in the next backward: a step passed the window by.
   void open_window(bool sync);
   void close_window();
-  /// For all that comes, until somebody else decides.
+  /// Applies until the next decision.
   void set_sync(bool sync);
 
-  /// Takes part in a reduction of the other ranks with what this rank has accumulated, zeros where it has nothing.
-  /// run_backward() calls it where this rank's graph did not touch the model.
+  /// Joins a reduction of the other ranks with this rank's accumulated gradients, or zeros. run_backward() calls it if
+  /// this rank's graph did not reach the model.
   void join_backward();
 
   /// A backward reached a parameter since the last reduction ended.
   [[nodiscard]] bool touched() const;
-  /// Gradients are there that were never reduced (user code's assignments too), or whose reduction broke off.
+  /// True if there are gradients that were never reduced (including assigned ones), or whose reduction was aborted.
   [[nodiscard]] bool unreduced() const;
   /// Steps on local gradients are wanted (local SGD).
   void allow_local(bool allowed);
   /// Every rank makes each step, on equal gradients: neither local SGD nor a join of uneven inputs is open.
   [[nodiscard]] bool steps_alike() const;
-  /// To be called before an optimizer steps. Throws Error (usage) where unreduced() and not allowed.
+  /// Call before an optimizer step. \throws Error (usage) if unreduced() and local steps are not allowed.
   void before_step();
 
   /// Hooks on new gradient accumulators: autograd runs one on the stream that was current when it was made.
@@ -120,12 +121,12 @@ class Engine {
   /// the order in which they are reduced, sparse ones last. Before the first reduction in the parameters' order.
   [[nodiscard]] std::vector<state::Piece> pieces();
 
-  /// How the parameters lie in buckets; indices count the parameters that are reduced. Empty before the first
-  /// reduction, unless the options gave it.
+  /// Layout of the parameters in buckets; indices count the reduced parameters. Empty before the first reduction,
+  /// unless the options provide it.
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const comm::Group& group() const;
   [[nodiscard]] const BucketReducer& reducer() const;
-  /// What the hook that reduces the buckets goes on from; call it between backwards.
+  /// State of the hook that reduces the buckets; call between backwards.
   [[nodiscard]] ReducerState reducer_state() const;
   void load_reducer_state(const ReducerState& state);
   /// What this rank gave to the collectives that reduced its buckets.
@@ -137,11 +138,11 @@ class Engine {
   std::shared_ptr<Core> core_;
 };
 
-/// Runs a backward, then finishes the reductions of engines one after another in the order given, which is the same on
-/// all ranks. A rank whose graph misses a model joins with zeros as long as another rank's graph reached it: with
-/// several engines the ranks tell one another by one reduction over group of an integer per engine.
+/// Runs a backward, then finishes the reductions of the engines in the given order, which must be equal on all ranks. A
+/// rank whose graph misses a model joins with zeros if another rank's graph reached it: with several engines the ranks
+/// exchange one integer per engine over `group`.
 ///
-/// Engines whose sync() is false stay local.
+/// Engines with sync() == false stay local.
 void run_backward(std::span<Engine* const> engines, const comm::Group& group, const std::function<void()>& backward);
 
 }  // namespace accelerate::gradient

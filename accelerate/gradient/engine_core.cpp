@@ -42,7 +42,7 @@ void Engine::Core::refuse_passing_step(const ParameterState& state) const {
              state.name, group.size());
 }
 
-// The graph of a gradient ends where the mean is taken; c10d::Reducer says so too.
+// The graph of a gradient ends at the mean, as with c10d::Reducer.
 void Engine::Core::warn_of_graph(const ParameterState& state) {
   if (std::exchange(said_graph_, true)) return;
   base::log(base::LogLevel::warning, group.place(),
@@ -55,7 +55,8 @@ void Engine::Core::warn_of_graph(const ParameterState& state) {
 void Engine::Core::arrived_locally(ParameterState& state) {
   state.local = true;
   if (in_window) state.imprint = imprint_of(state.parameter);
-  if (state.view.defined() && state.used()) state.attach();  // what follows is added there: no memory is held twice
+  // later gradients are added there, so memory is not doubled
+  if (state.view.defined() && state.used()) state.attach();
 }
 
 void Engine::Core::arrived(size_t index) {
@@ -90,7 +91,7 @@ void Engine::Core::arrived(size_t index) {
 void Engine::Core::begin() {
   const int id = torch::autograd::get_current_graph_task_id();
   if (active_ && !backward_alive_.expired()) {
-    // A backward inside a backward (activation checkpointing): weights may come again, so nothing leaves early.
+    // A nested backward (activation checkpointing): weights may appear again, so nothing is launched early.
     if (id != graph_task_) early_ = false;
     return;
   }
@@ -141,14 +142,14 @@ void Engine::Core::abandon() {
     reducer->forget();
     reset();
   }
-  forget_blanks();  // what a recording took for done was not
+  forget_blanks();  // the capture's assumption about completed work does not hold
   for (FlatBucket& bucket : buckets) bucket.handed_out = true;
   zero_all();
 }
 
 void Engine::Core::launch() {
   const at::NoGradGuard no_grad;
-  // Ranks that have run out of batches must be told first.
+  // Ranks without batches must be informed first.
   if (!active_ || join_coordinator != nullptr) return;
   while (next_ < buckets.size()) launch_bucket(buckets[next_++]);
 }

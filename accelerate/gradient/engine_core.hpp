@@ -46,10 +46,10 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   /// This rank takes part in a reduction that has not ended.
   [[nodiscard]] bool begun() const { return active_; }
   void join();      ///< begin without a graph
-  void launch();    ///< launches what is left
+  void launch();    ///< launches the remaining buckets
   void finish();    ///< waits and settles; throws what peers do
   void abandon();   ///< a reduction that never ran is forgotten, with its gradients
-  void complete();  ///< ends a reduction whose backward died half-way, so that the ranks stay in step
+  void complete();  ///< completes a reduction whose backward failed, so that the ranks stay in step
 
   void zero(ParameterState& state);           ///< drops the gradient
   void zero_in_place(ParameterState& state);  ///< a gradient that is there becomes zeros that count as a gradient

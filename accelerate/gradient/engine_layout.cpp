@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the first reduction learns from the other ranks: how the gradients lie in buckets.
+// The first reduction: layout of the gradients in buckets, agreed with the other ranks.
 #include <ATen/ops/zeros.h>
 
 #include "accelerate/gradient/engine_core.hpp"
@@ -36,8 +36,8 @@ void check_given(const BucketPlan& plan, const std::vector<ParameterState>& stat
 
 }  // namespace
 
-// One exchange says what the first reduction needs: per state how many ranks have a dense and how many a sparse
-// gradient, the axes of the sparse ones, and rank 0's order of arrival.
+// One exchange provides everything for the first reduction: per state the number of ranks with a dense and with a
+// sparse gradient, the sparse axes, and rank 0's order of arrival.
 void Engine::Core::learn_layout() {
   if (options.plan) return lay_out_as_given();
   const auto n = static_cast<int64_t>(states.size());

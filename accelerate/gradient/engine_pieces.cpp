@@ -19,7 +19,7 @@ std::vector<state::Piece> Engine::Core::pieces() {
   return all;
 }
 
-// A bucket in which no other gradient lies is filled as a whole; what is left is zeroed one by one.
+// A bucket without other gradients is zeroed as a whole; the rest is zeroed one by one.
 void Engine::Core::zero_in_place(std::vector<bool> listed) {
   for (FlatBucket& bucket : buckets) {
     const auto goes = [&](int64_t i) { return listed[static_cast<size_t>(i)]; };

@@ -85,7 +85,7 @@ void Engine::Core::zero_in_place(ParameterState& state) {
   state.mark_synchronized();
 }
 
-// What user code put in the place of the gradient becomes zero too, where somebody may look at it.
+// A gradient that user code put in place becomes zero too, because user code may still hold it.
 void Engine::Core::replace_by_view(ParameterState& state) {
   at::Tensor& gradient = state.gradient();
   if (!state.inside()) {
@@ -122,7 +122,7 @@ std::vector<at::Tensor> Engine::Core::gradients() {
       // What user code dropped or replaced must show in the bucket; it counts as local then, if it did.
       state.local = state.local || !state.in_place();
       state.used() ? state.attach() : state.blank_out();
-      state.blank = false;  // whoever has the whole may multiply it by NaN
+      state.blank = false;  // the owner of the whole bucket may multiply it by NaN
       state.count_write();
     } else if (gradient.defined() && gradient.is_sparse()) {
       gradient = gradient.coalesce();

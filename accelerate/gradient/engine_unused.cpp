@@ -20,7 +20,7 @@ void Engine::Core::write_counts(const at::Tensor& counts) {
   counts.copy_(mine, /*non_blocking=*/true);  // of pageable memory, which is read before it returns
 }
 
-// Makes the host wait for the device, so only ranks that left something unused come here.
+// The host waits for the device here, so only ranks with unused parameters call it.
 void Engine::Core::read_counts() {
   const at::Tensor sums = buckets.back().counts.to(at::kCPU, at::kFloat);
   const auto* sum = sums.const_data_ptr<float>();
@@ -45,7 +45,7 @@ void Engine::Core::finish_unused() {
   }
 }
 
-// What lossy hooks owed from earlier reductions may be there.
+// The result may contain errors that lossy hooks carried from earlier reductions.
 void Engine::Core::give_back(size_t index) {
   const FlatBucket& bucket = buckets[static_cast<size_t>(states[index].bucket)];
   const auto member = std::ranges::find(bucket.members, static_cast<int64_t>(index)) - bucket.members.begin();
@@ -63,7 +63,7 @@ void Engine::Core::finish_sparse(double factor) {
   }
 }
 
-// A rank that joins without a graph of its own says nothing about the graph.
+// A rank that joins without its own graph has no information about the graph.
 void Engine::Core::check_static_graph() const {
   if (!touched) return;
   for (const ParameterState& state : states) {

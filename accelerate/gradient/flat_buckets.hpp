@@ -35,20 +35,22 @@ struct ParameterState {
   bool contributes = false;
   /// It has gradients that no reduction has seen.
   bool local = false;
-  /// Of the parameter, when a window's micro-batch left a local gradient: who changes it now steps on that.
+  /// Stamp of the parameter after a window's micro-batch left a local gradient; a later change means a local step.
   std::optional<Imprint> imprint{};
-  /// Where there is no view: the gradient that is the same on all ranks, what a reduction or zeroing left. Weak, so
-  /// that it costs no memory once it is dropped.
+  /// Without a view: the gradient that is equal on all ranks, from a reduction or zeroing. Weak, so that it uses no
+  /// memory once it is dropped.
   std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> kept{};
-  /// Ranks that contributed to the last reduction; known where this rank had to ask. With static_graph: to the first.
+  /// Number of ranks that contributed to the last reduction, if this rank had to read it. With static_graph: to the
+  /// first.
   int64_t uses = 0;
 
   [[nodiscard]] at::Tensor& gradient() const { return parameter.mutable_grad(); }
   /// There is a gradient. Zeroing drops it, so autograd's next one is a tensor outside the bucket.
   [[nodiscard]] bool used() const { return gradient().defined(); }
-  /// It lies in the bucket, as the view or (detached by user code) under another handle.
+  /// True if the gradient is in the bucket, as the view or (detached by user code) under another handle.
   [[nodiscard]] bool inside() const;
-  /// There is none, or it lies where a reduction or zeroing left it. Else it was made here: by backward, or assigned.
+  /// True if there is no gradient, or it is where a reduction or zeroing left it. Otherwise it was created locally by
+  /// backward or assigned.
   [[nodiscard]] bool in_place() const;
   /// What the gradient is now counts as the same on all ranks.
   void mark_synchronized();
@@ -65,18 +67,18 @@ struct ParameterState {
   void release_view();
   /// To be called when the bucket is written as a whole: a graph that saved this gradient finds it changed.
   void count_write() const;
-  /// It lies in no bucket any more; the gradient follows its parameter to another dtype or device.
+  /// Leaves its bucket; the gradient follows the parameter to another dtype or device.
   void leave_bucket();
 };
 
-/// One flat tensor and the states that lie in it.
+/// One flat tensor and the states of the parameters in it.
 struct FlatBucket : GradientBucket {
   std::vector<at::Tensor> gaps{};  ///< between and behind the members
-  int64_t pending = 0;             ///< members whose gradient has not arrived
-  bool handed_out = false;         ///< the whole, to somebody who may have left something in the gaps
+  int64_t pending = 0;             ///< number of members whose gradient has not arrived
+  bool handed_out = false;         ///< user code received the whole bucket and may have written to the gaps
 };
 
-/// A factor for ParameterState::attach(); like a literal it does not widen the dtype of what it multiplies.
+/// A factor for ParameterState::attach(). Like a literal it does not promote the dtype of its operand.
 at::Tensor number(double value);
 
 /// "Float cpu": tensors that may share a bucket.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells whether somebody wrote to a parameter meanwhile.
+// Detects writes to a parameter between two points in time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: how a collective tells ranks that have run out of batches that it comes.
+// Private: how a collective is announced to ranks without batches.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace accelerate::gradient {
 
 struct JoinCoordinator {
   struct Answer {
-    int64_t divisor;  ///< what a sum over the ranks is divided by
+    int64_t divisor;  ///< divisor of a sum over the ranks
     int64_t root;     ///< the highest rank that still has batches
   };
   virtual ~JoinCoordinator() = default;

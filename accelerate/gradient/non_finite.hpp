@@ -11,10 +11,10 @@
 
 namespace accelerate::gradient {
 
-/// Throws Error (data) where the norm of the pieces' gradients is inf or NaN; it names the first parameter whose
-/// gradient has such an element, and how many have. Waits for the device.
-///
-/// norm   as norm_of() gives it
+/// \param norm  Result of norm_of(). Waits for the device.
+/// \throws Error (data) if the norm of the shards' gradients is inf or NaN. The error names the first parameter with
+/// such
+///         an element and the number of such parameters.
 void require_finite(const at::Tensor& norm, std::span<state::Piece> pieces, const Place& place);
 
 }  // namespace accelerate::gradient

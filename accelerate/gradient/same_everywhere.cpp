@@ -49,7 +49,7 @@ bool agrees(const comm::Group& group, const std::string& text) {
 
 namespace {
 
-/// Its gradient lies in a bucket as it does in memory. Nothing to say of row-major order.
+/// Memory layout of the gradient in a bucket; empty for row-major order.
 std::string layout_of(const at::Tensor& parameter) {
   if (parameter.layout() != at::kStrided || parameter.is_contiguous()) return {};
   std::vector<int64_t> strides;

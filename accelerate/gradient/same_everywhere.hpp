@@ -10,11 +10,12 @@
 
 namespace accelerate::gradient {
 
-/// Throws on every rank the same Error (usage) when a rank has other tensors than rank 0: it names the first that
-/// differs, both descriptions and the rank. Names, order, shapes, dtypes and requires_grad count; values do not.
+/// Compares the tensors of all ranks by name, order, shape, dtype and requires_grad, not by value. Costs one reduction
+/// of three integers if all ranks agree.
 ///
-/// what   "parameter" or "buffer", for the text
-/// Cost: one reduction of three integers while all agree.
+/// \param what  "parameter" or "buffer", for the message.
+/// \throws Error (usage), the same on every rank, if a rank differs from rank 0: it names the first difference, both
+///         descriptions and the rank.
 void require_same(const comm::Group& group, std::string_view what, const std::vector<NamedTensor>& tensors);
 
 /// "0.weight [20, 10] Float", with ", frozen" when a floating tensor of what "parameter" needs no gradient.

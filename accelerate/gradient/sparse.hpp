@@ -8,11 +8,11 @@
 
 namespace accelerate::gradient {
 
-/// The sum over all ranks times factor, coalesced and sparse, the same on every rank.
+/// Returns the sum over all ranks times factor, coalesced and sparse, equal on every rank.
 ///
-/// gradient    sparse, dense, or undefined for a rank that has none
-/// parameter   for shape, dtype and device
-/// sparse_dim  leading axes that the indices cover
+/// \param gradient    Sparse, dense, or undefined on a rank without one.
+/// \param parameter   Provides shape, dtype and device.
+/// \param sparse_dim  Number of leading axes that the indices cover.
 [[nodiscard]] at::Tensor reduce_sparse(const comm::Group& group, const at::Tensor& gradient,
                                        const at::Tensor& parameter, int64_t sparse_dim, double factor);
 

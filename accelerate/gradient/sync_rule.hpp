@@ -4,35 +4,34 @@
 
 namespace accelerate::gradient {
 
-/// What happens is told to it in the order of the program. Ranks may leave a model out, so nothing but a forward whose
-/// scope is not its backward's rests on having called the model.
+/// Receives the events in program order. Ranks may omit a model, so only a forward whose scope differs from its
+/// backward's depends on this rank having called the model.
 class SyncRule {
  public:
-  /// Of a backward that comes now.
+  /// Decision for a backward that runs now.
   [[nodiscard]] bool sync() const { return sync_ || awaited_; }
 
-  /// A window begins, local SGD does, or the user says so: holds whatever forwards came before.
+  /// A window or local SGD begins, or the user decides: overrides earlier forwards.
   void decide(bool sync) {
     sync_ = sync;
     awaited_ = backward_inside_ = false;
   }
-  /// A prepared forward. The backward of a synchronised one stays due although a local forward comes in between, as in
-  /// PyTorch.
+  /// A prepared forward. The backward of a synchronised forward stays due after a local forward, as in PyTorch.
   void forward(bool sync) {
     sync_ = sync;
     awaited_ = awaited_ || sync;
   }
   /// As if every rank called the model in it.
   void open_no_sync() { sync_ = backward_inside_ = false; }
-  /// Of no_sync or of a window. Where no backward ran inside, the one of its forwards is still to come, and stays as
-  /// they decided.
+  /// End of no_sync or of a window. If no backward ran inside, the backward of its forwards is still due, with their
+  /// decision.
   void close_scope() { sync_ = sync_ || backward_inside_; }
   void backward() { backward_inside_ = true; }
   void reduced() { awaited_ = false; }
 
  private:
   bool sync_ = true;
-  bool awaited_ = false;          ///< a synchronised forward's reduction has not come yet
+  bool awaited_ = false;          ///< the reduction of a synchronised forward is still due
   bool backward_inside_ = false;  ///< since the scope that is open began
 };
 

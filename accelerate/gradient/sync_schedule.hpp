@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rule of accumulate(): which micro-batch reduces, which one steps, and what a short last window is multiplied by.
+// The rule of accumulate(): which micro-batch reduces, which one steps, and the factor of a short last window.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +45,11 @@ struct SyncDecision {
   bool operator==(const SyncDecision&) const = default;
 };
 
-/// Decides for one micro-batch.
+/// Decides for one micro-batch. Pure function. Accelerate's rule: at the last batch step := 0 and sync; otherwise
+/// step += 1 and sync := step mod k == 0.
 ///
-/// last_batch   the active loader gives its last batch (known one batch ahead); false without a loader
-/// options      may change from call to call
-/// Pure. The rule is Accelerate's: at the last batch step := 0 and sync; else step += 1 and sync := step mod k == 0.
+/// \param last_batch  The active loader returned its last batch (known one batch ahead); false without a loader.
+/// \param options     May change between calls.
 [[nodiscard]] SyncDecision next_micro_batch(const SyncState& state, const SyncOptions& options, bool last_batch,
                                             const Place& place = {});
 

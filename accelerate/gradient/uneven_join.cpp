@@ -30,7 +30,8 @@ struct UnevenJoin::RankCoordinator : JoinCoordinator {
     return {options.divide_by_all_ranks ? group.size() : active, root};
   }
 
-  // Every rank says what it does, kNone when it has run out. Returns what the others do, kNone when all have run out.
+  // Every rank sends its operation, or kNone without batches. Returns the others' operation, or kNone if none has
+  // batches.
   int64_t exchange(int64_t operation) {
     const at::Tensor words = at::zeros({group.size() + operations}, at::kLong);
     auto* word = words.mutable_data_ptr<int64_t>();
@@ -146,7 +147,7 @@ void UnevenJoin::finish() {
   comm::in_user_call("join_uneven_inputs", "the parameters are not made equal at the end", group_.place(),
                      [&] { broadcast_tensors(group_, tensors, coordinator_->root); });
   for (const JoinModel& model : models_) {
-    if (model.buffers != nullptr) model.buffers->due_ = false;  // on all ranks, whatever their last forward was
+    if (model.buffers != nullptr) model.buffers->due_ = false;  // on all ranks, independent of their last forward
   }
   if (at_end_) at_end_(group_, coordinator_->root);
 }

@@ -21,25 +21,25 @@ struct JoinOptions {
 
 /// One model in an UnevenJoin.
 struct JoinModel {
-  Engine* engine = nullptr;            ///< null: other models' engines reduce what it has
+  Engine* engine = nullptr;            ///< null if other models' engines reduce its parameters
   BufferBroadcast* buffers = nullptr;  ///< null: its buffers are not broadcast
 };
 
 /// A region in which ranks may run out of batches at different times.
 ///
-/// Every reduction and buffer broadcast in it is announced by one small reduction first. A rank that calls finish() has
-/// run out: it takes part in the others' reductions with zeros until all ranks are there, then every parameter and
-/// buffer becomes that of a rank that went on longest (the highest of them, as in PyTorch). Optimizer states are not
-/// made equal (schedules of prepared jobs are: see at_end), and a rank that the others outlast has no gradients then:
-/// neither its own nor theirs.
+/// Every reduction and buffer broadcast in it is announced by one small reduction. A rank that calls finish() has no
+/// batches left: it joins the others' reductions with zeros until all ranks have called it. Then every parameter and
+/// buffer is set to that of a rank with the most batches (the highest of them, as in PyTorch). Optimizer states are not
+/// synchronised (schedules of prepared jobs are, see at_end), and a rank that finished earlier has no gradients then.
 ///
-/// All ranks make it with the same models in the same order. Inside it every rank that still has batches runs the same
+/// All ranks construct it with the same models in the same order. Inside it every rank with batches runs the same
 /// reductions; they do not overlap with backward.
 class UnevenJoin {
  public:
   using AtEnd = std::function<void(const comm::Group& group, int64_t root)>;
-  /// group   its collectives are this region's alone: give it Group::duplicate()
-  /// at_end   called when parameters and buffers are equal, with the group and the rank whose they are; not on one rank
+  /// \param group   For exclusive use by this region: pass Group::duplicate().
+  /// \param at_end  Called after parameters and buffers are equal, with the group and the source rank; not with one
+  /// rank.
   UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOptions options = {}, AtEnd at_end = {});
   /// Calls finish(), unless an exception is on its way; an error of peers is then logged.
   ~UnevenJoin();

@@ -8,11 +8,11 @@
 
 namespace accelerate::nn {
 
-/// What one rank knows of its part of a batch, in a form that travels: mean, sum of squared deviations from that mean,
+/// Moments of this rank's part of a batch in a form for transfer: mean, sum of squared deviations from that mean,
 /// values per channel.
 ///
-/// input     [N, C, ...]; N may be 0
-/// returns   [2C + 1], float64 for a float64 input, else float32
+/// \param input  [N, C, ...]; N may be 0.
+/// \returns [2C + 1], float64 for a float64 input, otherwise float32.
 at::Tensor moments_of(const at::Tensor& input);
 
 /// The whole batch.
@@ -27,7 +27,7 @@ struct BatchMoments {
 ///            beside its variance costs no digits. Ranks without values count for nothing.
 BatchMoments combine(const at::Tensor& of_ranks);
 
-/// returns   (input - mean) * invstd * weight + bias per channel, [N, C, ...] of input's dtype and memory format
+/// \returns (input - mean) * invstd * weight + bias per channel, [N, C, ...] with input's dtype and memory format.
 at::Tensor normalised(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& invstd,
                       const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias);
 
@@ -39,11 +39,11 @@ struct BatchGradients {
 BatchGradients gradients_of(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean,
                             const at::Tensor& invstd);
 
-/// The gradient of the input.
+/// Returns the gradient of the input.
 ///
-/// part     of this rank; its deviation is overwritten
-/// sums     [2, C], over all ranks
-/// scale    [C], invstd * weight
+/// \param part   This rank's part; its deviation is overwritten.
+/// \param sums   [2, C], over all ranks.
+/// \param scale  [C], invstd * weight.
 at::Tensor input_gradient(BatchGradients part, const at::Tensor& gradient, const at::Tensor& sums,
                           const at::Tensor& values, const at::Tensor& scale);
 

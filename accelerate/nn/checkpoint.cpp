@@ -29,13 +29,13 @@ template <typename... Values>
   base::fail(ErrorKind::usage, {}, "checkpoint", text, std::forward<Values>(values)...);
 }
 
-/// What stands in the graph for a whole function.
+/// Graph node that represents the whole function.
 struct CheckpointNode : torch::autograd::Node {
   Again again;
   ForwardState state;
   std::vector<SavedVariable> inputs;
   std::vector<std::string> described;  ///< every output of the function
-  std::vector<size_t> outputs;         ///< those with a gradient: what this node's inputs are
+  std::vector<size_t> outputs;         ///< outputs with a gradient, which are this node's inputs
   /// What the next edges were when it was made; those another checkpoint may lead elsewhere.
   edge_list border;
   std::vector<int64_t> versions;  ///< of the leaves on the border, else 0

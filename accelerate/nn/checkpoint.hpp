@@ -43,7 +43,7 @@ class FunctionsOwner {
   std::shared_ptr<void> before_;
 };
 
-/// One call of checkpoint(): opened before the function runs, closed with what it returned.
+/// One call of checkpoint(): opened before the function runs, closed with its result.
 class Segment {
  public:
   Segment(const CheckpointOptions& options, std::vector<at::Tensor> inputs);
@@ -51,7 +51,7 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
   [[nodiscard]] const std::vector<at::Tensor>& inputs() const;
-  /// outputs   replaced by tensors without the function's graph, whose backward runs `again`
+  /// \param outputs  Replaced by tensors without the function's graph, whose backward runs `again`.
   void close(std::vector<at::Tensor>& outputs, Again again);
 
  private:
@@ -87,28 +87,27 @@ struct Call {
 
 }  // namespace detail
 
-/// function(inputs...), whose intermediate results are not kept: backward runs it again. Trades one more forward of the
-/// function for the memory of all its activations but the outputs.
+/// Calls function(inputs...) without keeping its intermediate results; backward runs it again. Saves the memory of all
+/// activations except the outputs, for one more forward of the function.
 ///
 ///   auto hidden = accelerate::nn::checkpoint([this](const at::Tensor& x) { return block->forward(x); }, input);
 ///
-/// function   any callable, module holders included; it is copied and called again in backward, so what it refers to
-///            must live until then. It must compute the same from the same inputs.
-/// inputs     anything; the tensors in trees of them (tree/README.md) are kept, the rest is copied
-/// returns    the function's result, a tree of tensors; those that need no gradient are as the function gave them
+/// Gradients reach the inputs and every other tensor that the function uses (parameters, captured results) in the same
+/// backward, exactly as without checkpoint(): hooks fire once, a gradient engine reduces once, and
+/// torch::autograd::grad(), second derivatives and nested checkpoints work. Autocast and random numbers are restored.
+/// Under autocast a weight is cast at each use, because its cached copy would not exist again. Without gradients
+/// (NoGradGuard) it is a plain call.
 ///
-/// Gradients reach the inputs and every other tensor that the function uses (parameters, captured results) in the one
-/// backward that runs, exactly as without checkpoint(): hooks fire once, a gradient engine reduces once, and
-/// torch::autograd::grad(), second derivatives and checkpoints within checkpoints work. Autocast and random numbers are
-/// as they were; under autocast a weight is cast at each use, since its cached copy would not be there again.
-/// Without gradients (NoGradGuard) it is the plain call.
-///
-/// What the function changes is changed twice: a stock BatchNorm's running statistics, not those of our SyncBatchNorm.
-/// Ranks that are threads share LibTorch's CPU generator, so there a mask may differ in the second run.
-/// Throws Error (usage) where it changes an input in place. Backward does where the second run gave other shapes or
-/// used other tensors, or where a leaf that needs a gradient was changed in between; LibTorch's own error for an input
-/// that was. Of what else the function captures (frozen weights, masks, results) nothing is watched: give it as an
-/// input.
+/// \param function  Any callable, including module holders. It is copied and called again in backward, so objects that
+///                  it refers to must live until then. It must compute the same result from the same inputs.
+/// \param inputs    Any values; tensors in trees (tree/README.md) are kept, other values are copied.
+/// \returns the function's result, a tree of tensors; those without gradient are returned unchanged.
+/// \throws Error (usage) if the function modifies an input in place. Backward throws if the second run gives other
+///         shapes or uses other tensors, or if a leaf that needs a gradient was modified in between; for a modified
+///         input it throws LibTorch's own error. Other captured values (frozen weights, masks, results) are not
+///         checked: pass them as inputs.
+/// \note Side effects are repeated: the running statistics of a stock BatchNorm, not those of our SyncBatchNorm. Ranks
+///       as threads share LibTorch's CPU generator, so a mask may differ in the second run there.
 template <typename Function, typename... Inputs>
 auto checkpoint(const CheckpointOptions& options, Function&& function, Inputs&&... inputs) {
   using Recorded = detail::Call<std::decay_t<Function>, std::decay_t<Inputs>...>;

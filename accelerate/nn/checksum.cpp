@@ -13,7 +13,7 @@
 namespace accelerate::nn {
 namespace {
 
-constexpr int64_t kChunk = 1 << 20;  // values whose places have weights of their own
+constexpr int64_t kChunk = 1 << 20;  // number of values with individual position weights
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;
 constexpr uint64_t kStep = 0xD1B54A32D192ED03ULL;
 

@@ -6,11 +6,11 @@
 
 namespace accelerate::nn {
 
-/// A sum over the bits of the values in their logical order, each mixed with its place: any single bit that differs
-/// changes it, values that changed places do too. 0.0 and -0.0 differ, a NaN is equal to itself and not to another.
+/// A sum over the bits of the values in logical order, each mixed with its position: any single differing bit changes
+/// it, and so do exchanged values. 0.0 and -0.0 differ; a NaN equals itself and no other NaN.
 ///
-/// returns   0-dim int64 on the tensor's device, the same on every device; no host wait. Of sparse tensors: of indices
-///           and values; 0 where there are no values.
+/// \returns 0-dim int64 on the tensor's device, equal on every device, without a host wait. For sparse tensors over
+///          indices and values; 0 without values.
 at::Tensor checksum(const at::Tensor& tensor);
 
 }  // namespace accelerate::nn

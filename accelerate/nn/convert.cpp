@@ -31,19 +31,20 @@ bool is_stock(const Module& module) {
          dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
 }
 
-/// replace_in(entry, layer)   puts the layer in an entry that holds the stock one; false: it holds another
+/// \param replace_in  replace_in(entry, layer) exchanges an entry with the stock layer; returns false for other
+/// entries.
 template <typename Container, typename Replace>
 Place place_in(Container* list, const std::string& name, const Replace& replace_in) {
   if (list == nullptr) return {};
   const bool listed = std::any_of(list->begin(), list->end(), [&](auto& entry) { return replace_in(entry, nullptr); });
   if (!listed) return {};
   return [=](const std::shared_ptr<SyncBatchNormImpl>& layer) {
-    for (auto& entry : *list) replace_in(entry, layer);  // it may stand there more than once
+    for (auto& entry : *list) replace_in(entry, layer);  // it may be listed several times
     list->replace_module(name, layer);
   };
 }
 
-/// Empty where the layer lies in a member of the holder's class.
+/// Empty if the layer is a member of the holder's class.
 Place place_of(Module& holder, const std::string& name, const ModulePtr& stock) {
   using Layer = std::shared_ptr<SyncBatchNormImpl>;
   const auto in_sequential = [stock](torch::nn::AnyModule& entry, const Layer& layer) {

@@ -56,7 +56,7 @@ std::optional<c10::Stream> current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-/// Memory that ran out stays a c10::OutOfMemoryError: a prepared forward knows it by that, and adds what is there.
+/// Out-of-memory errors stay c10::OutOfMemoryError: a prepared forward detects them by type and adds known memory.
 [[noreturn]] void rethrow(const std::exception_ptr& failure, size_t i, at::Device device) {
   const std::string what = base::what_failed(failure);
   try {
@@ -89,7 +89,7 @@ void take_modes(const torch::nn::Module& module, torch::nn::Module& replica) {
   }
 }
 
-/// Whose copy asks the other ranks first would be chance, and which copies there are their own affair.
+/// The order of the replicas' collectives would be random, and ranks may have different replicas.
 void refuse_connected_norms(const torch::nn::Module& module) {
   for (const auto& item : module.named_modules()) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(item.value().get());
@@ -204,7 +204,8 @@ void DataParallelCore::run(const std::function<void(size_t)>& work) const {
 }
 
 void without_drawing(const std::function<void()>& make) {
-  static std::recursive_mutex one_at_a_time;  // two at once would each put back what the other drew; make() may nest
+  // two concurrent calls would each restore the other's state; make() may nest
+  static std::recursive_mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   const at::Tensor before = device::rng_state(at::kCPU);
   const auto put_back = [&] { device::set_rng_state(at::kCPU, before); };

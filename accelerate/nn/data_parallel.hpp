@@ -24,28 +24,29 @@ namespace accelerate::nn {
 
 namespace detail {
 
-/// What DataParallel does whatever its module is.
+/// The part of DataParallel without the module's type.
 class DataParallelCore {
  public:
-  /// Throws Error (usage) for no devices, (device) for one that is not there.
+  /// \throws Error (usage) without devices; Error (device) for a device that does not exist.
   DataParallelCore(std::vector<at::Device> devices, std::optional<at::Device> output_device, int64_t dim);
 
   /// A tensor of the input; all of one call are as long along dim.
   void count(const at::Tensor& tensor);
-  /// Devices that get a part of what was counted, at least one.
+  /// Number of devices that receive a part of the counted input, at least one.
   [[nodiscard]] size_t parts() const;
-  /// Part i, on its device; what has no dimensions goes to every device.
+  /// Part i on its device; a tensor without dimensions is copied to every device.
   [[nodiscard]] at::Tensor part_of(const at::Tensor& tensor, size_t i) const;
   void forget() { length_ = -1; }
 
-  /// replica   a copy of the module, of its class, with tensors of its own
-  /// Gives it the module's values on device i; gradients of its parameters become the module's.
+  /// Sets the replica to the module's values on device i; gradients of its parameters flow to the module.
+  /// \param replica  A module of the same class with its own tensors.
   void connect(const torch::nn::Module& module, torch::nn::Module& replica, size_t i) const;
-  /// Throws Error (usage) where the module does not lie on the first device, or, of several, holds a SyncBatchNorm over
-  /// ranks: on each rank, however many copies its batch needs.
+  /// \throws Error (usage) if the module is not on the first device or, with several devices, contains a SyncBatchNorm
+  /// over
+  ///         ranks; on each rank, independent of the number of replicas.
   void check_place(const torch::nn::Module& module) const;
-  /// Calls work(i) for each part at the same time, in threads that take over what is the caller's: gradient mode,
-  /// autocast, current streams. The first failure is thrown, with its device.
+  /// Calls work(i) for each part concurrently, in threads that inherit the caller's gradient mode, autocast and current
+  /// streams. \throws the first failure, with its device.
   void run(const std::function<void(size_t)>& work) const;
 
   [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
@@ -59,45 +60,46 @@ class DataParallelCore {
   int64_t length_ = -1;
 };
 
-/// Calls make(), of whose random numbers nothing stays: the CPU's generator, from which layers take their first values,
-/// is then where it was.
+/// Calls make() and restores the state of the CPU generator, from which layers draw their initial values.
 void without_drawing(const std::function<void()>& make);
 
-/// module->clone(device). Throws Error (usage) for a class that cannot, which names both ways.
+/// Returns module->clone(device). \throws Error (usage) for a class without clone(), with both alternatives.
 std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device);
-/// clone   what clone() gave, which is of a base of the module's class
+/// \param clone  Result of clone(), whose class is a base of the module's.
 [[noreturn]] void fail_other_class(const torch::nn::Module& module, const torch::nn::Module& clone);
 [[noreturn]] void fail_null_copy();
 
 }  // namespace detail
 
-/// PyTorch's nn.DataParallel (torch/nn/parallel/data_parallel.py): forward splits its tensors along dim, in parts as
-/// torch.chunk makes them, over the devices, gives each part to a copy of the module, and joins the outputs. Backward
-/// adds the copies' gradients up in the module's own parameters. Equal to the module alone on the whole batch within
-/// rounding, but for what looks at the whole batch: BatchNorm normalises each part.
+/// PyTorch's nn.DataParallel (torch/nn/parallel/data_parallel.py): forward splits its tensors along dim into parts as
+/// torch.chunk does, passes each part to a replica on its device, and joins the outputs. Backward sums the replicas'
+/// gradients in the module's own parameters. Equal to the module alone on the whole batch within rounding, except for
+/// layers that use the whole batch: BatchNorm normalises each part.
 ///
 ///   accelerate::DataParallel parallel(net, {"cuda:0", "cuda:1"});
 ///   auto loss = torch::nll_loss(parallel(images), labels);                 // labels on the first device
-///   loss.backward();                                                       // net's parameters have their gradients
+///   loss.backward();                                                       // gradients in net's parameters
 ///
-/// The module lies on the first device and computes there itself: its buffers follow the first part, what copies do to
-/// theirs is dropped, as in PyTorch. Copies are made for every forward, and draw no random numbers. A batch with fewer
-/// samples than devices leaves the last ones out. Devices may repeat: {"cpu", "cpu"} are two threads.
+/// The module is on the first device and computes there itself: its buffers follow the first part, and changes of
+/// replicas' buffers are dropped, as in PyTorch. Replicas are created for every forward and draw no random numbers. A
+/// batch with fewer samples than devices leaves the last devices idle. Devices may repeat: {"cpu", "cpu"} are two
+/// threads.
 ///
-/// It is a module: prepare() takes it, and ranks then reduce its gradients, which are the sums over a rank's devices.
-/// prepare() moves it to the rank's device, which must be the first of its devices.
+/// It is a module: prepare() accepts it, and ranks then reduce its gradients, which are sums over a rank's devices.
+/// prepare() moves it to the rank's device, which must be its first device.
 template <typename Net>
 class DataParallel : public torch::nn::Module {
  public:
   using Factory = std::function<std::shared_ptr<Net>()>;
 
-  /// module          shared; on the first device
-  /// devices         at least one
-  /// output_device   of the joined outputs. Unset: the first device.
-  /// dim             that is split, of inputs, and joined, of outputs
-  /// factory         makes a module of the same class and layers, whose values do not matter. Empty: copies are
-  ///                 clone()s, for which the class itself, not a base of it, derives from torch::nn::Cloneable<Class>.
-  /// Throws Error (usage) for an empty module and for no devices, (device) for one that is not there.
+  /// \param module         Shared; on the first device.
+  /// \param devices        At least one.
+  /// \param output_device  Device of the joined outputs. If unset, the first device.
+  /// \param dim            Dimension along which inputs are split and outputs joined.
+  /// \param factory        Creates a module of the same class and layers; its values are ignored. If empty, replicas
+  /// are
+  ///                       clone()s, for which the class itself must derive from torch::nn::Cloneable<Class>.
+  /// \throws Error (usage) for an empty module or without devices; Error (device) for a device that does not exist.
   explicit DataParallel(std::shared_ptr<Net> module, std::vector<at::Device> devices,
                         std::optional<at::Device> output_device = {}, int64_t dim = 0, Factory factory = {})
       : core_(std::move(devices), output_device, dim), module_(std::move(module)), factory_(std::move(factory)) {
@@ -111,11 +113,13 @@ class DataParallel : public torch::nn::Module {
       : DataParallel(holder.is_empty() ? nullptr : holder.ptr(), std::move(devices), output_device, dim,
                      std::move(factory)) {}
 
-  /// inputs   tensors [.., N, ..] with the same N along dim, and pairs, vectors, maps and structs of them; anything
-  ///          else, and tensors without dimensions, goes to every device
-  /// returns  the copies' outputs, of the same structure, joined along dim; a number per device becomes a vector
-  /// Throws Error (usage) for tensors that differ along dim and for a SyncBatchNorm over several ranks within, what a
-  /// copy threw with the device where it was.
+  /// \param inputs  Tensors [.., N, ..] with equal N along dim, and pairs, vectors, maps and structs of them; other
+  /// values,
+  ///                and tensors without dimensions, are passed to every device.
+  /// \returns the replicas' outputs with the same structure, joined along dim; one number per device becomes a vector.
+  /// \throws Error (usage) for tensors that differ along dim and for a SyncBatchNorm over several ranks; exceptions of
+  /// a
+  ///         replica with its device.
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
     core_.check_place(*module_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: what a thread computes with beside tensors, noted in forward and there again in backward.
+// Private: thread state of a forward besides tensors, captured in forward and restored in backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace accelerate::nn {
 
-/// Random generators and autocast of this thread, and who owns what its functions refer to.
+/// Random generators and autocast of this thread, and the owner of objects that its functions refer to.
 struct ForwardState {
   struct Autocast {
     at::DeviceType type;
@@ -21,7 +21,8 @@ struct ForwardState {
   std::vector<Autocast> autocast;
   std::shared_ptr<void> owner;
 
-  /// Autocast of the CPU and the accelerator; generators of the CPU and of the tensors' devices, if asked for.
+  /// Captures autocast of the CPU and the accelerator and, on request, the generators of the CPU and the tensors'
+  /// devices.
   static ForwardState now(const std::vector<at::Tensor>& tensors, bool with_generators);
   /// The same parts, as they are now.
   [[nodiscard]] ForwardState same_parts_now() const;

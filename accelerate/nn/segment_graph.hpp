@@ -28,7 +28,7 @@ NodePtr make_node(Args&&... args) {
 /// A moment on this thread: nodes made here after it are the function's.
 class GraphMark {
  public:
-  /// inputs   edges of the function's inputs, which were there before whoever made them
+  /// \param inputs  Edges of the function's inputs, which existed before their creators ran.
   explicit GraphMark(edge_list inputs = {});
   [[nodiscard]] bool made_later(const Edge& edge) const;
 
@@ -38,21 +38,21 @@ class GraphMark {
   uint64_t thread_;
 };
 
-/// Where the graph of outputs leaves what was made after the mark: gradient accumulators, and results from before. Each
-/// once, in the order met from the first output on.
+/// Returns the edges at which the graph of the outputs leaves nodes created after the mark: gradient accumulators and
+/// earlier results, each once, in order of discovery from the first output.
 edge_list border_of(const edge_list& outputs, const GraphMark& mark);
 
-/// Puts one node on every edge that leads to the border. It passes gradients on, so the graph computes the same; and it
-/// is where a backward can end without the hooks of what lies beyond.
+/// Inserts a node on every edge that leads to the border. The node passes gradients on, so the result is unchanged; a
+/// backward can end there without running hooks beyond it.
 ///
-/// outputs   the roots; those that are on the border themselves are exchanged too
-/// returns   the nodes' edges, in border's order
+/// \param outputs  The roots; those on the border are exchanged too.
+/// \returns the nodes' edges in the order of border.
 edge_list fence(edge_list& outputs, const edge_list& border, const GraphMark& mark);
 
 /// The edges of tensors that need a gradient.
 edge_list edges_of(const std::vector<at::Tensor>& tensors);
 
-/// The leaf whose accumulator this is, else undefined.
+/// Returns the leaf of this accumulator, or an undefined tensor.
 at::Tensor leaf_of(const Edge& edge);
 
 }  // namespace accelerate::nn

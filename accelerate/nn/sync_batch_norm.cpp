@@ -35,7 +35,7 @@ struct WholeBatch : torch::CustomClassHolder {
 };
 using WholeBatchPtr = c10::intrusive_ptr<WholeBatch>;
 
-/// Gradients that throw where somebody differentiates them again, as PyTorch's once_differentiable does.
+/// Gradients that throw when differentiated again, as PyTorch's once_differentiable does.
 torch::autograd::variable_list once(torch::autograd::variable_list gradients) {
   for (at::Tensor& gradient : gradients) {
     if (gradient.defined()) gradient = gradient.detach().requires_grad_(true);
@@ -168,7 +168,7 @@ void SyncBatchNormImpl::check_input(const at::Tensor& input) const {
   }
 }
 
-/// returns   how far the running statistics move
+/// \returns the update factor of the running statistics.
 double SyncBatchNormImpl::count_batch() {
   if (is_training() && num_batches_tracked.defined() && !recomputing()) num_batches_tracked += 1;
   if (options.momentum()) return *options.momentum();

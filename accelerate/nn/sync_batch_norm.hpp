@@ -29,12 +29,12 @@ namespace accelerate::nn {
 /// differentiated once: second derivatives through several ranks are an error.
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
-  /// group   its collectives are for layers like this alone: give it Group::duplicate()
+  /// \param group  For exclusive use by such layers: pass Group::duplicate().
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, comm::Group group = {});
 
-  /// input     [N, C, ...] with C = num_features, at least 2 dimensions
-  /// returns   the same shape, dtype and memory format
-  /// Throws Error (usage) for another shape, and where all ranks together have fewer than 2 values per channel.
+  /// \param input  [N, C, ...] with C = num_features and at least 2 dimensions.
+  /// \returns the same shape, dtype and memory format.
+  /// \throws Error (usage) for another shape, and if all ranks together have fewer than 2 values per channel.
   at::Tensor forward(const at::Tensor& input);
 
   void reset() override;

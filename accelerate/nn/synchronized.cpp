@@ -55,7 +55,7 @@ Names split_lines(const std::string& text) {
   return lines;
 }
 
-/// What a rank says about tensor i: its description, and with a tab before it its checksum.
+/// A rank's description of tensor i, followed by a tab and its checksum.
 std::string line_of(const Names& lines, size_t i) { return i < lines.size() ? lines[i] : "no such tensor\t"; }
 std::string before_tab(const std::string& line) { return line.substr(0, line.find('\t')); }
 

@@ -13,15 +13,16 @@
 namespace accelerate::nn {
 
 struct CheckedTensor {
-  std::string name;  ///< as a message says it: "parameter fc.weight"
+  std::string name;  ///< name in messages: "parameter fc.weight"
   at::Tensor tensor;
 };
 
-/// Throws on every rank the same Error (usage) when the ranks' tensors differ: it names the first that does, its shape,
-/// which ranks agree on it and how many more differ. Names, shapes and dtypes count too. Nothing with one rank.
+/// Compares names, shapes, dtypes and values of the ranks' tensors. Does nothing with one rank. Costs one pass over the
+/// tensors and one all-reduce of 16 bytes; the tensors are listed only if they differ.
 ///
-/// when   what the message adds, e.g. "after 40 optimizer steps"
-/// Cost: one pass over the tensors, one all-reduce of 16 bytes; a list of all tensors only when they differ.
+/// \param when  Suffix of the message, for example "after 40 optimizer steps".
+/// \throws Error (usage), the same on every rank, if they differ: it names the first differing tensor, its shape, the
+///         ranks that agree, and the number of further differences.
 void check_synchronized(const comm::Group& group, const std::vector<CheckedTensor>& tensors,
                         std::string_view when = {});
 

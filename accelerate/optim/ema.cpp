@@ -123,8 +123,8 @@ void ExponentialMovingAverage::follow_masters() {
   }
 }
 
-// Averages that lie elsewhere than their weights, or in another dtype than theirs ask for, are moved; then the lists of
-// one call each are made anew.
+// Averages on another device than their weights, or in another dtype than theirs requires, are moved, and the lists for
+// one call each are rebuilt.
 void ExponentialMovingAverage::follow_moved() {
   bool moved = kinds_.empty();
   for (Item& item : items_) {
@@ -220,7 +220,7 @@ AveragedWeights ExponentialMovingAverage::average_parameters() {
   };
   for (const Item& item : items_) {
     keep(item.value);
-    // Whoever asks for masters meanwhile (saving, say) makes them follow the averages.
+    // A reader of masters in between (saving) makes them follow the averages.
     if (!item.source.is_same(item.value)) keep(item.source);
   }
   // From here on the guard restores, should a copy throw.

@@ -40,9 +40,9 @@ struct EmaOptions {
 /// What the weights count for in update n, from 1 on: one minus the decay.
 [[nodiscard]] double ema_weight(const EmaOptions& options, int64_t n);
 
-/// While it lives the model has the averages as its weights; then its own again, whatever happened to them meanwhile.
-/// It keeps a copy of the model's own. Restored they count as never changed: within an accumulation window the next
-/// backward takes them as they were.
+/// During its lifetime the model has the averages as weights; afterwards its own weights are restored from a copy,
+/// independent of changes in between. The restored weights count as unchanged: within an accumulation window the next
+/// backward accepts them.
 class [[nodiscard]] AveragedWeights {
  public:
   struct Own {
@@ -66,18 +66,18 @@ class [[nodiscard]] AveragedWeights {
 ///   ... optimizer.step(); ema.update(optimizer.skip_flag());
 ///   { auto averaged = ema.average_parameters(); evaluate(model); }
 ///
-/// Averages are float32 where weights are of half precision, because an update is less than such a number can tell.
-/// Of a prepared model whose weights are stored in bfloat16 the float32 masters are averaged, and a swap leaves them as
-/// they are. They follow weights that move to another device. On several ranks weights are equal, so averages are.
+/// Averages are float32 for half-precision weights, which could not represent the small updates. For a prepared model
+/// with bfloat16 weights the float32 masters are averaged, and a swap leaves them unchanged. Averages follow weights to
+/// another device. With several ranks weights are equal, so averages are too.
 class ExponentialMovingAverage {
  public:
-  /// pieces    what is averaged: values, or masters where there are any. They are held by reference, as tensors are.
-  /// buffers   averaged where options.use_buffers says so
-  /// Throws Error (usage) on a decay outside [0, 1], and numbers of the warm-up that are not above 0.
+  /// \param pieces   Values to average, or their masters if there are any. Held by reference, as tensors are.
+  /// \param buffers  Averaged if options.use_buffers is set.
+  /// \throws Error (usage) for a decay outside [0, 1], and warm-up numbers that are not above 0.
   explicit ExponentialMovingAverage(const std::vector<state::Piece>& pieces, const EmaOptions& options = {},
                                     const std::vector<state::Piece>& buffers = {});
-  /// model   a module, a holder of one, TorchScript's, or a prepared model, of which it keeps a handle where there are
-  ///         masters
+  /// \param model  A module, a module holder, a TorchScript module, or a prepared model, which is kept alive if it has
+  ///               masters.
   template <typename Model>
   requires(
       requires(const Model& model) { model->named_parameters(); } ||
@@ -90,25 +90,25 @@ class ExponentialMovingAverage {
 
   ExponentialMovingAverage(ExponentialMovingAverage&&) = default;
 
-  /// After an optimizer step: within an accumulation window too each call counts.
+  /// Call after an optimizer step; each call counts, also within an accumulation window.
   ///
-  /// skip   float32 scalar, on the weights' device or the CPU: 1 where that step was skipped, then averages stay as
-  ///        they are and the update does not count. The host does not wait for it. Of a prepared optimizer its
-  ///        skip_flag(): with fp16 it belongs here.
+  /// \param skip  Float32 scalar on the weights' device or the CPU. If it is 1, that step was skipped: averages are
+  ///              unchanged and the update does not count. The host does not wait for it. With fp16 pass the prepared
+  ///              optimizer's skip_flag().
   void update(const std::optional<at::Tensor>& skip = std::nullopt);
 
   /// The averages become the model's weights until the result dies. Weights keep their memory. Not within an autocast
   /// region: its cache would keep the old ones.
   AveragedWeights average_parameters();
 
-  /// Updates that counted. Waits for the device where skip flags came from there.
+  /// Number of counted updates. Waits for the device if skip flags came from there.
   [[nodiscard]] int64_t updates() const;
   /// The averages themselves, in the order of the weights, buffers last.
   [[nodiscard]] std::vector<at::Tensor> averages() const;
 
   /// Copies, named as in the state_dict() of AveragedModel: "n_averaged" and "module." before each name.
   [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_dict() const;
-  /// Throws Error (data) on names or shapes that differ from this model's; then nothing is changed.
+  /// \throws Error (data) if names or shapes differ from this model's; nothing is changed then.
   void load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state);
 
  private:
@@ -118,8 +118,8 @@ class ExponentialMovingAverage {
   };
   struct Item {
     std::string name;
-    at::Tensor source;  // what is averaged: the master, or the value
-    at::Tensor value;   // what the average is swapped into
+    at::Tensor source;  // the averaged tensor: the master or the value
+    at::Tensor value;   // the tensor into which the average is swapped
     at::Tensor average;
     bool is_copied;  // not averaged: a count or a mask
   };
@@ -162,7 +162,7 @@ class ExponentialMovingAverage {
   EmaOptions options_;
   std::vector<Item> items_;
   std::function<std::vector<state::Piece>()> pieces_now_;  // empty: no piece has a master that could be another one
-  std::vector<std::vector<size_t>> kinds_;                 // items whose averages are of one dtype and device
+  std::vector<std::vector<size_t>> kinds_;                 // items grouped by dtype and device of their averages
   int64_t calls_ = 0;                                      // of update(), less those that the host knows to be skipped
   at::Tensor cancelled_;                                   // calls that a flag on a device cancelled; undefined: none
   std::shared_ptr<bool> swapped_in_ = std::make_shared<bool>(false);

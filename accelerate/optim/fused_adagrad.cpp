@@ -35,8 +35,8 @@ class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
   void update(Call& call, const StepScale& scale) override {
     tell_steps(call);
     const auto& options = options_of<Options>(call.group);
-    // LibTorch 2.11's kernel for CUDA does not write all unscaled gradients back (fused_adagrad_utils.cuh: not those
-    // whose number of elements four divides); the other kernels do.
+    // LibTorch 2.11's CUDA kernel does not write back all unscaled gradients (fused_adagrad_utils.cuh: not those with a
+    // number of elements divisible by four); the other kernels do.
     const bool by_kernel = !scale.scale || call.device.is_cpu();
     const auto gradients = by_kernel ? call.gradients : at::_foreach_div(call.gradients, *scale.scale);
     const auto run = [&](const auto& rate) {

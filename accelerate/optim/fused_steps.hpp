@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: who makes the fused step of which optimizer; each expects exactly that type.
+// Private: factories of the fused steps; each expects exactly its optimizer type.
 #pragma once
 
 #include <memory>

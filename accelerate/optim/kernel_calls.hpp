@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: what the fused kernels are called with.
+// Private: arguments of the fused kernels.
 #pragma once
 
 #include <ATen/ops/_foreach_add.h>
@@ -28,7 +28,7 @@ struct Call {
   // Where masters are stepped on: they, and the values that follow them.
   std::vector<at::Tensor> masters{}, values{};
   at::Tensor step_tensor{};
-  /// Of a step that is recorded: where the kernel reads its rate. Undefined: the options' own.
+  /// For a captured step: memory from which the kernel reads its rate. If undefined, the option's value is used.
   at::Tensor rate{};
 
   bool takes(size_t the_group, const at::Tensor& parameter, int64_t count) const {
@@ -89,7 +89,7 @@ inline void fill_steps(Call& call) {
 // Steps that flags on a device have cancelled, per parameter: the host counts on until take_back_cancelled().
 class Cancelled {
  public:
-  // What the kernels are told: the count of steps without the cancelled ones.
+  // Step count passed to the kernels: without cancelled steps.
   void correct(Call& call) const {
     if (counts_.empty()) return;
     std::vector<at::Tensor> counts;

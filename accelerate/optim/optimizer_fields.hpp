@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the options and the state of each stock optimizer, by the names that PyTorch saves them under
-// (torch/optim/*.py, version 2.11). `fixed` are options of PyTorch's that LibTorch's lacks: what it always does.
+// Private: options and state of each stock optimizer by the names that PyTorch saves (torch/optim/*.py, version 2.11).
+// `fixed` are PyTorch options that LibTorch lacks, with LibTorch's constant behaviour.
 #pragma once
 
 #include <torch/optim/adagrad.h>

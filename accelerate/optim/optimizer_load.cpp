@@ -67,7 +67,7 @@ class Loader {
     check_groups();
   }
 
-  /// Throws where the saved state is not this optimizer's; nothing is changed.
+  /// \throws if the saved state does not belong to this optimizer; nothing is changed.
   template <typename Fields>
   void check() {
     if (!saved_.own.empty()) {
@@ -105,7 +105,7 @@ class Loader {
     torch::serialize::InputArchive archive;
     archive.load_from(bytes);
     auto& states = optimizer_.state();
-    states.clear();  // load() adds to them: what had none when it was saved would keep its own
+    states.clear();  // load() only adds: a state absent when saved would otherwise remain
     try {
       optimizer_.load(archive);
     } catch (const c10::Error& error) {
@@ -168,7 +168,7 @@ class Loader {
     return options;
   }
 
-  // Another optimizer's options would leave this one's as they happen to be.
+  // Missing options of another optimizer's file would leave arbitrary values.
   template <typename Fields>
   void check_complete(torch::optim::OptimizerOptions& options, size_t g) const {
     const auto& saved = saved_.groups[g].options;

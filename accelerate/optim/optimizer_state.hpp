@@ -13,25 +13,24 @@ class Optimizer;
 
 namespace accelerate::optim {
 
-/// Of torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop everything, with the options that PyTorch's own have beside
-/// (at their defaults); tensors are not copied. Any other optimizer writes itself, by its save().
+/// For torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop the whole state, with PyTorch's additional options at their
+/// defaults; tensors are not copied. Any other optimizer writes itself with its save().
 ///
-/// Throws Error (usage) for one that has a state and does not override save(): it would be lost.
+/// \throws Error (usage) for an optimizer with state that does not override save(), because its state would be lost.
 [[nodiscard]] state::OptimizerState state_of(torch::optim::Optimizer& optimizer, const Place& place);
 
 /// The dtype that a parameter's state is kept in.
 using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
 
-/// Options and state become the saved ones; tensors are copied to their parameters' devices. Everything is looked at
+/// Sets options and state to the saved ones; tensors are copied to their parameters' devices. Everything is validated
 /// before anything is changed.
 ///
-/// Throws Error (data) for other numbers of groups or parameters, shapes that are not their parameters', a state that
-/// this type of optimizer does not keep, and options that it does not know and that are not at their default
-/// (maximize).
+/// \throws Error (data) for another number of groups or parameters, shapes that differ from their parameters', a state
+///         that this optimizer type does not have, and unknown options that are not at their default (maximize).
 void load_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const StateDtype& dtype,
                 const Place& place);
 
-/// Throws as load_state() does, and changes nothing.
+/// \throws as load_state() does, without changing anything.
 void check_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const Place& place);
 
 }  // namespace accelerate::optim

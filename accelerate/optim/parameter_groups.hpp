@@ -23,9 +23,8 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 /// Tensors to be looked for, by what makes them one and the same (as in state::Piece).
 std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors);
 
-/// Throws Error (usage) where a parameter is listed twice, in two groups or in one: it would be stepped on twice.
-///
-/// asked_by   names the operation in the message
+/// \param asked_by  Name of the operation for the message.
+/// \throws Error (usage) if a parameter is listed twice, in one or two groups, because it would be stepped on twice.
 void check_groups(const torch::optim::Optimizer& optimizer, const Place& place, std::string_view asked_by);
 
 }  // namespace accelerate::optim

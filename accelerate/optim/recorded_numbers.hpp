@@ -18,7 +18,7 @@ class RecordedNumbers {
   /// Of one kernel call.
   struct Entry {
     std::function<double()> rate;
-    /// Adds to the counts of all parameters of the call; returns what they are then.
+    /// Adds to the counts of all parameters of the call and returns the new count.
     std::function<int64_t(int64_t)> count;
     /// The count that the recorded call was made with.
     int64_t step = 0;
@@ -33,7 +33,7 @@ class RecordedNumbers {
   void add(Entry entry) { entries_.push_back(std::move(entry)); }
   /// All calls are there, and the counts are those after them.
   void ended();
-  /// The optimizer's own counts go on by so many steps; -1 where the recorded one was none.
+  /// Advances the optimizer's own counts; -1 if the captured step did not happen.
   void count(int64_t steps) const;
   /// To be called before each replay, on the stream that replays.
   void tell_device() const;
@@ -43,7 +43,7 @@ class RecordedNumbers {
   std::vector<Entry> entries_;
 };
 
-/// Tells what a recorded step was made of from what it would be made of now: options, and where things lie.
+/// Compares the inputs of a captured step with the current ones: options and addresses.
 class Fingerprint {
  public:
   void add(uint64_t part) { value_ = (value_ ^ part) * 0x9E3779B97F4A7C15U + (value_ >> 29); }

@@ -122,7 +122,7 @@ void rmsprop_on_cpu(const RMSpropLists& lists, const RMSpropNumbers& numbers, co
 
 void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale,
                        const at::Tensor& rate) {
-  // A cancelled step is made and undone: only so is it the same to the bit, whatever the gradients hold.
+  // A cancelled step is made and undone, which preserves all bits for any gradients.
   const std::vector<at::Tensor>* const changed[] = {&lists.parameters, &lists.squares, &lists.buffers, &lists.means};
   std::vector<std::vector<at::Tensor>> before;
   if (scale.skip) {

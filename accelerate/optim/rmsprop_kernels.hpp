@@ -15,13 +15,13 @@ struct RMSpropNumbers {
   bool centered;
 };
 
-// Of one dtype and device; the i-th tensors of all lists lie alike, without gaps. buffers is empty without momentum,
-// means where the update is not centered.
+// Lists of one dtype and device; the i-th tensors of all lists have the same dense layout. `buffers` is empty without
+// momentum, `means` unless the update is centered.
 struct RMSpropLists {
   const std::vector<at::Tensor>&parameters, &gradients, &squares, &buffers, &means;
 };
 
-// One pass over the memory. Steps that scale.skip cancels must not come here.
+// One pass over the memory. Must not be called for steps that scale.skip cancels.
 void rmsprop_on_cpu(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale);
 
 // Operators on whole lists; scale.skip is read on the device. rate: 0-dim there, taken for numbers.lr where it is

@@ -172,8 +172,8 @@ void StepOnPieces::run(Call& call, const StepScale& scale) {
   if (recording_) note_recorded(call);
 }
 
-// The scalars are the recording's own, and written before each replay, not now: what is given to the device now is
-// recorded.
+// The scalars belong to the capture and are written before each replay, not now, because device work is being
+// captured.
 void StepOnPieces::read_from_device(Call& call) {
   const auto found = std::find_if(scalars_.begin(), scalars_.end(),
                                   [&](const Scalars& each) { return each.memory.device() == call.device; });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: what the fused steps of all optimizers have in common. One of them says which companions its kernel wants
-// and calls it; here pieces are sorted into calls, and steps counted.
+// Private: common part of the fused steps. A fused step defines its kernel and companion tensors; this class groups
+// shards into calls and counts steps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ class GroupOf {
   void look_again();
 
   torch::optim::Optimizer& optimizer_;
-  GroupPlace next_;  // after the last one found: whoever asks in order of the groups finds it there
+  GroupPlace next_;  // after the last one found, so that a search in group order is immediate
   std::unordered_map<const void*, GroupPlace> places_;
 };
 
@@ -59,12 +59,12 @@ class StepOnPieces : public FusedStep {
   // Puts a piece into one call by add(), with the companions that the kernel wants.
   virtual void collect(const Stepped& stepped) = 0;
   virtual void update(Call& call, const StepScale& scale) = 0;
-  // The kernel has not thrown: what it made may be kept, and counts.
+  // The kernel has not thrown: its new state is kept, and the step counts.
   virtual void keep(const Call& call, const StepScale& scale) = 0;
 
   virtual void add_options(Fingerprint& fingerprint, size_t group) = 0;
   virtual void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) = 0;
-  // Adds to the counts of these states; returns what they are then.
+  // Adds to the counts of these states and returns the new count.
   virtual int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const> states, int64_t steps) = 0;
   // What a call uses beside its lists.
   virtual std::vector<at::Tensor> held_by(const Call&) const { return {}; }
@@ -77,7 +77,7 @@ class StepOnPieces : public FusedStep {
   at::Tensor laid(const Stepped& stepped, const at::Tensor& state) const;
 
   Call& add(const Stepped& stepped, int64_t step);
-  // Made where there is none.
+  // Created if it does not exist.
   template <typename State, typename Make>
   State& state_of(const Stepped& stepped, const Make& make) {
     if (recording() && optimizer_.state().find(stepped.piece.key) == optimizer_.state().end()) {

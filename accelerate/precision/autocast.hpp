@@ -18,12 +18,12 @@ struct AutocastRegion {
   bool cache = true;
 };
 
-/// What torch.autocast is in Python, of this thread. Regions nest; leaving one, by an exception too, restores what was
-/// before it. LibTorch keeps low-precision copies of float32 weights within a region and the outermost end drops them:
-/// whoever changes weights inside a region calls drop_cached_casts() afterwards (prepared optimizers do).
+/// Equivalent of Python's torch.autocast for this thread. Regions nest; leaving one, also by an exception, restores the
+/// previous state. LibTorch caches low-precision copies of float32 weights within a region, and the outermost end drops
+/// them. Code that changes weights inside a region must call drop_cached_casts(), as prepared optimizers do.
 class [[nodiscard]] Autocast {
  public:
-  /// Unset: changes nothing.
+  /// If unset, nothing changes.
   explicit Autocast(const std::optional<AutocastRegion>& region);
   ~Autocast();
   Autocast(const Autocast&) = delete;

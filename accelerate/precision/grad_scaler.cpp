@@ -16,7 +16,7 @@
 namespace accelerate::precision {
 namespace {
 
-// Tensors of one device and dtype: what the kernel takes in one call.
+// Tensors grouped by device and dtype, for one kernel call each.
 std::vector<std::vector<at::Tensor>> by_device_and_dtype(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {

@@ -26,25 +26,25 @@ struct GradScalerOptions {
   double backoff_factor = 0.5;
   /// Iterations; at least 1.
   int64_t growth_interval = 2000;
-  /// A scale that inf or NaN would bring below this is an error: gradients that overflow whatever the scale are NaN,
-  /// and training stands still. 0: no such floor, as in PyTorch.
+  /// A scale that inf or NaN would reduce below this is an error: the gradients are then NaN at any scale, and training
+  /// stalls. 0 disables the minimum, as in PyTorch.
   double min_scale = 1.0 / 16384;
   bool operator==(const GradScalerOptions&) const = default;
 };
 
-/// Throws Error (usage) with the option, its value and what it must be.
+/// \throws Error (usage) with the option, its value and its range.
 void check(const GradScalerOptions& options, const Place& place);
 
-/// Flags of this rank, summed over the ranks of a group by one all-reduce. All ranks of it call.
+/// Sums this rank's flags over the ranks of a group by one all-reduce. All its ranks must call.
 ///
-/// flags     0-dim, or [n], of any device
-/// returns   the same on every rank; of the flags' shape, dtype and device
+/// \param flags  0-dim or [n], on any device.
+/// \returns the sums, equal on every rank, with the flags' shape, dtype and device.
 [[nodiscard]] at::Tensor summed_over(const comm::Group& group, const at::Tensor& flags);
 
-/// All tensors here are 0-dim on the scaler's device; nothing but state() makes the host wait.
+/// All tensors are 0-dim on the scaler's device; only state() makes the host wait.
 class GradScaler {
  public:
-  /// Throws Error (usage) as check().
+  /// \throws Error (usage) as check() does.
   GradScaler(const GradScalerOptions& options, at::Device device, const Place& place);
 
   /// float32; changed in place by update() and load_state().
@@ -52,26 +52,27 @@ class GradScaler {
   [[nodiscard]] const at::Tensor& growth_tracker() const { return growth_tracker_; }
   [[nodiscard]] const GradScalerOptions& options() const { return options_; }
 
-  /// Multiplies gradients by 1/scale in place and looks for inf and NaN in them.
+  /// Multiplies gradients by 1/scale in place and checks them for inf and NaN.
   ///
-  /// gradients   dense, of any devices; float16 is refused, as in PyTorch: Error (usage)
-  /// scale       they were made with, float32
-  /// over        the ranks of a group have gradients of their own, or a part each: whether any has inf or NaN, by one
-  ///             all-reduce of one number. All ranks of it call then. Null: these are all.
-  /// returns     float32: 0 where all of them are finite, else above 0
+  /// \param gradients  Dense, on any devices. Float16 is refused, as in PyTorch: Error (usage).
+  /// \param scale      Float32 scale with which they were computed.
+  /// \param over       If set, each rank of the group has its own gradients or a part: whether any has inf or NaN, by
+  /// one
+  ///                   all-reduce of one number. All its ranks must call. If null, these are all gradients.
+  /// \returns float32: 0 if all are finite, otherwise above 0.
   [[nodiscard]] at::Tensor unscale(const std::vector<at::Tensor>& gradients, const at::Tensor& scale,
                                    const comm::Group* over = nullptr) const;
 
-  /// The end of an iteration.
-  /// found_inf   float32, not 0: a gradient of the iteration was inf or NaN
+  /// Ends an iteration.
+  /// \param found_inf  Float32; not 0 if a gradient of the iteration was inf or NaN.
   void update(const at::Tensor& found_inf);
 
   /// Waits for the device.
   [[nodiscard]] ScalerState state() const;
-  /// Scale, factors, interval and tracker become the saved ones. Throws Error: data for a scale or tracker
-  /// that is none, usage as check().
+  /// Sets scale, factors, interval and tracker to the saved ones. \throws Error (data) for an invalid scale or tracker;
+  /// Error (usage) as check() does.
   void load_state(const ScalerState& state);
-  /// returns   the options after load_state(), which throws the same.
+  /// \returns the options after load_state(), with the same exceptions.
   [[nodiscard]] GradScalerOptions loadable(const ScalerState& state) const;
 
  private:

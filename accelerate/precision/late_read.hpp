@@ -9,11 +9,11 @@
 
 namespace accelerate::precision {
 
-/// A copy under way to the host, behind what the device's current stream has been given. Of CPU tensors it is there at
-/// once.
+/// A pending copy to the host, ordered after earlier work of the device's current stream. CPU tensors are available
+/// immediately.
 class LateRead {
  public:
-  /// numbers   float32, contiguous
+  /// \param numbers  Float32, contiguous.
   explicit LateRead(const at::Tensor& numbers);
 
   /// Whether it is there; does not wait.

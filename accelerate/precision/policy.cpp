@@ -41,7 +41,7 @@ Policy pure_bf16() {
 LowPrecision low_precision_of(c10::Device device) {
   LowPrecision can{.autocast = at::autocast::is_autocast_available(device.type()), .fp16 = true, .bf16 = true};
   if (device.is_cuda()) {
-    // LibTorch's only word about it that does not need CUDA's headers; it asks for compute capability 8.0.
+    // LibTorch's only query for it without CUDA headers; it requires compute capability 8.0.
     can.bf16 = at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
     return can;
   }
@@ -49,7 +49,7 @@ LowPrecision low_precision_of(c10::Device device) {
     const auto types = c10::impl::VirtualGuardImpl(device.type()).getDeviceCapability(device);
     can.fp16 = types.capability_data.supported_scalar_types.has_Half != 0;
     can.bf16 = types.capability_data.supported_scalar_types.has_BFloat16 != 0;
-  } catch (const c10::Error&) {  // this type of device does not tell: its kernels will
+  } catch (const c10::Error&) {  // this device type has no query; its kernels will report it
   }
   return can;
 }

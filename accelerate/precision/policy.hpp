@@ -42,9 +42,9 @@ struct LowPrecision {
 /// Asks the device. CUDA: bfloat16 from compute capability 8.0 on.
 [[nodiscard]] LowPrecision low_precision_of(c10::Device device);
 
-/// Pure. Throws Error: device where the device lacks what the policy asks for, naming what it can; usage for dtypes
-/// that are no policy (parameters in float16, whose gradients cannot be unscaled; compute in anything but float16,
-/// bfloat16).
+/// Pure function. \throws Error (device) if the device does not support the policy, with the supported ones; Error
+/// (usage) for invalid policies (float16 parameters, whose gradients cannot be unscaled; compute dtypes other than
+/// float16 and bfloat16).
 void check(const Policy& policy, c10::Device device, const LowPrecision& can, const Place& place);
 
 }  // namespace accelerate::precision

@@ -5,7 +5,7 @@
 
 namespace accelerate::precision {
 
-/// Where a loss scale stands; what torch.amp.GradScaler.state_dict() holds.
+/// State of a loss scale; content of torch.amp.GradScaler.state_dict().
 struct ScalerState {
   double scale = 65536.0;
   double growth_factor = 2.0;

@@ -42,7 +42,7 @@ Value scaler_member(const nlohmann::json& json, const char* key) {
 
 }  // namespace detail
 
-/// Throws Error (data) for JSON that is no state, naming the member; the values are looked at where they are loaded.
+/// \throws Error (data) for invalid JSON, with the member; the values are validated when they are loaded.
 inline ScalerState scaler_state_from_json(const nlohmann::json& json) {
   if (!json.is_object()) {
     base::fail(ErrorKind::data, {}, "load_state", "the saved loss scale is {}, must be a JSON object",

@@ -15,7 +15,7 @@
 namespace accelerate::tree::detail {
 namespace {
 
-/// The dimension as 0 .. dim()-1; none: the tensor has no such dimension.
+/// Returns the dimension as 0 to dim()-1, or nothing if the tensor has no such dimension.
 std::optional<int64_t> dimension(const at::Tensor& tensor, int64_t dim) {
   if (dim < 0) dim += tensor.dim();
   if (dim < 0 || dim >= tensor.dim()) return std::nullopt;
@@ -150,7 +150,7 @@ at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& g
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
                "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
   if (group.size() == 1) return tensor;
-  // One connection for all: that of the device, wherever root's own lies.
+  // One connection for all ranks: that of the device, wherever root's tensor is.
   const at::Tensor sent = mine ? tensor.detach().to(device) : made_from(of_root, device);
   handed_out([&] { group.broadcast(sent, root); });
   return mine ? tensor : sent;

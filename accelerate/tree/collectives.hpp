@@ -16,7 +16,7 @@ struct PadOptions {
   int64_t dim = 0;
   /// What the new places hold, in the tensor's own dtype (bool: true where it is not 0).
   at::Scalar pad_index = 0;
-  /// The new places come before the old ones.
+  /// If true, padding is inserted before the existing elements.
   bool pad_first = false;
 };
 
@@ -40,21 +40,20 @@ constexpr void must_be_tensors() {
 
 /// Joins every rank's tensors along the first dimension, in rank order, on every rank.
 ///
-/// value     tensors [n_r, ...] of rank r; first dimensions may differ, 0-dim counts as [1]
-/// call      what the user called, for messages
-/// returns   the same structure with tensors [n_0 + ... + n_{P-1}, ...], without gradient history, in memory
-///           of its own
-/// Throws as comm::Group::all_gather does.
+/// \param value  Tensors [n_r, ...] of rank r; first dimensions may differ, 0-dim counts as [1].
+/// \param call   Name of the user's call for messages.
+/// \returns the same structure with tensors [n_0 + ... + n_{P-1}, ...], without gradient history, in its own memory.
+/// \throws as comm::Group::all_gather does.
 template <typename T>
 [[nodiscard]] T gather(const T& value, const comm::Group& group, std::string_view call = "gather") {
   detail::must_be_tensors<T>();
   return tree::rebuild(value, detail::gather(tree::flatten(value), group, call));
 }
 
-/// Reduces every tensor over all ranks; the input is not changed.
+/// Reduces every tensor over all ranks; the input is unchanged.
 ///
-/// scale     the result is multiplied by it
-/// returns   the same structure and shapes, without gradient history, in memory of its own
+/// \param scale  Factor of the result.
+/// \returns the same structure and shapes, without gradient history, in its own memory.
 template <typename T>
 [[nodiscard]] T reduce(const T& value, const comm::Group& group, comm::ReduceOp op = comm::ReduceOp::sum,
                        double scale = 1.0) {
@@ -70,33 +69,34 @@ T broadcast(const T& value, const comm::Group& group, int64_t root = 0) {
   return value;
 }
 
-/// Makes one dimension of every tensor as long as the longest rank's.
+/// Pads one dimension of every tensor to the length of the longest rank's.
 ///
-/// returns   the same structure and dtypes (bool stays bool), in memory of its own; a tensor without that dimension, or
-///           already long enough, comes back as a copy
+/// \returns the same structure and dtypes (bool stays bool), in its own memory. A tensor without that dimension, or
+/// with
+///          sufficient length, is copied.
 template <typename T>
 [[nodiscard]] T pad_across_processes(const T& value, const comm::Group& group, const PadOptions& options = {}) {
   detail::must_be_tensors<T>();
   return tree::rebuild(value, detail::pad_across_processes(tree::flatten(value), group, options));
 }
 
-/// Rows of zeros are added to every tensor until world_size divides its first dimension, so that it can be split
-/// evenly.
+/// Appends rows of zeros to every tensor until world_size divides its first dimension, so that it can be split evenly.
+/// No communication.
 ///
-/// returns   the same structure and dtypes; what divides already, and 0-dim, comes back as it is. No communication.
-/// Throws Error (usage) for a world_size below 1.
+/// \returns the same structure and dtypes; a tensor that already divides, or is 0-dim, is returned unchanged.
+/// \throws Error (usage) for a world_size below 1.
 template <typename T>
 [[nodiscard]] T pad_input_tensors(const T& value, int64_t world_size) {
   detail::must_be_tensors<T>();
   return tree::map(value, [&](const at::Tensor& tensor) { return detail::pad_rows(tensor, world_size); });
 }
 
-/// Gives every rank a tensor that only one has: the others need not know its shape or dtype.
+/// Sends a tensor of one rank to all ranks, which need not know its shape or dtype.
 ///
-/// tensor    root's; elsewhere ignored, may be undefined
-/// device    where the other ranks want it; the same type of device on every rank, from which root sends it, too
-/// returns   on root tensor itself, elsewhere a copy
-/// Throws Error (usage) on every rank where root's tensor is undefined.
+/// \param tensor  Root's tensor; ignored on other ranks, may be undefined there.
+/// \param device  Destination on the other ranks; the same device type on every rank, from which root sends.
+/// \returns the tensor itself on root, a copy on other ranks.
+/// \throws Error (usage) on every rank if root's tensor is undefined.
 [[nodiscard]] at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& group, int64_t root = 0,
                                                 at::Device device = at::kCPU);
 

@@ -6,7 +6,7 @@
 namespace accelerate::tree::detail {
 namespace {
 
-/// The first dimension; -1 for a tensor without dimensions, -2 for an undefined one.
+/// Returns the first dimension; -1 for a tensor without dimensions, -2 for an undefined one.
 int64_t size_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return -2;
   return tensor.dim() == 0 ? -1 : tensor.size(0);

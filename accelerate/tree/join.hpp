@@ -56,18 +56,18 @@ Sizes sizes_of(const T& example, int64_t rows, const std::vector<PartPiece<T>>& 
   return sizes;
 }
 
-/// returns   false if the pieces do not go together
+/// \returns false if the pieces do not match.
 bool join_tensors(at::Tensor& out, Joined& joined, const std::vector<PartPiece<at::Tensor>>& pieces);
 
 template <typename T>
 bool join(T& out, Joined& joined, const std::vector<PartPiece<T>>& pieces);
 
-/// part_of   the same part of a piece's batch; null if that lacks it
+/// \param part_of  Returns the same part of a piece's batch, or null if it is missing.
 template <typename Part, typename T, typename PartOf>
 bool join_part(Part& out, Joined& joined, const std::vector<PartPiece<T>>& pieces, PartOf&& part_of) {
   std::vector<PartPiece<Part>> parts;
   for (const auto& piece : pieces) {
-    // One customization point, which takes T&; nothing is changed all the same.
+    // The customization point takes T&, but nothing is modified.
     const Part* part = part_of(const_cast<T&>(*piece.of));
     if (part == nullptr) return false;
     parts.push_back({part, piece.rows, piece.first, piece.count});

@@ -29,7 +29,7 @@ constexpr bool initializes(std::index_sequence<I...>) {
   return requires { T{((void)I, std::declval<Member<T>>())...}; };
 }
 
-/// T{...} accepts so many members.
+/// True if T{...} accepts this number of members.
 template <typename T, size_t count>
 inline constexpr bool has_members = initializes<T, AnyMember>(std::make_index_sequence<count>());
 

@@ -61,9 +61,9 @@ class Packer {
     const auto wide = static_cast<int64_t>(number);
     bytes(&wide, sizeof wide);
   }
-  /// Throws Error (usage) for a tensor whose data are not plain bytes (sparse, quantized).
+  /// \throws Error (usage) for a tensor without plain bytes (sparse, quantized).
   void tensor(const at::Tensor& tensor);
-  /// returns   [n] uint8
+  /// \returns [n] uint8
   [[nodiscard]] at::Tensor finish() const;
 
  private:
@@ -73,7 +73,7 @@ class Packer {
 
 class Unpacker {
  public:
-  /// packed   [n] uint8 on the CPU; tensors that come out of it are parts of its memory
+  /// \param packed  [n] uint8 on the CPU; unpacked tensors are views of its memory.
   explicit Unpacker(at::Tensor packed);
   void bytes(void* to, size_t size);
   [[nodiscard]] size_t count();
@@ -162,16 +162,16 @@ void unpack_from(Unpacker& unpacker, T& value) {
 template <typename T>
 inline constexpr bool packable = detail::packs<std::remove_cvref_t<T>>() && std::is_default_constructible_v<T>;
 
-/// returns   [n] uint8 on the CPU. Throws Error (usage) for sparse and quantized tensors.
+/// \returns [n] uint8 on the CPU. \throws Error (usage) for sparse and quantized tensors.
 template <typename T>
 [[nodiscard]] at::Tensor pack(const T& value) requires packable<T> {
   detail::Packer packer;
-  detail::pack_into(packer, const_cast<T&>(value));  // one customization point, which takes T&; nothing is changed
+  detail::pack_into(packer, const_cast<T&>(value));  // the customization point takes T&, but nothing is modified
   return packer.finish();
 }
 
-/// packed   by pack<T>() of the same program. Its tensors are parts of that memory, on the CPU.
-/// Throws Error (data) where it is too short.
+/// \param packed  Result of pack<T>() of the same program. Unpacked tensors are views of its memory, on the CPU.
+/// \throws Error (data) if it is too short.
 template <typename T>
 [[nodiscard]] T unpack(const at::Tensor& packed) requires packable<T> {
   T value{};

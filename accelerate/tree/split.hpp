@@ -18,16 +18,16 @@ struct Part {
   bool operator==(const Part&) const = default;
 };
 
-/// One rank's part of `items`: contiguous, the first items mod world_size ranks have one more.
+/// One rank's part of `items`: contiguous; the first items mod world_size ranks have one more.
 ///
-/// apply_padding   every rank gets ceil(items / world_size)
-/// Throws Error (usage) for negative items, a world_size below 1, a rank outside the world.
+/// \param apply_padding  If true, every rank gets ceil(items / world_size).
+/// \throws Error (usage) for negative items, a world_size below 1, or a rank outside the world.
 [[nodiscard]] Part split_part(int64_t items, int64_t rank, int64_t world_size, bool apply_padding = false);
 
 namespace detail {
 
 at::Tensor take(const at::Tensor& rows, const Part& part);
-/// Throws Error (usage) where two lengths differ.
+/// \throws Error (usage) if two lengths differ.
 void check_lengths(int64_t first, int64_t other);
 
 template <typename T>
@@ -71,12 +71,13 @@ void cut(T& value, const Part& part) {
 
 }  // namespace detail
 
-/// This rank's part of inputs.
+/// Returns this rank's part of the inputs, which are unchanged.
 ///
-/// inputs    a tensor (split by row), a vector or deque (by item), or a map, pair, tuple or struct of such, of
-///           one length; anything else, a string too, stays as it is. Not changed.
-/// returns   the same structure; tensors are views where nothing is filled
-/// Throws Error (usage) where lengths differ (unless there is one process: then inputs comes back).
+/// \param inputs  A tensor (split by rows), a vector or deque (by items), or a map, pair, tuple or struct of these,
+/// with
+///                equal lengths; other values, including strings, are returned unchanged.
+/// \returns the same structure; tensors are views unless they are padded.
+/// \throws Error (usage) if lengths differ (with one process the inputs are returned).
 template <typename T>
 [[nodiscard]] T split_between_processes(const T& inputs, int64_t rank, int64_t world_size, bool apply_padding = false) {
   if (world_size == 1 && rank == 0) return inputs;

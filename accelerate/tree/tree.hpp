@@ -45,7 +45,7 @@ void for_each_tensor(const T& value, Fn&& fn) {
   walk(const_cast<T&>(value), [&fn](const at::Tensor& tensor) { fn(tensor); });
 }
 
-/// returns   value with every defined tensor t replaced by fn(t); numbers, strings and the like are copied
+/// \returns `value` with every defined tensor t replaced by fn(t); numbers, strings and similar are copied.
 template <typename T, typename Fn>
 [[nodiscard]] T map(const T& value, Fn&& fn) {
   detail::must_hold_tensors<T>();
@@ -65,8 +65,8 @@ template <typename T>
   return tensors;
 }
 
-/// returns   `like` with its tensors replaced by `tensors`, in the order of flatten
-/// Throws Error (usage) where their numbers differ.
+/// \returns `like` with its tensors replaced by `tensors`, in the order of flatten().
+/// \throws Error (usage) if the numbers of tensors differ.
 template <typename T>
 [[nodiscard]] T rebuild(const T& like, std::span<const at::Tensor> tensors) {
   size_t expected = 0;
@@ -78,10 +78,11 @@ template <typename T>
 
 /// Joins values of one structure tensor by tensor.
 ///
-/// values    at least one, with the same tensors inside, each [n_i, ...]; 0-dim counts as [1]
-/// returns   the first value's structure with tensors [n_0 + n_1 + ..., ...]; what is no tensor is the first value's.
-///           One value comes back as it is.
-/// Throws Error (usage) for no values, different structures, shapes that differ outside `dim`.
+/// \param values  At least one, with the same tensors, each [n_i, ...]; 0-dim counts as [1].
+/// \returns the first value's structure with tensors [n_0 + n_1 + ..., ...]; non-tensors are the first value's. A
+/// single
+///          value is returned unchanged.
+/// \throws Error (usage) without values, for different structures, and for shapes that differ outside `dim`.
 template <typename T>
 [[nodiscard]] T concat(const std::vector<T>& values, int64_t dim = 0) {
   if (values.size() == 1) return values.front();
@@ -91,14 +92,14 @@ template <typename T>
   return tree::rebuild(values.front(), joined);
 }
 
-/// returns   rows first .. first+count-1 of every tensor, as views; fewer where a tensor ends, 0-dim as it is
-/// Throws Error (usage) for a negative first or count.
+/// \returns rows first to first+count-1 of every tensor as views; fewer if a tensor ends; 0-dim unchanged.
+/// \throws Error (usage) for a negative first or count.
 template <typename T>
 [[nodiscard]] T slice_rows(const T& value, int64_t first, int64_t count) {
   return tree::map(value, [&](const at::Tensor& tensor) { return detail::slice_rows(tensor, first, count); });
 }
 
-/// First dimension of the first tensor that has one; none: nothing in value has rows.
+/// First dimension of the first tensor that has one, or nothing if no tensor has rows.
 template <typename T>
 [[nodiscard]] std::optional<int64_t> batch_size(const T& value) {
   std::optional<int64_t> rows;
@@ -108,7 +109,7 @@ template <typename T>
   return rows;
 }
 
-/// Device of the first tensor; none: no tensor.
+/// Device of the first tensor, or nothing without tensors.
 template <typename T>
 [[nodiscard]] std::optional<at::Device> device(const T& value) {
   std::optional<at::Device> first;
@@ -118,8 +119,9 @@ template <typename T>
   return first;
 }
 
-/// value with its tensors on `device`; what is there already is not copied.
-/// non_blocking   the copy of a pinned tensor returns at once; it is ready when the current stream reaches it
+/// Returns `value` with its tensors on `device`; tensors that are already there are not copied.
+/// \param non_blocking  If true, a copy of a pinned tensor returns at once and is ready when the current stream reaches
+///                      it.
 template <typename T>
 [[nodiscard]] T to(const T& value, at::Device device, bool non_blocking = false) {
   return tree::map(value,

@@ -14,8 +14,8 @@ namespace accelerate::gradient {
 /// Bfloat16 between the ranks: 8 bits of each gradient, float32's range. PyTorch's bf16_compress_hook.
 [[nodiscard]] CommHook bf16_compress_hook();
 
-/// What hook sends, as numbers of 16 bits: fp16_compress_wrapper(power_sgd_hook()). Buckets whose gradients have 16
-/// bits or less already, or are complex, go to hook as they are.
+/// Sends the hook's data as 16-bit numbers: fp16_compress_wrapper(power_sgd_hook()). Buckets with gradients of at most
+/// 16 bits, or complex ones, are passed to the hook unchanged.
 [[nodiscard]] CommHook fp16_compress_wrapper(CommHook hook);
 [[nodiscard]] CommHook bf16_compress_wrapper(CommHook hook);
 

@@ -8,9 +8,9 @@
 
 namespace accelerate::gradient {
 
-/// bucket    as it is before the reduction; its gradients may be written to
-/// group     for the function's own collectives
-/// returns   [n] of bucket.gradients' shape, dtype and device: the sums over the ranks
+/// \param bucket  State before the reduction; its gradients may be modified.
+/// \param group   For the function's own collectives.
+/// \returns [n] with the shape, dtype and device of bucket.gradients: the sums over the ranks.
 using ReduceFunction = std::function<at::Tensor(const GradientBucket& bucket, const comm::Group& group)>;
 
 /// The function is called once for each bucket and backward as soon as the bucket is full, and backward waits for it; a

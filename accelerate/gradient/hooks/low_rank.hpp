@@ -14,12 +14,12 @@ namespace accelerate::gradient {
 /// m [rows, columns] of gradients, approximated by p [rows, r] times q [columns, r] transposed.
 struct LowRankMatrix {
   at::Tensor m{};
-  /// Gradients and the places that they have in m; none where m is the gradients' own memory.
+  /// Gradients with their positions in m; empty if m is the gradients' own memory.
   std::vector<std::pair<at::Tensor, at::Tensor>> copies{};
   at::Tensor p{}, q{};
   std::string name{};  ///< of its parameters, by their places in the model
   bool warm = false;   ///< q is that of the reduction before
-  at::Tensor error{};  ///< like m: what the approximation lost; undefined without error feedback
+  at::Tensor error{};  ///< shape of m: the compression error; undefined without error feedback
 
   void load() const;
   void store() const;
@@ -28,7 +28,7 @@ struct LowRankMatrix {
 /// The factors' columns, at most as many as the matrix has rows and columns.
 [[nodiscard]] int64_t columns_of_factors(int64_t rows, int64_t columns, int64_t rank);
 
-/// matrix   [n, r] with r <= n; its columns become orthonormal, whatever they were (zeros, too)
+/// \param matrix  [n, r] with r <= n; its columns become orthonormal for any input, including zeros.
 void orthogonalise(const at::Tensor& matrix);
 
 /// Fills with numbers from N(0, 1), the same on every rank, orthonormal columns afterwards.

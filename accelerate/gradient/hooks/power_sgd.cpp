@@ -145,7 +145,7 @@ class PowerSgd final : public BucketReducer {
     return "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
   }
 
-  // Of buckets that have not been reduced since it was loaded, what was loaded.
+  // For buckets that have not been reduced since loading, the loaded state.
   [[nodiscard]] ReducerState state() const override {
     ReducerState all{{"step", at::full({}, step_, at::kLong)}};
     for (const auto& factors : factors_) {

@@ -23,14 +23,14 @@ struct PowerSgdOptions {
   uint64_t random_seed = 0;
 };
 
-/// Each parameter [n, ...] as a matrix of n rows. Vogels et al., PowerSGD (arXiv:1905.13727), algorithm 1, as PyTorch's
-/// powerSGD_hook; the factors are orthogonalised by QR in float32 or float64, so that gradients of zeros do no harm.
+/// Treats each parameter [n, ...] as a matrix of n rows. Vogels et al., PowerSGD (arXiv:1905.13727), algorithm 1, as in
+/// PyTorch's powerSGD_hook. The factors are orthogonalised by QR in float32 or float64, so that zero gradients are
+/// safe.
 ///
 /// Bytes: with rank r a matrix [n, m] costs (n + m) * r numbers instead of n * m. Memory: one copy of the compressed
-/// gradients for error feedback, and the factors.
-/// What it goes on from (each matrix's error and last factor, and the count of steps) is saved with an Accelerator's
-/// checkpoints; a job of another number of ranks goes on without the errors, which are each rank's own.
-/// Throws Error (usage) where an option is out of its range.
+/// gradients for error feedback, and the factors. The state (error and last factor of each matrix, and the step count)
+/// is saved in checkpoints; a job with another number of ranks continues without the errors, which are local to a rank.
+/// \throws Error (usage) if an option is out of range.
 [[nodiscard]] CommHook power_sgd_hook(const PowerSgdOptions& options = {});
 
 /// The whole bucket as one square matrix: less work and fewer bytes than power_sgd_hook, and less exact; PyTorch's

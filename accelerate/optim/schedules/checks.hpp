@@ -7,7 +7,7 @@
 
 namespace accelerate::optim {
 
-// Each throws Error (usage) that names schedule, argument, value and what it must be.
+// Each throws Error (usage) with schedule, argument, value and requirement.
 void check_at_least(std::string_view schedule, std::string_view argument, int64_t value, int64_t least);
 /// A factor of rates: a negative one would climb the loss. 0 is taken, as PyTorch does.
 void check_gamma(std::string_view schedule, double gamma);

@@ -19,8 +19,8 @@ namespace accelerate::optim {
 /// optimizer remembers these rates (initial_lr), LibTorch's do not.
 class Combined {
  public:
-  /// Gives the optimizer back the rates that it had before the first of them was made.
-  /// Throws Error (usage) without parts, and for parts of another optimizer.
+  /// Restores the optimizer's rates from before the first component was created.
+  /// \throws Error (usage) without components, and for components of another optimizer.
   Combined(torch::optim::Optimizer& optimizer, const std::vector<Scheduler>& schedules, std::string_view name);
 
   [[nodiscard]] size_t size() const { return parts_.size(); }

@@ -7,8 +7,8 @@
 
 namespace accelerate::optim {
 
-/// From 0 to the optimizer's rate in num_warmup_steps, then that; transformers' get_constant_schedule_with_warmup.
-/// Throws Error (usage) for a negative num_warmup_steps.
+/// From 0 to the optimizer's rate in num_warmup_steps, then constant; transformers' get_constant_schedule_with_warmup.
+/// \throws Error (usage) for a negative num_warmup_steps.
 [[nodiscard]] Scheduler get_constant_schedule_with_warmup(torch::optim::Optimizer& optimizer, int64_t num_warmup_steps);
 
 }  // namespace accelerate::optim

@@ -15,7 +15,7 @@ Rule cosine_annealing_rule(int64_t T_max, double eta_min) {
   const auto height = [=](int64_t step) { return 1 + std::cos(std::numbers::pi * static_cast<double>(step) / length); };
   return {.name = "CosineAnnealingLR", .rate = [=](const Position& at) {
             if (at.step == 0) return at.now;
-            // The step before was the lowest: the rate in force says no more how high the wave is.
+            // The previous step was the minimum, so the current rate no longer determines the wave's height.
             if ((at.step - 1 - T_max) % (2 * T_max) == 0) {
               return at.now + (at.base - eta_min) * (1 - std::cos(std::numbers::pi / length)) / 2;
             }

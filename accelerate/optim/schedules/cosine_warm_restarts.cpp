@@ -15,7 +15,7 @@ struct Wave {
   int64_t length;
 };
 
-/// In which wave a step lies, and where in it.
+/// Returns the wave of a step and the position in it.
 Wave wave_at(int64_t step, int64_t length, int64_t growth) {
   if (growth == 1) return {step % length, length};
   while (step >= length) {

@@ -25,7 +25,7 @@ std::function<double(double)> scale_of(const CyclicOptions& options) {
   }
 }
 
-/// How high the cycle stands at a step: 0 at its feet, and at its top the scale of this cycle.
+/// Height of the cycle at a step: 0 at its minimum, and this cycle's scale at its maximum.
 std::function<double(int64_t)> height_of(const CyclicOptions& options) {
   const auto up = static_cast<double>(options.step_size_up);
   const double total = up + static_cast<double>(options.step_size_down.value_or(options.step_size_up));

@@ -25,7 +25,7 @@ enum class CyclicScale {
 struct CyclicOptions {
   /// Optimizer steps from base_lr to max_lr.
   int64_t step_size_up = 2000;
-  /// Optimizer steps back. Unset: as many.
+  /// Optimizer steps of the descent. If unset, the same number as for the ascent.
   std::optional<int64_t> step_size_down{};
   CyclicMode mode = CyclicMode::triangular;
   double gamma = 1.0;  ///< of exp_range
@@ -38,11 +38,12 @@ struct CyclicOptions {
   PerGroup max_momentum = 0.9;
 };
 
-/// The rate goes up and down between base_lr and max_lr, for ever; PyTorch's CyclicLR and defaults.
+/// The rate oscillates between base_lr and max_lr; PyTorch's CyclicLR and defaults.
 ///
-/// base_lr, max_lr   one number for all parameter groups, or one for each; the optimizer's own rates do not count
-/// Throws Error (usage) for step_size_up below 1, step_size_down or gamma below 0, lists of another length than the
-/// groups, and an optimizer without momentum unless cycle_momentum is false.
+/// \param base_lr  One number for all parameter groups, or one each, like max_lr; the optimizer's own rates are
+/// ignored. \throws Error (usage) for step_size_up below 1, step_size_down or gamma below 0, lists with another length
+/// than the
+///         groups, and an optimizer without momentum unless cycle_momentum is false.
 struct CyclicLR : Scheduler {
   CyclicLR(torch::optim::Optimizer& optimizer, const PerGroup& base_lr, const PerGroup& max_lr,
            const CyclicOptions& options = {});

@@ -15,11 +15,11 @@ namespace accelerate::optim {
 
 /// The learning rate of each parameter group.
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
-/// rates   one of each group
+/// \param rates  One per group.
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
 
-/// Throws Error (usage) unless a schedule of that name and optimizer wrote the state, (data) where it contradicts
-/// itself.
+/// \throws Error (usage) unless a schedule of that name and optimizer wrote the state; Error (data) if the state is
+///         inconsistent.
 void check_state(const state::SchedulerState& state, std::string_view name, const torch::optim::Optimizer& optimizer);
 
 }  // namespace accelerate::optim

@@ -14,12 +14,12 @@ namespace accelerate::optim {
 /// LambdaLR; the function is not saved with the state.
 struct LambdaLR : Scheduler {
   LambdaLR(torch::optim::Optimizer& optimizer, Factor lr_lambda);
-  /// Throws Error (usage) unless there is one function for each group.
+  /// \throws Error (usage) unless there is one function per group.
   LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Factor> lr_lambdas);
 };
 
-/// The rule of a factor for all groups. last_step   see Rule
-/// Throws Error (usage) for an empty function.
+/// The rule of one factor for all groups. For last_step see Rule.
+/// \throws Error (usage) for an empty function.
 Rule factor_rule(std::string name, Scheduler::Factor factor, std::optional<int64_t> last_step = std::nullopt);
 
 }  // namespace accelerate::optim

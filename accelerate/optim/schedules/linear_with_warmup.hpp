@@ -7,9 +7,9 @@
 
 namespace accelerate::optim {
 
-/// From 0 to the optimizer's rate in num_warmup_steps, then in a straight line to 0, reached after num_training_steps
-/// optimizer steps; transformers' get_linear_schedule_with_warmup.
-/// Throws Error (usage) for a schedule shorter than its warm-up.
+/// From 0 to the optimizer's rate in num_warmup_steps, then linearly to 0 after num_training_steps optimizer steps;
+/// transformers' get_linear_schedule_with_warmup.
+/// \throws Error (usage) for a schedule shorter than its warm-up.
 [[nodiscard]] Scheduler get_linear_schedule_with_warmup(torch::optim::Optimizer& optimizer, int64_t num_warmup_steps,
                                                         int64_t num_training_steps);
 

@@ -8,8 +8,8 @@
 
 namespace accelerate::optim {
 
-/// The rate times gamma at each of the milestones, in any order; one that comes twice counts twice. PyTorch's
-/// MultiStepLR. Throws Error (usage) without milestones, for one below 0 and for a gamma below 0.
+/// Multiplies the rate by gamma at each milestone, in any order; a duplicate counts twice. PyTorch's MultiStepLR.
+/// \throws Error (usage) without milestones, for a negative one and for a gamma below 0.
 struct MultiStepLR : Scheduler {
   MultiStepLR(torch::optim::Optimizer& optimizer, std::vector<int64_t> milestones, double gamma = 0.1);
 };

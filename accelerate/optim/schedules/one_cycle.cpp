@@ -34,7 +34,7 @@ std::vector<Phase> phases_of(int64_t total_steps, const OneCycleOptions& options
           {total - 1, Height::first, Height::last}};
 }
 
-/// Between which heights a step lies, and how far from the one to the other.
+/// The two rates between which a step lies, and its position between them.
 struct Way {
   Height from;
   Height to;

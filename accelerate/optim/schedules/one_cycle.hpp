@@ -25,12 +25,13 @@ struct OneCycleOptions {
   bool three_phase = false;
 };
 
-/// Up to max_lr and down again in total_steps rates, the last one after total_steps - 1 optimizer steps; PyTorch's
-/// OneCycleLR and defaults. One step more leaves the last rate (PyTorch's rises again), a further one throws.
+/// Up to max_lr and down again over total_steps rates, the last one after total_steps - 1 optimizer steps; PyTorch's
+/// OneCycleLR and defaults. One further step keeps the last rate (PyTorch's rises again); another one throws.
 ///
-/// max_lr   one number for all parameter groups, or one for each; the optimizer's own rates do not count
-/// Throws Error (usage) for total_steps below 1, a pct_start outside [0, 1] or of just one step, divisors not above 0,
-/// lists of another length than the groups, and an optimizer without momentum unless cycle_momentum is false.
+/// \param max_lr  One number for all parameter groups, or one each; the optimizer's own rates are ignored.
+/// \throws Error (usage) for total_steps below 1, a pct_start outside [0, 1] or of exactly one step, divisors not above
+///         0, lists with another length than the groups, and an optimizer without momentum unless cycle_momentum is
+///         false.
 struct OneCycleLR : Scheduler {
   OneCycleLR(torch::optim::Optimizer& optimizer, const PerGroup& max_lr, int64_t total_steps,
              const OneCycleOptions& options = {});

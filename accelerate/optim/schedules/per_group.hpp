@@ -17,7 +17,7 @@ class PerGroup {
   PerGroup(std::vector<double> each) : values_(std::move(each)) {}
 
   [[nodiscard]] bool for_all() const { return for_all_; }
-  /// One of each group. Throws Error (usage) for a list of another length; schedule and name say whose.
+  /// Returns one value per group. \throws Error (usage), with schedule and name, for a list of another length.
   [[nodiscard]] std::vector<double> of(size_t groups, std::string_view schedule, std::string_view name) const;
 
  private:

@@ -7,8 +7,8 @@
 
 namespace accelerate::optim {
 
-/// The rate times (1 - step / total_iters) ^ power, 0 from total_iters on. PyTorch's PolynomialLR and defaults.
-/// Throws Error (usage) for total_iters below 1.
+/// Multiplies the rate by (1 - step / total_iters) ^ power; 0 from total_iters on. PyTorch's PolynomialLR and defaults.
+/// \throws Error (usage) for total_iters below 1.
 struct PolynomialLR : Scheduler {
   explicit PolynomialLR(torch::optim::Optimizer& optimizer, int64_t total_iters = 5, double power = 1.0);
 };

@@ -7,10 +7,10 @@
 
 namespace accelerate::optim {
 
-/// From 0 to the optimizer's rate in num_warmup_steps, then to lr_end after num_training_steps optimizer steps, as a
-/// polynomial; transformers' get_polynomial_decay_schedule_with_warmup. lr_end is reached by groups of the optimizer's
-/// default rate; the others keep their proportion to it, as there.
-/// Throws Error (usage) unless num_training_steps is above num_warmup_steps, and the default rate above lr_end.
+/// From 0 to the optimizer's rate in num_warmup_steps, then to lr_end after num_training_steps optimizer steps as a
+/// polynomial; transformers' get_polynomial_decay_schedule_with_warmup. Groups with the optimizer's default rate reach
+/// lr_end; the others keep their proportion to it, as in transformers.
+/// \throws Error (usage) unless num_training_steps is above num_warmup_steps and the default rate above lr_end.
 [[nodiscard]] Scheduler get_polynomial_decay_schedule_with_warmup(torch::optim::Optimizer& optimizer,
                                                                   int64_t num_warmup_steps, int64_t num_training_steps,
                                                                   double lr_end = 1e-7, double power = 1.0);

@@ -40,12 +40,12 @@ struct PlateauOptions {
 /// itself it knows one process only; prepared, all ranks follow the mean of their metrics.
 class ReduceLROnPlateau {
  public:
-  /// Throws Error (usage) for a factor outside [0, 1), a negative patience or cooldown, and min_lr of another length
-  /// than the groups.
+  /// \throws Error (usage) for a factor outside [0, 1), a negative patience or cooldown, and min_lr with another length
+  ///         than the groups.
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options = {});
 
-  /// metric   of one validation; NaN is no better
-  /// Throws Error (usage) when groups were added for which min_lr has no number.
+  /// \param metric  Result of one validation; NaN is not an improvement.
+  /// \throws Error (usage) if groups were added for which min_lr has no number.
   void step(double metric);
   /// Metrics seen.
   [[nodiscard]] int64_t steps() const { return steps_; }

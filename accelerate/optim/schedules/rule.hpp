@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A schedule as a value: what it says of each parameter group, step by step.
+// A schedule as a value: the rate of each parameter group as a function of the step.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace accelerate::optim {
 
-/// Where a schedule stands when it is asked about one parameter group.
+/// Input of a rule for one parameter group.
 struct Position {
   int64_t step = 0;  ///< optimizer steps made since it began
   size_t group = 0;  ///< number of the parameter group
   double base = 0;   ///< the group's rate when the schedule was made; PyTorch's base_lr
-  double now = 0;    ///< the group's rate in force: what the step before set, or whoever changed it since
+  double now = 0;    ///< the group's current rate, from the previous step or a later change by user code
 };
 
 /// Functions of the position, without memory, so that rules can be made of rules.
@@ -29,7 +29,7 @@ struct Rule {
   std::function<double(const Position&)> rate;  ///< learning rate from that step on
   /// Momentum, or beta1, likewise; empty, or no number: it is left alone. Not empty: the optimizer must have one.
   std::function<std::optional<double>(const Position&)> momentum{};
-  /// Step after which a prepared schedule rests. Unset: none.
+  /// Step after which a prepared schedule stays constant. If unset, there is none.
   std::optional<int64_t> last_step{};
   /// Rate of each group that takes the place of the group's own as base; empty: none does.
   std::vector<double> begins_at{};
