@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -52,13 +53,14 @@ void ReduceLROnPlateau::step(double metric) {
   }
 }
 
+// PyTorch multiplies the best metric by 1 - threshold or 1 + threshold, which moves a negative one the wrong way.
 bool ReduceLROnPlateau::is_better(double metric) const {
-  const bool relative = options_.threshold_mode == ThresholdMode::rel;
   const double best = plateau_.best;
-  if (options_.mode == PlateauMode::min) {
-    return metric < (relative ? best * (1.0 - options_.threshold) : best - options_.threshold);
-  }
-  return metric > (relative ? best * (options_.threshold + 1.0) : best + options_.threshold);
+  const bool lower = options_.mode == PlateauMode::min;
+  if (std::isinf(best)) return lower ? metric < best : metric > best;
+  const double size = options_.threshold_mode == ThresholdMode::rel ? std::abs(best) : 1.0;
+  const double needed = options_.threshold * size;
+  return lower ? metric < best - needed : metric > best + needed;
 }
 
 void ReduceLROnPlateau::reduce() {

@@ -23,6 +23,8 @@ struct PlateauOptions {
   double factor = 0.1;
   /// Metrics in a row that may be no better before rates are reduced.
   int64_t patience = 10;
+  /// A metric is better if it passes the best one by more than this part of the best one's size (rel), or by more than
+  /// this number (abs).
   double threshold = 1e-4;
   ThresholdMode threshold_mode = ThresholdMode::rel;
   /// Metrics after a reduction that do not count as bad.
@@ -34,8 +36,8 @@ struct PlateauOptions {
 };
 
 /// Reduces the rates when a metric has stopped improving; PyTorch's ReduceLROnPlateau and defaults, in double
-/// precision. The optimizer must outlive it. By itself it knows one process only; prepared, all ranks follow the mean
-/// of their metrics.
+/// precision. Unlike there, negative metrics are compared rightly in relative mode. The optimizer must outlive it. By
+/// itself it knows one process only; prepared, all ranks follow the mean of their metrics.
 class ReduceLROnPlateau {
  public:
   /// Throws Error (usage) for a factor outside [0, 1), a negative patience or cooldown, and min_lr of another length

@@ -33,3 +33,49 @@ TEST_CASE("groups added later fall with the others, unless each was given its ow
                     "ReduceLROnPlateau: min_lr has 1 values, the optimizer 2 parameter groups; give one for each, or "
                     "one number for all");
 }
+
+namespace {
+
+/// The rate after these metrics: 0.1, or 0.01 if the last one was not better.
+double rate_after(const std::vector<double>& metrics, PlateauMode mode, ThresholdMode threshold_mode,
+                  double threshold = 0.1) {
+  auto optimizer = sgd(0.1);
+  ReduceLROnPlateau scheduler(optimizer,
+                              {.mode = mode, .patience = 0, .threshold = threshold, .threshold_mode = threshold_mode});
+  for (const double metric : metrics) scheduler.step(metric);
+  return scheduler.get_last_lr()[0];
+}
+
+}  // namespace
+
+TEST_CASE("of negative metrics, too, the best one must be passed by the threshold's part of its size") {
+  const double kept = 0.1, fell = 0.01;
+  constexpr auto low = PlateauMode::min, high = PlateauMode::max;
+  constexpr auto part = ThresholdMode::rel, number = ThresholdMode::abs;
+  // lower is better
+  CHECK(rate_after({-1, -0.95}, low, part) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -1}, low, part) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -1}, low, part, 1e-4) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -1.05}, low, part) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -1.2}, low, part) == kept);
+  CHECK(rate_after({1, 0.95}, low, part) == doctest::Approx(fell));
+  CHECK(rate_after({1, 0.85}, low, part) == kept);
+  CHECK(rate_after({1, -1}, low, part) == kept);
+  CHECK(rate_after({-1, -0.95}, low, number) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -1.05}, low, number) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -1.2}, low, number) == kept);
+  // higher is better
+  CHECK(rate_after({-1, -1.05}, high, part) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -0.95}, high, part) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -0.85}, high, part) == kept);
+  CHECK(rate_after({1, 1.05}, high, part) == doctest::Approx(fell));
+  CHECK(rate_after({1, 1.2}, high, part) == kept);
+  CHECK(rate_after({-1, -0.95}, high, number) == doctest::Approx(fell));
+  CHECK(rate_after({-1, -0.85}, high, number) == kept);
+  // a best of zero, and no best yet
+  CHECK(rate_after({0, 0}, low, part) == doctest::Approx(fell));
+  CHECK(rate_after({0, -1e-9}, low, part) == kept);
+  CHECK(rate_after({-1e300}, high, part, 2.0) == kept);
+  CHECK(rate_after({1e300}, low, part, 2.0) == kept);
+  CHECK(rate_after({5}, low, part, 0.0) == kept);
+}
