@@ -54,6 +54,12 @@ int64_t next_version_of_averages() {
   return half + ++swaps % (half / apart) * apart;
 }
 
+// LibTorch's Module::to() of a dtype makes a floating-point number of BatchNorm's count.
+bool is_copied(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.is_floating_point() && !tensor.is_complex()) return true;
+  return name == "num_batches_tracked" || name.ends_with(".num_batches_tracked");
+}
+
 at::Tensor start_of(const at::Tensor& weight) { return weight.detach().to(averaged_in(weight.scalar_type())).clone(); }
 
 }  // namespace
@@ -100,7 +106,7 @@ ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<state::Piec
 
 void ExponentialMovingAverage::add(const state::Piece& piece) {
   const at::Tensor& source = piece.master.defined() ? piece.master : piece.value;
-  items_.push_back({piece.name, source, piece.value, start_of(source)});
+  items_.push_back({piece.name, source, piece.value, start_of(source), is_copied(piece.name, source)});
 }
 
 void ExponentialMovingAverage::follow(std::function<std::vector<state::Piece>()> pieces) {
@@ -132,7 +138,8 @@ void ExponentialMovingAverage::follow_moved() {
   for (size_t i = 0; i < items_.size(); ++i) {
     const auto alike = [&](const std::vector<size_t>& kind) {
       const at::Tensor& first = items_[kind.front()].average;
-      return first.device() == items_[i].average.device() && first.scalar_type() == items_[i].average.scalar_type();
+      return first.device() == items_[i].average.device() && first.scalar_type() == items_[i].average.scalar_type() &&
+             items_[kind.front()].is_copied == items_[i].is_copied;
     };
     const auto found = std::find_if(kinds_.begin(), kinds_.end(), alike);
     found == kinds_.end() ? kinds_.push_back({i}) : found->push_back(i);
@@ -187,20 +194,16 @@ void ExponentialMovingAverage::average(const std::vector<size_t>& kind, const st
     averages.push_back(items_[i].average);
     weights.push_back(items_[i].source.detach().to(items_[i].average.scalar_type()));
   }
-  const bool lerps = averages.front().is_floating_point() || averages.front().is_complex();
-  if (!cancelled_.defined()) {
-    const double share = ema_weight(options_, calls_);
-    if (lerps) return at::_foreach_lerp_(averages, weights, share);
-    // Counts are averaged and cut to integers, as AveragedModel does.
-    for (size_t i = 0; i < averages.size(); ++i) averages[i].copy_(averages[i] * (1 - share) + weights[i] * share);
+  if (items_[kind.front()].is_copied) {
+    const at::Tensor skips = skip ? skip->to(averages.front().device(), true).ne(0) : at::Tensor();
+    for (size_t i = 0; i < averages.size(); ++i) {
+      averages[i].copy_(skip ? at::where(skips, averages[i], weights[i]) : weights[i], true);
+    }
     return;
   }
-  const at::Tensor share = weight_on_device(averages.front(), skip);
-  if (lerps) {
-    const at::Tensor typed = share.to(averages.front().scalar_type());
-    return at::_foreach_lerp_(averages, weights, std::vector<at::Tensor>(averages.size(), typed));
-  }
-  for (size_t i = 0; i < averages.size(); ++i) averages[i].copy_(averages[i] * (1 - share) + weights[i] * share, true);
+  if (!cancelled_.defined()) return at::_foreach_lerp_(averages, weights, ema_weight(options_, calls_));
+  const at::Tensor share = weight_on_device(averages.front(), skip).to(averages.front().scalar_type());
+  at::_foreach_lerp_(averages, weights, std::vector<at::Tensor>(averages.size(), share));
 }
 
 AveragedWeights ExponentialMovingAverage::average_parameters() {

@@ -32,8 +32,8 @@ struct EmaOptions {
   /// Both above 0. A gamma of 1 with a power of 2/3 reaches 0.999 at update 31.6K, with 3/4 at 10K.
   double warmup_gamma = 1.0;
   double warmup_power = 2.0 / 3.0;
-  /// Averages the buffers too (BatchNorm's statistics). Else the model's own are there also while averages are swapped
-  /// in.
+  /// If true, the buffers are averaged too (BatchNorm's statistics); integer and boolean ones, and every
+  /// num_batches_tracked, are copied. If false, the model keeps its own buffers while averages are swapped in.
   bool use_buffers = false;
 };
 
@@ -121,6 +121,7 @@ class ExponentialMovingAverage {
     at::Tensor source;  // what is averaged: the master, or the value
     at::Tensor value;   // what the average is swapped into
     at::Tensor average;
+    bool is_copied;  // not averaged: a count or a mask
   };
 
   template <typename Model>

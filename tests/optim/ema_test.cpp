@@ -43,8 +43,8 @@ double value_of(const torch::OrderedDict<std::string, at::Tensor>& state, const 
 }  // namespace
 
 // The numbers are those of torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), ...) in
-// PyTorch 2.11 on the same weights and steps; names too.
-TEST_CASE("five updates give what AveragedModel gives, with and without buffers") {
+// PyTorch 2.11 on the same weights and steps; names too. The count alone is copied here: AveragedModel gives 15.
+TEST_CASE("five updates give what AveragedModel gives, with and without buffers; a count is copied") {
   for (const bool use_buffers : {false, true}) {
     Weights net;
     ExponentialMovingAverage ema(net, {.decay = 0.9, .use_buffers = use_buffers});
@@ -59,7 +59,38 @@ TEST_CASE("five updates give what AveragedModel gives, with and without buffers"
     CHECK(state.contains("module.mean") == use_buffers);
     if (!use_buffers) continue;
     CHECK(value_of(state, "module.mean") == doctest::Approx(0.7200999999999999).epsilon(1e-12));
-    CHECK(state["module.count"].item<int64_t>() == 15);
+    CHECK(state["module.count"].item<int64_t>() == 38);
+  }
+}
+
+TEST_CASE("the batches that BatchNorm counted and masks are copied into an average, in every dtype and warm-up") {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
+    for (const auto warmup : {EmaWarmup::none, EmaWarmup::ratio, EmaWarmup::power}) {
+      torch::nn::BatchNorm1d norm(2);
+      norm->to(dtype);  // LibTorch's to() makes a floating-point number of the count, too
+      const auto mask = norm->register_buffer("mask", torch::tensor({true, false}));
+      ExponentialMovingAverage ema(norm, {.decay = 0.9, .warmup = warmup, .use_buffers = true});
+      for (int64_t k = 1; k <= 40; ++k) {
+        norm->forward(torch::ones({4, 2}, dtype));
+        mask.logical_not_();
+        ema.update();
+      }
+      const auto state = ema.state_dict();
+      CHECK(value_of(state, "module.num_batches_tracked") == 40);
+      CHECK(torch::equal(state["module.mask"], mask));
+      CHECK((state["module.mask"].scalar_type() == torch::kBool));
+    }
+  }
+}
+
+TEST_CASE("a count is left alone by an update that a flag cancels, and copied by the next") {
+  const at::Tensor count = torch::tensor(int64_t{1}), weight = torch::ones({1});
+  ExponentialMovingAverage ema({accelerate::state::whole_piece("w", weight)}, {.decay = 0.5, .use_buffers = true},
+                               {accelerate::state::whole_piece("count", count)});
+  for (const float skip : {0.0F, 1.0F, 0.0F}) {
+    count.add_(10);
+    ema.update(torch::tensor(skip));
+    CHECK(ema.averages()[1].item<int64_t>() == (skip == 0 ? count.item<int64_t>() : 11));
   }
 }
 

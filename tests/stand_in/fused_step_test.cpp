@@ -100,22 +100,26 @@ TEST_CASE("steps that a flag cancelled are not taken from the counts of state th
   CHECK(static_cast<torch::optim::AdamWParamState&>(*optimizer.state().begin()->second).step() == 6);
 }
 
-TEST_CASE("an average of weights on the device takes the skip flag there, without a wait, and follows a move") {
+TEST_CASE("an average of weights and a copied count on the device take the skip flag there, without a wait, and move") {
   using accelerate::optim::EmaWarmup;
   const auto averaged = [](at::Device device, EmaWarmup warmup) {
-    const auto weight = torch::ones({3});
+    const auto weight = torch::ones({3}), count = torch::zeros({}, torch::kLong);
     accelerate::optim::ExponentialMovingAverage ema({accelerate::state::whole_piece("w", weight)},
-                                                    {.decay = 0.75, .warmup = warmup});
+                                                    {.decay = 0.75, .warmup = warmup, .use_buffers = true},
+                                                    {accelerate::state::whole_piece("count", count)});
     weight.set_data(weight.to(device));
+    count.set_data(count.to(device));
     int64_t step = 0;
     for (const double skip : {1.0, 0.0, 0.0, 2.0, 0.0}) {
       weight.fill_(static_cast<double>(1 << ++step));
+      count.fill_(step);
       const auto flag = torch::full({}, skip, device);
       const auto waits = [&] { return device.is_cpu() ? 0 : stand_in::host_waits(device.index()); };
       if (step == 1) ema.update(flag);  // this one moves the average
       const auto before = waits();
       if (step > 1) ema.update(flag);
       CHECK(waits() == before);
+      if (step > 1) CHECK(ema.averages()[1].item<int64_t>() == (skip == 0 ? step : step - 1));
     }
     CHECK(ema.updates() == 3);
     return ema.averages()[0].cpu();
