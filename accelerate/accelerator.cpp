@@ -56,6 +56,7 @@ std::shared_ptr<prepared::Shared> shared_by_all(const job::Job& job, const Accel
                             .sync_each_batch = options.accumulation.sync_each_batch,
                             .short_window = options.accumulation.short_window};
   shared->check_synchronized_every = options.check_synchronized_every;
+  shared->fused_optimizer = options.fused_optimizer;
   precision::check(options.grad_scaler, job.place);
   if (shared->policy.scales_loss()) {
     shared->scaling = std::make_shared<prepared::LossScaling>(*shared, options.grad_scaler);
@@ -88,16 +89,19 @@ Accelerator::Accelerator(const job::Job& job, const std::shared_ptr<prepared::Sh
 void Accelerator::free_memory() {
   shared_->registry.clear();
   shared_->window.forget();
+  shared_->watch.clear();
   shared_->masters.clear();
   if (shared_->scaling) shared_->scaling->forget();
   profile::empty_cache(device());
 }
 
-void Accelerator::check_loss(const at::Tensor& loss) {
+void Accelerator::begin_backward(const at::Tensor& loss) {
   if (loss.numel() != 1) {
     base::fail(ErrorKind::usage, place(), "backward",
                "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
   }
+  shared_->window.scope.begin_backward(shared_->active_loader(), gradient_accumulation_steps(), place());
+  shared_->watch.begin_backward(*shared_);
   ++backwards_;
   if (stop_at_nan_loss_ && loss.isnan().item<bool>()) {
     base::fail(ErrorKind::data, place(), "backward",
@@ -108,12 +112,12 @@ void Accelerator::check_loss(const at::Tensor& loss) {
 }
 
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
-  check_loss(loss);
+  begin_backward(loss);
   weighted_backward(loss, prepared::weight_of_mean(*shared_), retain_graph);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const LossCount& count, bool retain_graph) {
-  check_loss(loss);
+  begin_backward(loss);
   weighted_backward(loss, prepared::weight_of_sum(*shared_, count), retain_graph);
 }
 
@@ -140,6 +144,7 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
       place(), "backward", [&] { engines.empty() ? run() : gradient::run_backward(engines, shared_->group, run); },
       [&] { return prepared::known_tensors(*shared_); });
   if (shared_->scaling) shared_->scaling->backward_done();
+  shared_->watch.backward_done(*shared_);
   shared_->window.backward_done();
   base::beat_step();
 }

@@ -175,8 +175,14 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   /// Runs loss.backward() with the loss divided by gradient_accumulation_steps (a short last window: by its length),
   /// and lets this rank join the reduction of models that its graph does not reach.
   ///
-  /// With mixed_precision fp16 the loss is scaled too: gradients carry the scale until they are clipped or stepped on.
+  /// With mixed_precision fp16 the loss is scaled too: gradients carry the scale until they are clipped or stepped on,
+  /// by clip_grad_norm_() of the Accelerator and the prepared optimizer. LibTorch's own clip_grad_norm_() does not know
+  /// the scale: it clips nearly everything away, which cannot be detected.
   /// Throws Error (data) for a NaN loss where stop_at_nan_loss asks for it.
+  /// \throws Error (usage) if a parameter changed since the last backward while its gradient carried the scale, or, on
+  ///         one rank, within an accumulation window: an optimizer stepped that is not prepared.
+  /// \throws Error (usage) if a loader handed out another batch since the last backward in the same accumulate() scope,
+  ///         and the scope was opened outside the loop.
   void backward(const at::Tensor& loss, bool retain_graph = false);
   /// loss    scalar, the sum over this rank's samples or tokens of this micro-batch, not their mean
   /// count   how many: {.samples = n} or {.tokens = n}
@@ -197,7 +203,8 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   /// Opens one micro-batch; within a window the prepared optimizers and schedulers rest and, with several ranks, the
   /// gradients of the given models (none given: of all) stay local.
   ///
-  /// Call it once per micro-batch; zero_grad() may come first or last in it. A loop that is left within a window leaves
+  /// Call it once per micro-batch, in the loop's body; zero_grad() may come first or last in it. Several backwards may
+  /// run in it, of several models or of parts of a batch. A loop that is left within a window leaves
   /// it open: the next accumulate() goes on with it, and until it ends prepared optimizers rest;
   /// set_sync_gradients(true) or free_memory() ends it at once. An optimizer that was not prepared knows no windows:
   /// step it where sync_gradients() is true.
@@ -332,7 +339,8 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
       return {};
     }
   }
-  void check_loss(const at::Tensor& loss);
+  /// Checks the loss, and what happened since the last backward.
+  void begin_backward(const at::Tensor& loss);
   /// weight   what the loss is multiplied by
   void weighted_backward(const at::Tensor& loss, double weight, bool retain_graph);
   [[nodiscard]] prepared::LossScaling& scaling(std::string_view asked_by) const;

@@ -97,6 +97,9 @@ struct AcceleratorOptions {
   bool broadcast_buffers = true;
   /// Every parameter is used in every backward: saves looking.
   bool static_graph = false;
+  /// If true, a prepared SGD, Adam, AdamW, Adagrad or RMSprop steps by a fused kernel, whose results differ from its
+  /// own step() in the last bits. If false, it steps by its own step(), with results that are bit-equal to LibTorch's.
+  bool fused_optimizer = true;
   /// Every rank runs the same number of batches; the last are filled from the front of the data.
   bool even_batches = true;
   /// A loader's batch_size is that of all ranks together, a multiple of their number: each computes its part of every

@@ -5,11 +5,23 @@
 #include <cstring>
 
 namespace accelerate::gradient {
+namespace {
 
-Imprint imprint_of(const at::Tensor& parameter) {
+void copy_head(Imprint& imprint, const at::Tensor& on_host) {
+  std::memcpy(imprint.head.data(), on_host.const_data_ptr(), std::min(on_host.nbytes(), imprint.head.size()));
+}
+
+}  // namespace
+
+Imprint imprint_of(const at::Tensor& parameter, bool reads_device) {
   Imprint imprint{.version = parameter._version()};
-  if (parameter.is_cpu() && parameter.is_non_overlapping_and_dense()) {
-    std::memcpy(imprint.head.data(), parameter.const_data_ptr(), std::min(parameter.nbytes(), imprint.head.size()));
+  if (!parameter.is_non_overlapping_and_dense()) return imprint;
+  if (parameter.is_cpu()) {
+    copy_head(imprint, parameter);
+  } else if (reads_device) {
+    const auto most = static_cast<int64_t>(imprint.head.size() / parameter.element_size());
+    const at::Tensor head = parameter.detach().as_strided({std::min(parameter.numel(), most)}, {1});
+    copy_head(imprint, head.cpu());
   }
   return imprint;
 }

@@ -18,6 +18,7 @@ struct Imprint {
   bool operator==(const Imprint&) const = default;
 };
 
-[[nodiscard]] Imprint imprint_of(const at::Tensor& parameter);
+/// \param reads_device  If true, the first bytes are also read from an accelerator, and the host waits for them.
+[[nodiscard]] Imprint imprint_of(const at::Tensor& parameter, bool reads_device = false);
 
 }  // namespace accelerate::gradient

@@ -365,6 +365,7 @@ LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& pa
   together(shared_->group, "load_model", [&] {
     loaded = load_weights(model, shared_->masters, checkpoint::read_weights(path, "load_model"), strict, "load_model");
   });
+  shared_->watch.release_all();
   return loaded;
 }
 

@@ -270,6 +270,7 @@ void load_what_may_refuse(Shared& shared, const std::vector<CustomObject>& custo
 void apply_content(Shared& shared, const Fit& fit) {
   const Content& content = fit.read.content;
   load_models(shared, fit);
+  shared.watch.release_all();
   load_optimizers(shared, content, /*by_themselves=*/false);
   load_schedulers(shared, content.schedulers, /*optimizers_are_loaded=*/true);  // once more: they set options
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);

@@ -146,6 +146,7 @@ std::string GraphedStepCore::why_not() const {
   }
   if (reads_losses_) return "stop_at_nan_loss is set; the host reads each loss";
   if (shared_->local_steps > 0) return "local SGD counts steps on the host";
+  if (!shared_->fused_optimizer) return "fused_optimizer is false; the optimizers' own steps read numbers of the host";
   for (const OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) {
     if (optimizer.fused() == nullptr || !optimizer.fused()->can_record())
       return fmt::format("{} steps with numbers of the host; SGD, Adam, AdamW, Adagrad and RMSprop do not",
@@ -272,6 +273,7 @@ Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs)
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < inputs.size(); ++i) copy_input(recorded.inputs[i], inputs[i]);
   shared_->group.check("graphed_step");
+  shared_->watch.release_all();
   if (shared_->scaling) shared_->scaling->move_what_is_owed();  // a schedule may set the rate of this step
   for (const RecordedOptimizer& each : recorded.optimizers) {
     each.numbers.count(1);

@@ -56,6 +56,7 @@ void scale_gradients(Registry& registry, double factor) {
 
 void drop_gradients(Shared& shared) {
   shared.window.forget();
+  shared.watch.release_all();
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.drop_gradients();
   each_model(shared, [](ModelCore& model) {
     if (model.engine() != nullptr) model.engine()->zero_all();
@@ -74,10 +75,12 @@ NoSyncGuard::~NoSyncGuard() {
 AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const ModelCores& models)
     : shared_(std::move(shared)) {
   begin_micro_batch(*shared_, models);
+  shared_->window.scope.open(/*outside_loops=*/shared_->active_loader() == nullptr);
 }
 
 AccumulateGuard::~AccumulateGuard() {
   if (!shared_) return;
+  shared_->window.scope.close();
   shared_->window.end_micro_batch();
   each_model(*shared_, [](ModelCore& model) { model.close_window(); });
 }

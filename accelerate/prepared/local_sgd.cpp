@@ -60,6 +60,7 @@ void LocalSgd::average() {
   comm::in_user_call("local_sgd", "the parameters are not averaged", shared_->place,
                      [&] { gradient::average_parameters(shared_->group, shared_->masters.of(tensors)); });
   shared_->masters.write_back(tensors);
+  shared_->watch.release_all();
   precision::drop_cached_casts();
 }
 

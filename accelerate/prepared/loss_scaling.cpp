@@ -83,6 +83,7 @@ void LossScaling::unscale(OptimizerCore& optimizer) {
   if (!optimizer.scaled().waiting() || !optimizer.has_gradient()) return;
   refuse_twice(optimizer);
   optimizer.scaled().unscale(scaler_, optimizer.flat_gradients());
+  shared_.watch.release(optimizer);
 }
 
 // Each knows of its own gradients alone whether they are unscaled.
@@ -233,6 +234,7 @@ void LossScaling::steps_replaced() {
 }
 
 void LossScaling::forget() {
+  shared_.watch.release_all();
   found_inf_.reset();
   due_ = false;
   owed_.clear();

@@ -54,7 +54,9 @@ OptimizerCore::OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer)
       optimizer_(optimizer),
       type_(typeid(optimizer)),
       first_parameter_(first_parameter(optimizer)),
-      fused_(optim::FusedStep::recognise(optimizer)) {
+      fused_(optim::FusedStep::recognise(optimizer)),
+      calls_closure_once_(fused_ != nullptr) {
+  if (!shared.fused_optimizer) fused_.reset();
   optim::check_groups(optimizer, shared.place, "prepare");
 }
 
@@ -64,12 +66,16 @@ bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
 }
 
 at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
-  if (!shared_->window.ends) return {};
+  if (!shared_->window.ends) {
+    warn_of_second_step();
+    return {};
+  }
   at::Tensor loss = device::naming_out_of_memory(
       shared_->place, "optimizer.step",
       [&] {
         at::Tensor of_step = step_now(closure);
         precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
+        shared_->window.scope.stepped();
         if (index() == 0) ++shared_->steps;
         // Of the CPU it is there already: whoever asks next need not wait. A skipped step leaves the count again.
         if (shared_->scaling && shared_->device.is_cpu()) shared_->scaling->was_skipped(*this);
@@ -96,15 +102,17 @@ void OptimizerCore::check_synchronized() {
 at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& closure) {
   if (shared_->scaling) return step_scaled(closure);
   spent_ = true;
-  if (!fused_ && closure) {
+  if (!calls_closure_once_ && closure) {
     refuse_closure_on_masters();
-    return optimizer_.step([&] {
-      const at::Tensor loss = closure();
+    const at::Tensor loss = optimizer_.step([&] {
+      const at::Tensor of_closure = closure();
       check_reduced();
-      return mean_over_ranks(loss);
+      return mean_over_ranks(of_closure);
     });
+    shared_->watch.stepped();
+    return loss;
   }
-  if (!fused_) {
+  if (!calls_closure_once_) {
     check_reduced();
     return update();
   }
@@ -119,11 +127,15 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
 }
 
 at::Tensor OptimizerCore::update() {
-  if (fused_ && step_fused()) return {};
+  if (fused_ && step_fused()) {
+    shared_->watch.stepped();
+    return {};
+  }
   take_back_cancelled();  // the stock step reads the counts
   OnMasters masters(optimizer_, shared_->masters);
   at::Tensor loss = optimizer_.step();
   masters.write_back();
+  shared_->watch.stepped();
   return loss;
 }
 
@@ -157,7 +169,7 @@ void OptimizerCore::refuse_closure_on_masters() const {
 }
 
 at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure& closure) {
-  if (closure && !fused_) {
+  if (closure && !calls_closure_once_) {
     base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
                "this optimizer calls its closure itself, maybe several times, which loss scaling cannot follow; step "
                "without a closure, or use bf16 instead of fp16");
@@ -178,6 +190,7 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
 }
 
 void OptimizerCore::update_unless(const at::Tensor& skip) {
+  shared_->watch.stepped();
   const bool one_device =
       std::ranges::all_of(all_, [&](const auto& parameter) { return parameter.device() == skip.device(); });
   if (fused_ && one_device && !skip.is_cpu() && fused_->step({.scale = std::nullopt, .skip = skip})) return;
@@ -222,6 +235,7 @@ void OptimizerCore::zero_grad(bool set_to_none) {
   const Window& window = shared_->window;
   const bool keeps = !window.ends || (window.is_last_of_several() && !reached_);  // by a loss of its own
   if (keeps && !spent_) return;
+  shared_->watch.begin_zero_grad(*shared_, *this);
   drop_gradients(set_to_none);
 }
 
@@ -239,6 +253,7 @@ OptimizerCore::Imprints OptimizerCore::imprint_of_gradients() const {
 
 void OptimizerCore::drop_gradients(bool set_to_none) {
   spent_ = false;
+  shared_->watch.release(*this);
   find_engines();
   zero_now(set_to_none);
   if (shared_->scaling) shared_->scaling->zeroed(*this);
@@ -276,62 +291,7 @@ void OptimizerCore::find_engines() {
   });
   seen_registry_ = shared_->registry.version();
   foreign_told_ = false;
-}
-
-std::unordered_set<const void*> OptimizerCore::parameters_of_models() const {
-  std::unordered_set<const void*> all;
-  for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
-    for (const auto& parameter : model.parameters()) all.insert(parameter.tensor.unsafeGetTensorImpl());
-  }
-  return all;
-}
-
-// Called where no parameter has a gradient: they are those of a copy, or of a module that was exchanged since.
-void OptimizerCore::refuse_foreign_parameters() const {
-  const size_t models = shared_->registry.list<ModelCore>().size();
-  if (models == 0) return;
-  const auto of_models = parameters_of_models();
-  for (const at::Tensor& parameter : all_) {
-    if (of_models.contains(parameter.unsafeGetTensorImpl())) return;
-  }
-  base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
-             "none of the optimizer's {} parameters is among the {} of the prepared models ({}), and none has a "
-             "gradient: it was made from another module; make it from parameters() of the module that is prepared",
-             all_.size(), of_models.size(), models);
-}
-
-// Some of them, while the others learn.
-void OptimizerCore::tell_of_foreign_parameters() {
-  if (std::exchange(foreign_told_, true)) return;
-  const auto of_models = parameters_of_models();
-  const auto is_foreign = [&](const at::Tensor& parameter) {
-    return parameter.requires_grad() && !parameter.grad().defined() &&
-           !of_models.contains(parameter.unsafeGetTensorImpl());
-  };
-  const auto first = std::ranges::find_if(all_, is_foreign);
-  if (of_models.empty() || first == all_.end()) return;
-  base::log_once(base::LogLevel::warning, shared_->place,
-                 "optimizer.step: {} of the optimizer's {} parameters belong to no prepared model and have no "
-                 "gradient, the first of shape [{}], so they do not change; if they are those of a copy, make the "
-                 "optimizer from parameters() of the module that is prepared",
-                 std::ranges::count_if(all_, is_foreign), all_.size(), c10::Join(", ", first->sizes()));
-}
-
-// Steps that are allowed, and hardly what was meant.
-void OptimizerCore::warn_of_odd_step() const {
-  if (shared_->window.awaits_backward()) {
-    base::log_once(base::LogLevel::warning, shared_->place,
-                   "optimizer.step: accelerator.backward() did not run in this micro-batch; a plain loss.backward() is "
-                   "not divided by gradient_accumulation_steps ({})",
-                   shared_->window.options.steps);
-  }
-  if (has_gradient()) return;
-  refuse_foreign_parameters();
-  base::log_once(
-      base::LogLevel::warning, shared_->place,
-      "optimizer.step: none of the optimizer's {} parameters has a gradient, so nothing changes: no backward "
-      "ran since they were zeroed, or the loss reaches another model's",
-      all_.size());
+  ++found_;
 }
 
 // What an optimizer decides by its closure's loss (to call it again, a step's length) all ranks must decide alike.

@@ -66,7 +66,8 @@ class OptimizerCore : public Entry {
   /// Schedules that wait for the last step's flag move: for whoever reads or sets rates. Waits for it where one does.
   void move_what_is_owed();
 
-  /// Null: this optimizer steps by itself.
+  /// Null if this optimizer steps by itself: it is not one of those that FusedStep recognises, or fused_optimizer is
+  /// false.
   [[nodiscard]] optim::FusedStep* fused() const { return fused_.get(); }
 
   // For loss scaling.
@@ -79,6 +80,13 @@ class OptimizerCore : public Entry {
   [[nodiscard]] bool spent() const { return spent_; }
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
   [[nodiscard]] bool has_gradient() const;
+  /// Its parameters when they were last looked up.
+  [[nodiscard]] const std::vector<at::Tensor>& parameters() const { return all_; }
+  /// Looks the parameters up; differs from before if they or the registry changed.
+  [[nodiscard]] int64_t parameters_version() {
+    find_engines();
+    return found_;
+  }
   [[nodiscard]] bool has_any_of(const std::unordered_set<const void*>& parameters) const;
   /// Dense tensors that hold all gradients: whole buckets where one engine averages exactly these parameters.
   [[nodiscard]] std::vector<at::Tensor> flat_gradients();
@@ -102,6 +110,7 @@ class OptimizerCore : public Entry {
   [[nodiscard]] at::Tensor mean_over_ranks(const at::Tensor& loss) const;
   void check_synchronized();
   void warn_of_odd_step() const;
+  void warn_of_second_step();
   [[nodiscard]] std::unordered_set<const void*> parameters_of_models() const;
   void refuse_foreign_parameters() const;
   void tell_of_foreign_parameters();
@@ -112,6 +121,7 @@ class OptimizerCore : public Entry {
   const std::type_info& type_;
   at::Tensor first_parameter_;  // holds it, so that no other can have its address
   std::unique_ptr<optim::FusedStep> fused_;
+  const bool calls_closure_once_;  // at its beginning: SGD, Adam, AdamW, Adagrad, RMSprop
   ScaledGradients scaled_;
   bool spent_ = false;
   bool shares_parameters_ = false;
@@ -123,6 +133,9 @@ class OptimizerCore : public Entry {
   std::vector<at::Tensor> all_, unmanaged_;
   int64_t seen_registry_ = -1;
   bool foreign_told_ = false;  // since they were found
+  int64_t found_ = 0;          // how often
+  // The accumulate() scope in which step() was last called without a step, and the scope's backwards until then.
+  int64_t rested_scope_ = -1, rested_backwards_ = 0;
 };
 
 /// A handle: copies refer to the same prepared optimizer.

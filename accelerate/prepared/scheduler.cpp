@@ -152,6 +152,7 @@ const double* take_moving_part(state::SchedulerState& state, const double* numbe
 
 std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared) {
   return [shared = std::move(shared)](const comm::Group& group, int64_t root) {
+    shared->watch.release_all();      // a join has made the parameters equal
     std::exception_ptr at_its_floor;  // of this rank alone; the others must not wait for it
     if (shared->scaling) {
       at_its_floor = base::attempt([&] {

@@ -12,8 +12,10 @@
 #include "accelerate/precision/policy.hpp"
 #include "accelerate/prepared/loss_count.hpp"
 #include "accelerate/prepared/master_weights.hpp"
+#include "accelerate/prepared/micro_batch_scope.hpp"
 #include "accelerate/prepared/open_loops.hpp"
 #include "accelerate/prepared/registry.hpp"
+#include "accelerate/prepared/step_watch.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::prepared {
@@ -29,6 +31,8 @@ struct Window {
   double scale = 1.0;
   /// What its losses sum over, if they are sums.
   WindowCount count{};
+  /// The accumulate() scope that is open.
+  MicroBatchScope scope{};
 
   /// A micro-batch begins. last_batch: the active loader gives its last one.
   gradient::SyncDecision begin(bool last_batch, const Place& place) {
@@ -64,10 +68,14 @@ struct Window {
   }
   /// The window's next micro-batch is the first of another; what it counted stays until then.
   void end_now() {
+    scope.managed_by_program();
     ends = true;
     state_ = {};
   }
-  void not_yet() { ends = false; }
+  void not_yet() {
+    scope.managed_by_program();
+    ends = false;
+  }
   /// No backward ran yet in a micro-batch before whose backward gradients are those of the ones before.
   [[nodiscard]] bool awaits_backward() const { return !ends || awaits_backward_; }
   /// In the micro-batch that ends a window of several.
@@ -92,6 +100,10 @@ struct Shared {
   /// Local SGD is under way for so many models: optimizers step on gradients that differ between the ranks.
   int64_t local_steps = 0;
   Window window{};
+  /// Detects optimizer steps that bypass the prepared optimizers.
+  StepWatch watch{};
+  /// If true, prepared SGD, Adam, AdamW, Adagrad and RMSprop step by fused kernels; otherwise by their own step().
+  bool fused_optimizer = true;
   /// A device records the step that runs now; what moves on the host would not move again in its replays.
   bool recording = false;
   OpenLoops open_loops{};

@@ -181,6 +181,14 @@ TEST_CASE("in a program that is there") {
   });
 }
 
+TEST_CASE("results that are bit-equal to plain LibTorch") {
+  on_two_ranks([](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    // block: accelerate/README.md: Results that are bit-equal to plain LibTorch
+    CHECK(optimizer.core().fused() == nullptr);
+  });
+}
+
 TEST_CASE("functions that take what was prepared") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;

@@ -268,6 +268,27 @@ TEST_CASE("an average passes over the steps that the device skips, without a wai
       500);
 }
 
+TEST_CASE("a stock SGD, which no version counter shows, is found on the device, and costs a steady step no wait") {
+  stand_in::on_devices(
+      1,
+      [](Accelerator& accelerator) {
+        Mlp net;
+        auto model = accelerator.prepare(net);
+        torch::optim::SGD sgd(net->parameters(), 0.1);
+        const auto [images, labels] = stand_in::small_data(4);
+        const auto x = images.to(accelerator.device()), y = labels.to(accelerator.device());
+        const auto step = [&] {
+          net->zero_grad();
+          accelerator.backward(stand_in::loss_of(model(x), y));
+          sgd.step();
+        };
+        step();
+        CHECK_THROWS_WITH(step(), doctest::Contains("backward: parameter hidden.weight changed while its gradient "
+                                                    "carried the loss scale of fp16 (1024)"));
+      },
+      stand_in::with_precision(Precision::fp16));
+}
+
 TEST_CASE("local SGD in fp16: ranks with gradients and without skip alike on the device, to the CPU's bits") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens in an accumulate() scope, to detect a scope at the wrong place of a program.
+#pragma once
+
+#include <cstdint>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/state/batch_info.hpp"
+
+namespace accelerate::prepared {
+
+/// The accumulate() scope that was opened last, and whether the program uses such scopes at all.
+///
+/// One scope is one micro-batch. It may contain several backwards: of two models, or of parts of a batch. A scope that
+/// was opened outside every loop, and in which a loop over a loader goes on to its next batch between two backwards, is
+/// a mistake: it would make one micro-batch of the whole loop.
+class MicroBatchScope {
+ public:
+  /// \param outside_loops  No loop over a prepared loader is open.
+  void open(bool outside_loops) {
+    ++open_;
+    ++number_;
+    outside_loops_ = outside_loops;
+    managed_ = true;
+    backwards_ = 0;
+    loop_ = nullptr;
+  }
+  void close() { --open_; }
+  /// The program opens and ends windows itself.
+  void managed_by_program() { managed_ = true; }
+
+  /// \param loop   The innermost open loop over a prepared loader; null outside every loop.
+  /// \param steps  gradient_accumulation_steps.
+  /// \throws Error (usage) if the loop went on to another batch since the scope's last backward, as described above.
+  void begin_backward(const state::BatchInfo* loop, int64_t steps, const Place& place);
+  void stepped() { backwards_since_step_ = 0; }
+
+  [[nodiscard]] bool is_open() const { return open_ > 0; }
+  /// Differs between scopes.
+  [[nodiscard]] int64_t number() const { return number_; }
+  /// Backwards in this scope.
+  [[nodiscard]] int64_t backwards() const { return backwards_; }
+  /// Backwards since an optimizer stepped, inside and outside of scopes.
+  [[nodiscard]] int64_t backwards_since_step() const { return backwards_since_step_; }
+  /// An optimizer that steps now does so before `steps` backwards ran, in a program that never opened a scope.
+  [[nodiscard]] bool is_missing(int64_t steps) const {
+    return !managed_ && backwards_since_step_ > 0 && backwards_since_step_ < steps;
+  }
+
+ private:
+  int64_t open_ = 0;
+  int64_t number_ = 0;
+  bool managed_ = false;
+  bool outside_loops_ = false;
+  int64_t backwards_ = 0;
+  int64_t backwards_since_step_ = 0;
+  // The loop and its batch at the last backward in this scope. The pointer is only compared.
+  const state::BatchInfo* loop_ = nullptr;
+  int64_t batch_ = -1;
+};
+
+}  // namespace accelerate::prepared

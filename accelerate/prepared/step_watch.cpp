@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/step_watch.hpp"
+
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+
+#include "accelerate/prepared/loss_scaling.hpp"
+#include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/prepared/shared.hpp"
+
+namespace accelerate::prepared {
+namespace {
+
+constexpr int64_t kMostReads = 16;
+
+const void* data_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
+
+int64_t version_of(const at::Tensor& gradient) {
+  return gradient.defined() && !gradient.is_inference() ? static_cast<int64_t>(gradient._version()) : 0;
+}
+
+std::string name_of(const at::Tensor& parameter, Shared& shared) {
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    for (const auto& one : model.parameters()) {
+      if (one.tensor.is_same(parameter)) return one.name;
+    }
+  }
+  return fmt::format("of shape [{}]", c10::Join(", ", parameter.sizes()));
+}
+
+// Several ranks have gradient engines, which watch the windows.
+bool watches_window(const Shared& shared) {
+  const Window& window = shared.window;
+  return shared.group.size() == 1 && window.options.steps > 1 && window.scope.is_open() && !window.ends;
+}
+
+}  // namespace
+
+// The lists are kept as long as the registry and the optimizers' parameters stay the same.
+void StepWatch::find_parameters(Shared& shared) {
+  int64_t parameters = 0;
+  for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) parameters += optimizer.parameters_version();
+  if (seen_registry_ == shared.registry.version() && seen_parameters_ == parameters) return;
+  seen_registry_ = shared.registry.version();
+  seen_parameters_ = parameters;
+  owners_.clear();
+  std::unordered_set<const void*> owned;
+  for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    owners_.push_back({.optimizer = &optimizer});
+    for (const at::Tensor& parameter : optimizer.parameters()) {
+      owners_.back().parameters.push_back({.parameter = parameter});
+      owned.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  owners_.emplace_back();
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    for (const auto& [name, parameter] : model.parameters()) {
+      const bool is_first = owned.insert(parameter.unsafeGetTensorImpl()).second;
+      if (is_first) owners_.back().parameters.push_back({.parameter = parameter});
+    }
+  }
+}
+
+void StepWatch::begin_backward(Shared& shared) {
+  // Preparing an object may write to parameters too.
+  if (seen_registry_ == shared.registry.version()) {
+    for (Owner& owner : owners_) require_unchanged(owner, shared, "backward");
+  }
+  release_all();
+  if (!shared.scaling && !watches_window(shared)) return;
+  find_parameters(shared);
+  for (Watched& one : owners_.back().parameters) {
+    const at::Tensor& gradient = one.parameter.grad();
+    one.gradient = gradient.unsafeGetTensorImpl();
+    one.gradient_version = version_of(gradient);
+  }
+}
+
+void StepWatch::backward_done(Shared& shared) {
+  if (!shared.scaling && !watches_window(shared)) return;
+  find_parameters(shared);
+  auto owner = owners_.begin();
+  for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
+    const bool carries_scale = optimizer.scaled().waiting() && !optimizer.scaled().unscaled();
+    if (!shared.scaling || carries_scale) arm(*owner, shared, /*reached_only=*/false);
+    ++owner;
+  }
+  arm(*owner, shared, /*reached_only=*/true);
+  micro_batches_ = shared.window.state().window;
+  ++reads_;
+}
+
+void StepWatch::arm(Owner& owner, const Shared& shared, bool reached_only) {
+  const bool reads_device = !has_stepped_ && reads_ < kMostReads && !shared.recording;
+  owner.armed = true;
+  for (Watched& one : owner.parameters) {
+    const at::Tensor& gradient = one.parameter.grad();
+    one.armed = gradient.defined() && !(reached_only && gradient.unsafeGetTensorImpl() == one.gradient &&
+                                        version_of(gradient) == one.gradient_version);
+    if (!one.armed) continue;
+    one.data = data_of(one.parameter);
+    one.read_device = reads_device;
+    one.imprint = gradient::imprint_of(one.parameter, reads_device);
+  }
+}
+
+// A parameter that moved to another device or dtype was not stepped on.
+bool StepWatch::changed(const Watched& watched) {
+  return watched.armed && watched.data == data_of(watched.parameter) &&
+         watched.imprint != gradient::imprint_of(watched.parameter, watched.read_device);
+}
+
+void StepWatch::require_unchanged(Owner& owner, Shared& shared, std::string_view operation) {
+  if (!owner.armed) return;
+  const auto found = std::ranges::find_if(owner.parameters, changed);
+  if (found == owner.parameters.end()) return;
+  const Watched one = *found;
+  release_all();  // the error is thrown once
+  refuse(one, shared, operation);
+}
+
+void StepWatch::refuse(const Watched& changed, Shared& shared, std::string_view operation) {
+  const std::string name = name_of(changed.parameter, shared);
+  if (!shared.scaling) {
+    base::fail(ErrorKind::usage, shared.place, operation,
+               "parameter {} changed within an accumulation window, while its gradient was the sum over {} of {} "
+               "micro-batches: an optimizer stepped that was not prepared, or the one behind a prepared optimizer; "
+               "step what prepare() returned, or step where sync_gradients() is true",
+               name, micro_batches_, shared.window.options.steps);
+  }
+  base::fail(ErrorKind::usage, shared.place, operation,
+             "parameter {} changed while its gradient carried the loss scale of fp16 ({}): an optimizer stepped that "
+             "was not prepared, or the one behind a prepared optimizer; step what prepare() returned. Before the "
+             "program itself writes to parameters, zero their gradients with optimizer.zero_grad(), or call "
+             "unscale_gradients()",
+             name, shared.scaling->scaler().state().scale);
+}
+
+void StepWatch::begin_zero_grad(Shared& shared, const OptimizerCore& optimizer) {
+  if (seen_registry_ != shared.registry.version()) return;
+  for (Owner& owner : owners_) {
+    if (owner.optimizer == &optimizer) require_unchanged(owner, shared, "optimizer.zero_grad");
+  }
+}
+
+void StepWatch::stepped() {
+  has_stepped_ = true;
+  for (Owner& owner : owners_) owner.armed = owner.armed && owner.optimizer == nullptr;
+}
+
+void StepWatch::release(const OptimizerCore& optimizer) {
+  for (Owner& owner : owners_) owner.armed = owner.armed && owner.optimizer != &optimizer;
+}
+
+void StepWatch::release_all() {
+  for (Owner& owner : owners_) owner.armed = false;
+}
+
+void StepWatch::clear() {
+  owners_.clear();
+  seen_registry_ = seen_parameters_ = -1;
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detects optimizer steps that bypass the prepared optimizer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/gradient/imprint.hpp"
+
+namespace accelerate::prepared {
+
+class OptimizerCore;
+struct Shared;
+
+/// Detects writes to parameters whose gradients may be stepped on by a prepared optimizer only: gradients that carry
+/// the loss scale of fp16, and, on one rank, gradients of an accumulation window that has not ended. A stock optimizer
+/// that steps on such gradients moves the parameters by a wrong amount. On several ranks the gradient engines detect
+/// the same within a window.
+///
+/// backward() records the version counter and the first bytes of each parameter that has such a gradient. The next
+/// backward(), or zero_grad() of the prepared optimizer, compares them and throws.
+///
+/// A step of a prepared optimizer releases the parameters of all prepared optimizers: a loss also leaves gradients in
+/// networks that are not stepped on (the critic of a GAN), and the program may write to those (clamp them).
+///
+/// \note A steady step allocates nothing and the host does not wait for the device. LibTorch's SGD bypasses the version
+///       counter; on an accelerator the host therefore also reads the first bytes, until a prepared optimizer steps for
+///       the first time, in at most 16 backwards.
+class StepWatch {
+ public:
+  /// \throws Error (usage) if a parameter changed since the last backward, while its gradient was watched.
+  void begin_backward(Shared& shared);
+  /// Records the parameters. Must be called after the library's own writes of this backward.
+  void backward_done(Shared& shared);
+  /// \throws Error (usage) as begin_backward(), for the parameters of this optimizer.
+  void begin_zero_grad(Shared& shared, const OptimizerCore& optimizer);
+  /// A prepared optimizer stepped.
+  void stepped();
+  /// The gradients of this optimizer no longer carry a scale, or are gone.
+  void release(const OptimizerCore& optimizer);
+  /// The library itself wrote to parameters, or dropped all gradients.
+  void release_all();
+  /// Also drops the references to the parameters.
+  void clear();
+
+ private:
+  struct Watched {
+    at::Tensor parameter;
+    bool armed = false;
+    bool read_device = false;
+    const void* data = nullptr;
+    gradient::Imprint imprint{};
+    // Before the backward: whether it reaches the parameter.
+    const void* gradient = nullptr;
+    int64_t gradient_version = 0;
+  };
+  // The parameters of one prepared optimizer, or those of models that belong to none.
+  struct Owner {
+    const OptimizerCore* optimizer = nullptr;
+    bool armed = false;
+    std::vector<Watched> parameters{};
+  };
+
+  void find_parameters(Shared& shared);
+  void arm(Owner& owner, const Shared& shared, bool reached_only);
+  void require_unchanged(Owner& owner, Shared& shared, std::string_view operation);
+  [[noreturn]] void refuse(const Watched& changed, Shared& shared, std::string_view operation);
+  [[nodiscard]] static bool changed(const Watched& watched);
+
+  std::vector<Owner> owners_;  // the last one: parameters that belong to no prepared optimizer
+  int64_t seen_registry_ = -1, seen_parameters_ = -1;
+  int64_t micro_batches_ = 0;  // of the open window, at the last backward
+  int64_t reads_ = 0;
+  bool has_stepped_ = false;
+};
+
+}  // namespace accelerate::prepared
