@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMostIdle = 1000;
 
-/// Of what a user keeps beyond that the memory is the user's alone. What workers have read ahead is not.
+/// Memory beyond this that a user keeps belongs to the user alone. Batches that workers have read ahead do not count.
 size_t most_pieces() {
   constexpr int64_t kept = 64;
   constexpr int64_t of_batch = 8;  // tensors

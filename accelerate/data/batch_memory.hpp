@@ -10,15 +10,14 @@
 
 namespace accelerate::data {
 
-/// Gives memory that nobody holds any more to the next batch: as long as a tensor, or a view of it, lives that it was
-/// given to, its values stay. For several threads.
+/// Reuses memory without owner for the next batch: while a tensor or a view of it exists, its values stay. Thread-safe.
 class BatchMemory {
  public:
   BatchMemory() = default;
   BatchMemory(const BatchMemory&) = delete;
   BatchMemory& operator=(const BatchMemory&) = delete;
 
-  /// returns   on the CPU, not initialised; pinned: for an accelerator's copies
+  /// \returns uninitialised memory on the CPU; pinned for copies to an accelerator.
   [[nodiscard]] at::Tensor take(at::IntArrayRef sizes, at::ScalarType dtype, bool pinned = false);
 
  private:
@@ -27,7 +26,7 @@ class BatchMemory {
     bool pinned;
     int64_t idle = 0;  // how often it was free and not taken
   };
-  /// One of that size that nobody holds; none: null storage. Lets go of what was idle for long.
+  /// Returns a piece of that size without owner, or a null storage. Releases pieces that were idle for long.
   c10::Storage find(size_t bytes, bool pinned);
 
   std::mutex mutex_;

@@ -34,7 +34,7 @@ auto collate_parts(const Parts<T>& parts, const CollateWhere& where);
 template <size_t I, typename T>
 auto collate_member(const Parts<T>& parts, const CollateWhere& where) {
   const auto member = [](const T& sample) -> decltype(auto) {
-    // One customization point, which takes T&; nothing is changed all the same.
+    // The customization point takes T&, but nothing is modified.
     if constexpr (tree::detail::Struct<T>) {
       return std::get<I>(tree::detail::members(const_cast<T&>(sample)));
     } else {
@@ -171,15 +171,16 @@ auto collate_samples(const std::vector<Sample>& samples, std::span<const int64_t
 
 }  // namespace detail
 
-/// A batch as torch.utils.data.default_collate makes it.
+/// Makes a batch as torch.utils.data.default_collate does.
 ///
-/// samples   at least one: tensors of one shape are stacked, [B, ...]; numbers become [B] int64, float32 (float),
-///           float64 (double) or bool; strings a vector of them; pairs, tuples, maps and structs (with tree_members) go
-///           member by member, vectors item by item, but vectors of numbers are stacked as NumPy's arrays are, [B, n]
-/// returns   the same structure of batches; for a struct that holds more than tensors a std::tuple of its members, as
-///           it cannot hold their batches
-/// numbers   of the samples in their source, for errors; none: 0, 1, ...
-/// Throws Error (data) for samples that do not go together, with their numbers, and both shapes or lengths.
+/// \param samples  At least one. Tensors of one shape are stacked, [B, ...]; numbers become [B] int64, float32 (float),
+///                 float64 (double) or bool; strings a vector; pairs, tuples, maps and structs (with tree_members) are
+///                 collated member by member, vectors item by item; vectors of numbers are stacked like NumPy arrays,
+///                 [B, n].
+/// \param numbers  Numbers of the samples in their source, for errors. If empty, 0, 1, ...
+/// \returns the same structure of batches; a struct with members other than tensors becomes a std::tuple, because it
+///          cannot hold their batches.
+/// \throws Error (data) for samples that do not match, with their numbers and both shapes or lengths.
 template <typename Sample>
 [[nodiscard]] auto default_collate(const std::vector<Sample>& samples, std::span<const int64_t> numbers = {}) {
   return detail::collate_samples(samples, numbers, {});
@@ -225,11 +226,11 @@ struct PadCollateWithMask {
   }
 };
 
-/// default_collate, and what differs in its first dimension, or is a vector of numbers, becomes as long as the longest
-/// of the batch: the new places come last and hold `value`.
+/// As default_collate, but tensors with different first dimensions, and vectors of numbers, are padded to the longest
+/// of the batch with `value` at the end.
 [[nodiscard]] inline PadCollate pad_collate(const at::Scalar& value = 0) { return {value}; }
-/// The same; batches are Padded: the mask comes from the first leaf that has a first dimension.
-/// Throws Error (usage) where no leaf has one.
+/// As pad_collate; batches are Padded, with a mask from the first leaf with a first dimension.
+/// \throws Error (usage) if no leaf has one.
 [[nodiscard]] inline PadCollateWithMask pad_collate_with_mask(const at::Scalar& value = 0) { return {value}; }
 
 }  // namespace accelerate::data

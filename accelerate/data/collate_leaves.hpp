@@ -19,7 +19,7 @@
 namespace accelerate::data::detail {
 
 struct Padding {
-  /// What fills up shorter samples. Unset: none may be shorter.
+  /// Padding of shorter samples. If unset, all samples must have equal length.
   std::optional<at::Scalar> value{};
   /// Gets the samples' lengths from the first leaf that has a first dimension.
   std::vector<int64_t>* lengths = nullptr;
@@ -31,16 +31,16 @@ struct CollateWhere {
   const LeafPath& path;
   const Padding& padding;
 
-  /// path   must outlive what this returns
+  /// \param path  Must outlive the result.
   [[nodiscard]] CollateWhere in(const LeafPath& deeper) const { return {numbers, deeper, padding}; }
   [[nodiscard]] int64_t number(size_t sample) const {
     return numbers.empty() ? static_cast<int64_t>(sample) : numbers[sample];
   }
 };
 
-/// returns   [B, ...]; undefined where all are
+/// \returns [B, ...]; undefined if all tensors are.
 at::Tensor collate_tensors(const std::vector<const at::Tensor*>& tensors, const CollateWhere& where);
-/// returns   [B, longest] bool
+/// \returns [B, longest] bool
 at::Tensor mask_of(const std::vector<int64_t>& lengths);
 
 // All name the sample's number and that of the first one.
@@ -67,7 +67,7 @@ constexpr at::ScalarType dtype_of_item() {
                                : at::kLong;
 }
 
-/// returns   [count] without values
+/// \returns [count], uninitialised.
 at::Tensor empty_row(int64_t count, at::ScalarType dtype);
 
 /// Calls fn(pointer to the row's items).

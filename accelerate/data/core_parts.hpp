@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cores of loaders do alike, whatever their samples are. Options are LoaderOptions or StreamOptions.
+// Common code of the loaders' cores. Options are LoaderOptions or StreamOptions.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace accelerate::data {
 /// The seed in force: where it was unset, the one of LibTorch's CPU generator, from now on.
 [[nodiscard]] uint64_t fixed_seed(std::optional<uint64_t>& seed);
 
-/// Throws Error (usage) for numbers that are none.
+/// \throws Error (usage) if an option is out of range.
 template <typename Options>
 void check_common_options(const Options& options) {
   const auto at_least = [](std::string_view what, int64_t value, std::string_view unit, int64_t least) {
@@ -44,7 +44,7 @@ template <typename Options>
           .even_batches = share.even_batches && share.world_size > 1};
 }
 
-/// How long a batch is waited for; unset: as long as it takes, and longer than a clock can say.
+/// Maximum wait for a batch; unset if unlimited, or if the timeout exceeds the clock's range.
 [[nodiscard]] inline std::optional<std::chrono::steady_clock::duration> longest_wait(
     std::chrono::milliseconds timeout) {
   constexpr auto most =
@@ -53,9 +53,9 @@ template <typename Options>
   return timeout;
 }
 
-/// The beginning of an epoch.
+/// State at the start of an epoch.
 ///
-/// order   its kind
+/// \param order  Kind of order.
 template <typename Options>
 [[nodiscard]] state::LoaderState beginning_of(int64_t epoch, int64_t samples, std::string_view order,
                                               std::optional<uint64_t> seed, const Options& options,
@@ -71,24 +71,24 @@ template <typename Options>
           .drop_last = options.drop_last};
 }
 
-/// The place of the pass that speaks, else the beginning of the next epoch.
-/// here   how things stand, without a position
+/// Position of the active pass, or the start of the next epoch.
+/// \param here  State without a position.
 [[nodiscard]] state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Position>& position,
                                           const EpochCount& epochs);
 
-/// An epoch is asked for: whether the next pass still goes on where a loaded state stood, which is so within its own
-/// epoch. A line says what is dropped.
+/// Whether the next pass still resumes the loaded state after an epoch was requested, which holds within the state's
+/// own epoch. A dropped position is logged.
 [[nodiscard]] bool keeps_place(const std::optional<state::LoaderState>& resumed, int64_t epoch);
 
-/// A warning, once a line: whoever divides by the number of samples should hear of it.
+/// Warns once, because code that divides by the number of samples would fail.
 void warn_of_no_batch(const Place& place, std::string_view why);
-/// Why so many samples, of which there is one at least, leave this rank without a batch.
+/// Reason why this number of samples, at least one, leaves this rank without a batch.
 [[nodiscard]] std::string why_too_few(int64_t samples, const ShardOptions& shard);
-/// "; 3 come twice, to fill the last batches", or nothing where none does.
+/// Returns "; 3 come twice, to fill the last batches", or "" without repetitions.
 [[nodiscard]] std::string repeated_text(int64_t samples);
 
-/// Throws Error (usage) for numbers that no loader gives.
-/// least_samples   -1 where their number may be unknown, else 0
+/// \param least_samples  -1 if the number of samples may be unknown, otherwise 0.
+/// \throws Error (usage) for numbers that no loader writes.
 void check_state(const state::LoaderState& state, int64_t least_samples);
 
 }  // namespace accelerate::data

@@ -123,7 +123,7 @@ auto collate_with(const Collate& collate, const std::vector<Sample>& samples, co
 }
 
 void check_count(int64_t samples, int64_t indices);
-/// What everybody holds who reads this data set, whichever source it stands in.
+/// The common lock of all readers of this data set, through any source.
 std::shared_ptr<std::recursive_mutex> reading_of(const void* dataset);
 [[noreturn]] void fail_without_size();
 
@@ -167,7 +167,7 @@ int64_t size_of(Dataset& dataset) {
   return static_cast<int64_t>(*size);
 }
 
-/// It says so, or all that is read of it is const.
+/// True if the data set declares it, or if its read functions are const.
 template <typename Dataset>
 bool may_be_shared(const Dataset& dataset) {
   if constexpr (requires {
@@ -230,19 +230,18 @@ std::shared_ptr<Dataset> held(std::reference_wrapper<Dataset> dataset) {
 
 }  // namespace detail
 
-/// A user's data set as a source.
+/// A user-defined data set as a source. A batch is the result of get_batch or collate. A loader's workers read several
+/// at a time if get or get_batch is const; a data set with thread_safe() decides itself. Otherwise one thread at a time
+/// reads it, over all loaders and sources that share it.
 ///
-/// dataset   kept; std::ref(dataset): referenced, must live as long; a std::shared_ptr: shared. It has size() and one
-///           of get(i), which returns a sample, and get_batch(indices), which returns a batch, or the samples as a
-///           std::vector of structs, pairs, tuples or maps, or of what get(i) returns; indices are a tensor [B] int64,
-///           a std::span<const int64_t>, or a vector of int64_t or size_t. Both may take the pass (const ReadContext&)
-///           as one argument more, for random numbers: sample_generator(pass, i).
-/// collate   makes a batch of samples: collate(std::vector<Sample>) or, with the samples' numbers for its errors,
-///           collate(std::vector<Sample>, std::span<const int64_t>)
-/// A batch is what get_batch or collate returns. A loader's workers read several at a time where get, or get_batch, is
-/// const; a data set that has a thread_safe() says itself whether they may. Any other is read by one thread at a time,
-/// by whichever loaders and sources it is shared.
-/// Throws Error (usage) for a torch::data set whose size() is empty.
+/// \param dataset  Owned; std::ref(dataset) is referenced and must outlive the source; a std::shared_ptr is shared. It
+///                 has size() and either get(i), which returns a sample, or get_batch(indices), which returns a batch,
+///                 or a std::vector of samples (structs, pairs, tuples, maps, or the result of get(i)). Indices are a
+///                 tensor [B] int64, a std::span<const int64_t>, or a vector of int64_t or size_t. Both may take the
+///                 pass (const ReadContext&) as a further argument, for random numbers: sample_generator(pass, i).
+/// \param collate  Makes a batch of samples: collate(std::vector<Sample>) or, with the samples' numbers for errors,
+///                 collate(std::vector<Sample>, std::span<const int64_t>).
+/// \throws Error (usage) for a torch::data set whose size() is empty.
 template <typename Dataset, typename Collate = DefaultCollate>
 [[nodiscard]] auto dataset_source(Dataset dataset, Collate collate = {}) {
   auto held = detail::held(std::move(dataset));

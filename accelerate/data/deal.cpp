@@ -4,7 +4,7 @@
 namespace accelerate::data {
 namespace {
 
-// Whole batches are samples that come one at a time.
+// Whole batches are treated as samples.
 ShardPlan plan_of(int64_t batches, const DealOptions& options, const Place& place) {
   return {batches,
           {.rank = options.rank,

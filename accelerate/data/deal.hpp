@@ -24,31 +24,31 @@ struct DealOptions {
   bool even_batches = true;
 };
 
-/// Numbers of the batches one rank takes out of `batches`, in order: rank, rank + P, rank + 2P ... With even_batches
-/// the last round is filled with the first round's batches in their order.
+/// Numbers of the batches of one rank among `batches`, in order: rank, rank + P, rank + 2P, ... With even_batches the
+/// last round is padded with the first round's batches in order.
 ///
-/// Throws Error (usage) for a negative number of batches, a world_size below 1, a rank outside the world.
+/// \throws Error (usage) for a negative number of batches, a world_size below 1, or a rank outside the world.
 [[nodiscard]] std::vector<int64_t> deal_batches(int64_t batches, const DealOptions& options, const Place& place = {});
 
 /// How many batches deal_batches gives.
 [[nodiscard]] int64_t deal_count(int64_t batches, const DealOptions& options, const Place& place = {});
 
-/// Rows of the batches of a stream, counted as they come.
+/// Rows of a stream's batches, counted as they arrive.
 class StreamRows {
  public:
   explicit StreamRows(int64_t world_size) : world_size_(world_size) {}
 
-  /// The next batch's; none: it has no rows.
+  /// Rows of the next batch; nothing if it has no rows.
   void add(std::optional<int64_t> rows);
   [[nodiscard]] int64_t batches() const { return batches_; }
-  /// Every rank's turn has come as often as any other's.
+  /// True if every rank has received the same number of batches.
   [[nodiscard]] bool round_complete() const { return batches_ % world_size_ == 0; }
   /// All batches but the last have `each()` rows, and that has as many or less.
   [[nodiscard]] bool equal_but_last() const { return known_ && equal_ && 0 < last_ && last_ <= each_; }
   [[nodiscard]] bool last_is_short() const { return last_ < each_; }
   [[nodiscard]] int64_t each() const { return each_; }
   [[nodiscard]] int64_t samples() const { return samples_; }
-  /// Rows in the last round so far; -1: some batch had none.
+  /// Rows in the last round so far; -1 if a batch had none.
   [[nodiscard]] int64_t of_round() const { return known_ ? of_round_ : -1; }
 
  private:
@@ -58,7 +58,7 @@ class StreamRows {
   bool known_ = true, equal_ = true;
 };
 
-/// Rows first .. first+count-1 of batches that lie one after another, of any sizes.
+/// Rows first to first+count-1 of consecutive batches of any sizes.
 template <typename Batch>
 void append_rows(std::vector<tree::RowPiece<Batch>>& list, std::span<const Batch> batches, int64_t first,
                  int64_t count) {
@@ -82,9 +82,9 @@ void append_filling(std::vector<tree::RowPiece<Batch>>& list, const BatchRange& 
   }
 }
 
-/// A batch put together of this rank's own rows and of its filling.
+/// A batch assembled from this rank's own rows and padding.
 ///
-/// own   range.real rows
+/// \param own  range.real rows
 template <typename Batch>
 std::vector<tree::RowPiece<Batch>> row_pieces(const BatchRange& range, const tree::RowPiece<Batch>& own,
                                               std::span<const Batch> front) {
@@ -94,7 +94,7 @@ std::vector<tree::RowPiece<Batch>> row_pieces(const BatchRange& range, const tre
   return list;
 }
 
-/// The batch in memory of its own: its user may change what is handed out.
+/// Copies the batch, because user code may modify the result.
 template <typename Batch>
 Batch copy_of(const Batch& batch) {
   if constexpr (tree::holds_tensors<Batch>) {
@@ -104,14 +104,14 @@ Batch copy_of(const Batch& batch) {
   }
 }
 
-/// deal_batches for a stream whose length nobody knows: batches go in one by one, this rank's come out.
+/// deal_batches for a stream of unknown length: receives batches one by one and returns those of this rank.
 ///
-/// With even_batches the last round is filled as Accelerate fills it. Where all batches but a shorter last one have the
-/// same number of rows: row by row from the front of the stream, so that every rank's last batch is whole. Where
-/// batches differ, or have no rows: with whole batches, the first round's in their order.
+/// With even_batches the last round is padded as in Accelerate. If all batches except a shorter last one have the same
+/// number of rows, it is padded row by row from the front of the stream, so that every rank's last batch is full. If
+/// batches differ, or have no rows, it is padded with whole batches, those of the first round in order.
 ///
-/// Keeps the first `rank + 1` batches for that: references, and of the one that this rank is given a copy, because the
-/// user may change it.
+/// Keeps the first `rank + 1` batches for padding: references, and a copy of the one that this rank returns, because
+/// user code may modify it.
 template <typename Batch>
 class BatchDealer {
  public:
@@ -132,17 +132,17 @@ class BatchDealer {
     return std::exchange(waiting_, std::nullopt);
   }
 
-  /// The stream has ended.
+  /// Ends the stream.
   ///
-  /// mine      this rank's batch of the last round, if it got one and it is still to be walked
-  /// returns   what it gets in its stead: the same, filled where it is short; a filling where it got none
+  /// \param mine  This rank's batch of the last round, if it has one that was not returned yet.
+  /// \returns its replacement: the same batch, padded if it is short, or padding if this rank has none.
   std::optional<Batch> finish(std::optional<Batch> mine) {
     if (!fills() || rows_.batches() == 0 || (!mine && round_complete())) return mine;
     if (rows_.equal_but_last()) {
       const ShardPlan plan = row_plan();
       const BatchRange range = plan.batch(plan.size() - 1);
       if (range.filling == 0) return mine;
-      // The short one says which tensors have rows: of a full one a dimension may be as long by chance.
+      // The short batch shows which tensors have rows: in a full one another dimension may have equal length by chance.
       const Batch& like = rows_.last_is_short() ? *short_ : front_.front();
       const tree::RowPiece<Batch> own{mine ? &*mine : nullptr, 0, range.real};
       if (auto filled = tree::join_rows(like, row_pieces<Batch>(range, own, front_))) return filled;

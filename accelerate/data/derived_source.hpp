@@ -14,33 +14,33 @@
 
 namespace accelerate::data {
 
-/// Throws Error (usage) for what is no [B] int64 on the CPU, and for a number that is none of `samples`.
-/// returns   indices, contiguous
+/// \returns the indices, contiguous.
+/// \throws Error (usage) unless they are [B] int64 on the CPU, and for a number outside `samples`.
 [[nodiscard]] at::Tensor checked_indices(std::string_view source, const at::Tensor& indices, int64_t samples);
 
-/// returns   [n] int64
+/// \returns [n] int64
 [[nodiscard]] at::Tensor index_tensor(const std::vector<int64_t>& numbers);
 
-/// Throws Error (usage) where there is none.
+/// \throws Error (usage) for a null source.
 void check_source(std::string_view combinator, bool there);
 
-/// What a source says of itself; see SourceOf.
+/// Properties of a source; see SourceOf.
 struct SourceTraits {
   bool seeded = false;
   bool thread_safe = true;
 };
 
-/// Of what is made of these.
+/// Properties of a source composed of these.
 template <typename... Sources>
 [[nodiscard]] SourceTraits traits_of(const Sources&... sources) {
   return {.seeded = (sources->seeded() || ...), .thread_safe = (sources->thread_safe() && ...)};
 }
 
-/// A subclass says how a batch is made; it gets indices that are there.
+/// Base of composed sources: a subclass makes a batch from valid indices.
 template <typename AnyBatch>
 class DerivedSource : public SourceOf<AnyBatch> {
  public:
-  /// name   what the user called, for errors
+  /// \param name  Name of the user's call, for errors.
   DerivedSource(std::string_view name, int64_t size, const SourceTraits& traits)
       : name_(name), size_(size), traits_(traits) {}
 
@@ -63,7 +63,7 @@ class DerivedSource : public SourceOf<AnyBatch> {
   SourceTraits traits_;
 };
 
-/// The batches of a source, whatever handle it is in.
+/// Batch type of a source in any handle.
 template <typename AnySource>
 using batch_of = typename AnySource::BatchType;
 

@@ -23,7 +23,7 @@ struct DispatchOptions {
   bool drop_last = false;
 };
 
-/// Rounds that so many batches make.
+/// Number of rounds for this number of batches.
 [[nodiscard]] inline int64_t rounds_of(int64_t batches, const DispatchOptions& options) {
   if (options.split_batches) return batches;
   return (batches + (options.drop_last ? 0 : options.world_size - 1)) / options.world_size;
@@ -33,28 +33,28 @@ struct DispatchOptions {
 template <typename Batch>
 struct Round {
   std::vector<Batch> batches;  ///< [world_size], in rank order
-  /// Samples of it that are no filling: rank 0's, then rank 1's ... -1: batches without rows.
+  /// Number of samples without padding: rank 0's, then rank 1's, ...; -1 for batches without rows.
   int64_t samples = -1;
   /// Number of the stream's batches up to its end.
   int64_t read = 0;
 };
 
-/// Batches go in as they are read, rounds come out.
+/// Receives batches as they are read and returns rounds.
 ///
-/// The last round, where it is not whole, is shared out anew as Accelerate's dispatcher does it: its m samples over the
-/// ranks evenly, ceil(m / world_size) each, filled from the front of the first round, so that no rank is without a
-/// sample however small the data. A part without rows (a number, a tensor without dimensions) is then taken from the
-/// batch of the first sample. If the batches of the round differ, have no rows or cannot be joined (see
-/// tree::join_rows), the batches of the first round fill it.
+/// An incomplete last round is re-sharded as in Accelerate's dispatcher: its m samples are divided evenly among the
+/// ranks, ceil(m / world_size) each, padded from the front of the first round, so that no rank is without a sample. A
+/// part without rows (a number, a tensor without dimensions) is then taken from the batch of the first sample. If the
+/// batches of the round differ, have no rows or cannot be joined (see tree::join_rows), the batches of the first round
+/// pad it.
 template <typename Batch>
 class BatchDispatcher {
  public:
-  /// Throws Error (usage) for a world_size below 1.
+  /// \throws Error (usage) for a world_size below 1.
   explicit BatchDispatcher(const DispatchOptions& options, const Place& place = {}) : options_(options), place_(place) {
     (void)deal_batches(0, {.world_size = options.world_size}, place);  // checks it
   }
 
-  /// Batches of a first round: those that come are of a pass that leaves it out.
+  /// Sets the batches of the first round, for a pass that skips it.
   void fill_from(std::vector<Batch> front) { front_ = std::move(front); }
   /// Batches that make a round.
   [[nodiscard]] int64_t per_round() const { return options_.split_batches ? 1 : options_.world_size; }
@@ -92,7 +92,8 @@ class BatchDispatcher {
     auto batches = std::exchange(round_, {});
     if (front_.empty()) {
       front_ = batches;
-      if (!options_.split_batches) front_.front() = copy_of(front_.front());  // the reader's own, who may change it
+      // the reader's own batch, which user code may modify
+      if (!options_.split_batches) front_.front() = copy_of(front_.front());
     }
     if (!options_.split_batches) return Round<Batch>{batches, samples_of(batches), read_};
     auto cut = share_out(batches, /*last=*/false);
@@ -103,7 +104,7 @@ class BatchDispatcher {
     return cut;
   }
 
-  /// Sum of the rows; -1 where one has none.
+  /// Sum of the rows; -1 if a batch has none.
   static int64_t samples_of(const std::vector<Batch>& batches) {
     int64_t samples = 0;
     for (const Batch& batch : batches) {
@@ -114,7 +115,7 @@ class BatchDispatcher {
     return samples;
   }
 
-  /// The samples of `batches`, evenly over the ranks; nothing where their rows cannot be joined.
+  /// Divides the samples of `batches` evenly among the ranks; nothing if their rows cannot be joined.
   std::optional<Round<Batch>> share_out(const std::vector<Batch>& batches, bool last) const {
     const int64_t ranks = options_.world_size;
     const int64_t samples = samples_of(batches);

@@ -40,7 +40,7 @@ IndexBatches cut_anew(const IndexBatches& batches, size_t each) {
   return cut;
 }
 
-/// What comes after the first `origin` samples, which may end within a batch: of batches of one size in such batches.
+/// Batches after the first `origin` samples, which may end within a batch; batches of one size keep it.
 IndexBatches after(const IndexBatches& batches, int64_t origin) {
   IndexBatches left;
   int64_t before = 0;
@@ -63,7 +63,7 @@ ShardOptions as_batches_say(const IndexBatches& batches, ShardOptions options) {
   const int64_t ranks = options.world_size;
   options.batch_size = batches.empty() ? ranks : static_cast<int64_t>(batches.front().size());
   options.drop_last = false;
-  // One that is the last may be a short one, of whatever size.
+  // A single last batch may be short, with any size.
   if (options.split_batches && batches.size() == 1)
     options.batch_size = (options.batch_size + ranks - 1) / ranks * ranks;
   if (!equal_but_last(batches)) {

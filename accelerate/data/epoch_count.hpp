@@ -31,7 +31,7 @@ class EpochCount {
     begun_ = false;
     return true;
   }
-  /// Throws Error (usage) for a negative one, and one above `most`.
+  /// \throws Error (usage) for a negative epoch, and one above `most`.
   void set(int64_t epoch) {
     if (epoch < 0) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at least 0", epoch);
     if (epoch > most) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at most {}", epoch, most);

@@ -7,12 +7,12 @@
 
 namespace accelerate::data {
 
-/// Which of a loader's passes says where the loader stands: the one that gave a batch last. One that was only looked
-/// into, and is gone after its first batch, gives the word back to the loop around it.
+/// Selects the pass that determines a loader's position: the one that returned a batch last. A pass that is destroyed
+/// after its first batch returns that role to the surrounding loop.
 class LatestPass {
  public:
   LatestPass() = default;
-  /// Of another loader that stands at the same position; the open passes are not its own.
+  /// For a copy of the loader at the same position; open passes are not copied.
   LatestPass(const LatestPass& other) : position_(other.position_) {}
   LatestPass& operator=(const LatestPass&) = delete;
 
@@ -21,7 +21,7 @@ class LatestPass {
     int64_t origin = 0;
     int64_t consumed = 0;
     int64_t samples = 0;    ///< of the epoch, as far as that is known
-    bool complete = false;  ///< nothing more comes
+    bool complete = false;  ///< no more batches follow
   };
 
   /// A pass has begun there. returns   its number, from 1
@@ -54,7 +54,7 @@ class LatestPass {
     }
     close(pass);
   }
-  /// The next pass begins where its user says: open ones tell no more.
+  /// The user sets the start of the next pass, so open passes no longer determine the position.
   void forget() {
     open_.clear();
     position_.reset();
@@ -65,7 +65,7 @@ class LatestPass {
  private:
   struct Open {
     Position position;
-    int64_t before = 0;  // who spoke before it
+    int64_t before = 0;  // the previously active pass
   };
 
   void speaks(int64_t pass) {

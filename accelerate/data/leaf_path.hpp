@@ -9,15 +9,15 @@
 
 namespace accelerate::data {
 
-/// Where in a sample or batch a leaf is, for errors: members by number, what maps hold by key: [0]["mask"][2].
-/// Refers to the path it goes on from; costs nothing until it is printed.
+/// Path of a leaf in a sample or batch, for errors: members by number, map entries by key: [0]["mask"][2]. Refers to
+/// its parent path; costs nothing until it is printed.
 struct LeafPath {
   const LeafPath* outer = nullptr;
   int64_t number = 0;
   std::optional<std::string_view> key{};
 
   [[nodiscard]] LeafPath member(size_t place) const { return {.outer = this, .number = static_cast<int64_t>(place)}; }
-  /// place   of the key, which is printed where the key is no string
+  /// \param place  Position of the key, printed if the key is not a string.
   template <typename Key>
   [[nodiscard]] LeafPath entry(const Key& named, size_t place) const {
     LeafPath path = member(place);

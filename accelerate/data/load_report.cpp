@@ -15,7 +15,7 @@ double seconds(LoadClock::Clock::duration duration) { return std::chrono::durati
 std::string LoadReport::text() const {
   if (batches == 0) return "no batch was taken yet";
   const double share = seconds > 0 ? 100 * waited_for_data / seconds : 0;
-  const auto taken =  // a batch without rows does not tell its samples
+  const auto taken =  // a batch without rows has an unknown number of samples
       samples > 0 ? fmt::format("{} samples in {} batches, {:.0f} samples/s", samples, batches, samples_per_second())
                   : fmt::format("{} batches", batches);
   const auto numbers =

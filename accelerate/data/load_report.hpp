@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who waited for whom, the step for its data or the data for the step.
+// Waiting times of the loop for its data and of the data for the loop.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,11 @@ namespace accelerate::data {
 /// Of one pass of one rank, in seconds of the clock on the wall.
 struct LoadReport {
   int64_t batches = 0;
-  int64_t samples = 0;         ///< 0 where batches do not tell theirs: they have no rows
+  int64_t samples = 0;         ///< 0 if batches have no rows
   double seconds = 0;          ///< from the loop's beginning on
-  double waited_for_data = 0;  ///< the loop stood still until its next batch was there
-  double data_waited = 0;      ///< batches lay ready until the loop took them, all together; 0 without workers
-  int64_t num_workers = 0;     ///< that read; -1: the loader is not ours
+  double waited_for_data = 0;  ///< seconds in which the loop waited for its next batch
+  double data_waited = 0;      ///< total seconds in which read batches waited for the loop; 0 without workers
+  int64_t num_workers = 0;     ///< number of reading workers; -1 for a foreign loader
   bool one_reader = false;     ///< more would not read: a stream, or a source that is not thread-safe
 
   [[nodiscard]] double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
@@ -27,19 +27,20 @@ struct LoadReport {
   [[nodiscard]] std::string text() const;
 };
 
-/// Takes the times of a pass while it goes on.
+/// Measures the times of a pass.
 class LoadClock {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// workers   says who reads
+  /// \param workers  Provides the number of workers.
   explicit LoadClock(const LoadReport& workers) : report_(std::make_shared<LoadReport>(workers)) {}
 
-  /// The loop asks for its next batch.
+  /// The loop requests its next batch.
   void asked();
-  /// That is there, with so many samples. since   it has been; unset: it was read while the loop waited
+  /// The batch is available with this number of samples.
+  /// \param since  Time at which it became available; unset if it was read while the loop waited.
   void arrived(int64_t samples, std::optional<Clock::time_point> since = {});
-  /// The loop stood still for so long to have a later one.
+  /// The loop waited for this time to obtain a later batch.
   void waited(Clock::duration duration);
   [[nodiscard]] const std::shared_ptr<LoadReport>& report() const { return report_; }
 

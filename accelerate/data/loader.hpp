@@ -33,8 +33,8 @@ class LoaderOf : public LoaderBase {
  public:
   class Iterator;
 
-  /// source   what is read; shared
-  /// Throws Error (usage) for a null pointer, a batch_size below 1, and options that exclude one another.
+  /// \param source  Shared.
+  /// \throws Error (usage) for a null pointer, a batch_size below 1, and options that exclude each other.
   LoaderOf(std::shared_ptr<const SourceOf<AnyBatch>> source, const LoaderOptions& options = {})
       : LoaderBase(checked(source).size(), options, checked(source).seeded()), source_(std::move(source)) {}
 
@@ -43,14 +43,13 @@ class LoaderOf : public LoaderBase {
   [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(*this)); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
-  /// Another loader with the same settings, in the same epoch: each of its passes begins `batches` batches of this rank
-  /// later, without reading them, and its size() is as much smaller; a state that is loaded into it and stands beyond
-  /// them is gone on from as it is. This one is not changed.
-  /// Throws Error (usage) for a negative number.
+  /// Returns a loader with the same settings and epoch whose passes begin `batches` batches of this rank later, without
+  /// reading them; its size() is smaller accordingly. A state loaded into it that is beyond them is resumed unchanged.
+  /// This loader is unchanged. \throws Error (usage) for a negative number.
   [[nodiscard]] LoaderOf skip_first_batches(int64_t batches) const { return with(skipping(batches)); }
 
-  /// Another loader, whose next pass is this one's with what it leaves out, as it goes on within an epoch or skips;
-  /// none: it leaves out nothing. For whoever fills its last batches.
+  /// Returns a loader whose next pass includes what this one's omits by resuming or skipping, to obtain padding.
+  /// Returns nothing if it omits nothing.
   [[nodiscard]] std::optional<LoaderOf> with_its_front() const {
     auto core = core_with_its_front();
     return core ? std::optional(with(std::move(core))) : std::nullopt;
@@ -103,18 +102,18 @@ class LoaderOf<AnyBatch>::Iterator {
   void operator++(int) { ++*this; }
   bool operator==(std::default_sentinel_t) const { return state_->pass.ended(); }
 
-  /// Where this pass stands.
+  /// Position of this pass.
   [[nodiscard]] const state::BatchInfo& info() const { return state_->pass.info(); }
   /// The same on every rank, as long as their samplers give one order.
   [[nodiscard]] OrderPrint order_print() const { return state_->pass.order_print(); }
-  /// What ++ will bring, read now; null at the end, where a worker still reads it, and where it cannot be read: ++ then
-  /// says why.
+  /// The batch that ++ will return, read now. Null at the end, while a worker still reads it, and if reading fails; ++
+  /// then reports the failure.
   [[nodiscard]] AnyBatch* read_ahead() const { return state_->read_ahead(); }
 
  private:
   friend class LoaderOf;
   struct State {
-    /// One that was read before it was asked for.
+    /// A batch that was read before it was requested.
     struct Ahead {
       std::optional<AnyBatch> batch{};
       std::exception_ptr failure{};  // in its stead
@@ -129,7 +128,7 @@ class LoaderOf<AnyBatch>::Iterator {
     std::optional<Prefetch<AnyBatch>> prefetch;
     std::optional<Ahead> ahead;
     std::optional<AnyBatch> batch;
-    std::exception_ptr gave_up;  // a batch did not come: the pass cannot go on
+    std::exception_ptr gave_up;  // reading a batch failed, so the pass cannot continue
 
     explicit State(const LoaderOf& of)
         : source(of.source_),
@@ -161,7 +160,7 @@ class LoaderOf<AnyBatch>::Iterator {
         } else {
           read(indices);
         }
-      } catch (const Error&) {  // says what it is about
+      } catch (const Error&) {  // already has its context
         throw;
       } catch (...) {
         log_failed_read(pass.info().index, indices, std::current_exception());
@@ -214,7 +213,8 @@ class LoaderOf<AnyBatch>::Iterator {
       ahead->since = Pass::Clock::now();
       pass.waited(ahead->since - began);
     }
-    /// Nothing where memory does not suffice for two: it is read when the batch at hand is gone.
+    /// Returns nothing if memory does not suffice for two batches; the next one is then read after the current one is
+    /// gone.
     std::optional<AnyBatch> read_beside(const at::Tensor& indices) const {
       try {
         return read_from(*source, indices, pass.context());

@@ -16,7 +16,7 @@ struct LoaderBase::Pass::Steps {
   ReadContext context;
   state::BatchInfo info;
   LoadClock clock;
-  int64_t samples = 0;  // of the batch that was asked for
+  int64_t samples = 0;  // of the requested batch
 
   ~Steps() { loader->latest.leave(number, info.index == 0); }
 

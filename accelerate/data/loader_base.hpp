@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loader decides whatever its batches are: whose samples come when.
+// The part of a loader that is independent of the batch type: which samples are returned when.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,23 +27,23 @@ struct LoaderOptions {
   bool shuffle = false;
   /// Leaves out the last samples where they do not fill a batch on every rank.
   bool drop_last = false;
-  /// Seed of the orders. Unset: the seed of LibTorch's CPU generator (what torch::manual_seed set; else a random one)
-  /// when the first pass begins; a prepared loader takes rank 0's.
+  /// Seed of the orders. If unset, the seed of LibTorch's CPU generator at the first pass (set by torch::manual_seed,
+  /// otherwise random); a prepared loader uses rank 0's.
   std::optional<uint64_t> seed{};
   /// Says which samples an epoch visits, and in which order; excludes shuffle.
   SamplerPtr sampler{};
   /// Makes the batches; excludes batch_size, shuffle, sampler and drop_last.
   BatchSampler batch_sampler{};
-  /// Threads that read ahead of the loop, in order; 0: batches are read when they are asked for.
+  /// Number of threads that read ahead in order. If 0, batches are read on demand.
   int64_t num_workers = 0;
   /// Batches per worker that are read and not yet taken.
   int64_t prefetch_factor = 2;
-  /// Longest wait for a batch of a worker's, then an error names its samples. 0: as long as it takes.
+  /// Maximum wait for a worker's batch, after which an error names its samples. 0 for unlimited.
   std::chrono::milliseconds timeout{0};
-  /// Through pinned memory, on a stream of their own and one batch ahead prepare() copies batches to an accelerator.
-  /// Unset: so; false: when they are due, on the current stream. The same on all ranks; nothing on the CPU.
+  /// If unset or true, prepare() copies the next batch to an accelerator through pinned memory on a side stream. If
+  /// false, each batch is copied on demand on the current stream. Must match on all ranks; ignored on the CPU.
   std::optional<bool> pin_memory{};
-  /// At the end of each pass a line of the log (level info) says report().
+  /// If true, report() is logged at the end of each pass (level info).
   bool log_report = false;
 };
 
@@ -52,9 +52,9 @@ class LoaderBase {
  public:
   static constexpr bool says_why_empty = true;
 
-  /// This loader's share from the next begin() on; `prepare` calls it. One rank is never filled up: its last batch is
-  /// short, as the samples are.
-  /// Throws Error (usage) for a rank outside the world, a batch_size that split_batches cannot split.
+  /// Sets this rank's shard from the next begin() on; called by `prepare`. With a single rank the last batch is never
+  /// padded.
+  /// \throws Error (usage) for a rank outside the world, and a batch_size that split_batches cannot split.
   void shard(const Share& share, const Place& place = {});
 
   /// Batches of this rank in a whole pass, the true count; a resumed one has those that are left.
@@ -70,32 +70,32 @@ class LoaderBase {
 
   /// The epoch under way, or between passes the next one's.
   [[nodiscard]] int64_t epoch() const;
-  /// The next begin() is of this epoch. Throws Error (usage) for a negative one.
+  /// Sets the epoch of the next begin(). \throws Error (usage) for a negative epoch.
   void set_epoch(int64_t epoch);
 
-  /// Where the latest pass stands: the batch that its user holds counts as consumed, one that could not be read does
-  /// not. A pass that was left early stays where it was left; one that ended is the beginning of the next epoch. The
-  /// same on every rank that holds its batch of the same number. Fixes the seed.
+  /// Position of the latest pass. The current batch counts as consumed; a batch that could not be read does not. A pass
+  /// that was left early keeps its position; after a complete pass it is the start of the next epoch. Equal on all
+  /// ranks at the same batch number. Fixes the seed.
   [[nodiscard]] state::LoaderState state() const;
-  /// The next begin() goes on from there: with the same share the batches that would have followed; with another world
-  /// size or batch size the samples of the epoch's order that come after, shared out anew, each exactly once but for
-  /// what fills the last batches (the order's front, of what is left). Later epochs are whole.
-  /// Throws Error (usage) for a state of an order of another length, and for numbers that no loader gives.
+  /// Resumes the next begin() at that position: with the same sharding with the following batches; with another world
+  /// size or batch size with the remaining samples of the epoch's order, re-sharded, each once except for padding (from
+  /// the front of the remainder). Later epochs are complete. \throws Error (usage) for a state of an order with another
+  /// length, and for numbers that no loader writes.
   void load_state(const state::LoaderState& state);
-  /// Another rank, which reads for this one, has come there: what a pass of this one's would have left.
+  /// Sets the position that another rank, which reads for this one, has reached.
   void stands_at(const state::LoaderState& state);
 
   /// The seed in force; fixed by this call where it was unset.
   [[nodiscard]] uint64_t seed() const;
   void set_seed(uint64_t seed);
-  /// The order, or what is read, depends on the seed.
+  /// True if the order or the data depends on the seed.
   [[nodiscard]] bool shuffles() const;
 
   /// Sources that can read into pinned memory from the next begin() on; `prepare` calls it where batches go to an
   /// accelerator.
   void read_pinned(bool on);
 
-  /// Who waited for whom in the latest pass.
+  /// Waiting times of the latest pass.
   [[nodiscard]] LoadReport report() const;
 
   /// The same loader, not an equal one.
@@ -105,11 +105,11 @@ class LoaderBase {
   struct Core;
   class Pass;
 
-  /// seeded   what is read depends on the seed
-  /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
+  /// \param seeded  True if the data depends on the seed.
+  /// \throws Error (usage) for a batch_size below 1, and for options that exclude each other.
   LoaderBase(int64_t samples, const LoaderOptions& options, bool seeded);
 
-  /// A loader with the same settings whose passes begin `batches` later. Throws Error (usage) for a negative number.
+  /// Core of a loader whose passes begin `batches` later. \throws Error (usage) for a negative number.
   [[nodiscard]] std::shared_ptr<Core> skipping(int64_t batches) const;
   [[nodiscard]] std::shared_ptr<Core> core_with_its_front() const;
 
@@ -119,8 +119,9 @@ class LoaderBase {
 /// One pass as lists of indices; reads nothing.
 class LoaderBase::Pass {
  public:
-  /// Begins the next epoch's. workers   says who reads
-  /// Throws Error (usage) for samples that are not there.
+  /// Begins a pass of the next epoch.
+  /// \param workers  Provides the number of workers.
+  /// \throws Error (usage) for samples that do not exist.
   Pass(std::shared_ptr<Core> loader, const LoadReport& workers);
   ~Pass();
   Pass(const Pass&) = delete;
@@ -132,9 +133,9 @@ class LoaderBase::Pass {
   at::Tensor advance();
   /// That batch is there, and is consumed. since   it has been; unset: it was read while the loop waited
   void arrived(std::optional<Clock::time_point> since = {});
-  /// The loop stood still for so long to have a later one.
+  /// The loop waited for this time to obtain a later batch.
   void waited(Clock::duration duration);
-  /// The samples of the batch after this one; undefined where there is none.
+  /// Samples of the next batch; undefined at the end.
   [[nodiscard]] at::Tensor next_indices() const;
   /// Batches of this pass.
   [[nodiscard]] int64_t size() const;

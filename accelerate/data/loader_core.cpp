@@ -56,7 +56,7 @@ void check_same_order(const state::LoaderState& state, std::string_view kind) {
              state.order, state.consumed, state.samples, kind, state.epoch + 1);
 }
 
-/// A sampler that was told its rank is that rank's.
+/// A sampler with an explicit rank must match this rank.
 void check_replica(const DistributedOptions& options, const Share& share, const Place& place) {
   if (!options.rank || (*options.rank == share.rank && *options.num_replicas == share.world_size)) return;
   base::fail(ErrorKind::usage, place, "loader",
@@ -98,7 +98,7 @@ ShardOptions LoaderBase::Core::shard_options(const Share& whose) const {
 
 void LoaderBase::Core::take(const Share& asked, const Place& where) {
   ShardOptions checked = shard_options(asked);
-  if (!sampler) checked.split_batches = false;  // its batches tell, once they are made
+  if (!sampler) checked.split_batches = false;  // determined by its batches later
   (void)ShardPlan(0, checked, where);
   if (strided()) check_replica(*sampler->distributed(), asked, where);
   share = asked;

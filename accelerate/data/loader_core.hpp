@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handles of a loader share: its settings, and where its latest pass stands.
+// State shared by the handles of a loader: its settings and the position of its latest pass.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 namespace accelerate::data {
 
 struct LoaderBase::Core : NextPass {
-  /// Throws Error (usage) for a batch_size below 1, and for options that exclude one another.
+  /// \throws Error (usage) for a batch_size below 1, and for options that exclude each other.
   Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source);
 
-  /// Throws as ShardPlan does; then the share stays as it was.
+  /// \throws as ShardPlan does; the sharding is unchanged then.
   void take(const Share& asked, const Place& place);
 
   [[nodiscard]] bool shuffles() const { return seeded || !sampler || sampler->seeded(); }
@@ -30,7 +30,7 @@ struct LoaderBase::Core : NextPass {
   [[nodiscard]] int64_t size();
   [[nodiscard]] int64_t batch_size();
 
-  /// The epoch's batches, without the first `from` samples. Throws Error (usage) for samples that are not there.
+  /// The epoch's batches without the first `from` samples. \throws Error (usage) for samples that do not exist.
   [[nodiscard]] EpochBatches batches(int64_t from = 0);
 
   struct Beginning {
@@ -47,12 +47,12 @@ struct LoaderBase::Core : NextPass {
   /// What the epoch's order is.
   [[nodiscard]] std::string_view kind() const { return sampler ? sampler->kind() : "a batch sampler's"; }
   void set_epoch(int64_t epoch);
-  /// Another one, whose next pass is this one's with what it leaves out; null: it leaves out nothing.
+  /// Core of a loader whose next pass includes what this one's omits; null if it omits nothing.
   [[nodiscard]] std::shared_ptr<Core> with_its_front();
 
   int64_t samples;
   LoaderOptions options;
-  bool seeded;         // what the source reads depends on the seed
+  bool seeded;         // the source's data depends on the seed
   SamplerPtr sampler;  // null: a batch sampler makes the batches
   Share share{};
   Place place{};        // of that rank
@@ -71,7 +71,7 @@ struct LoaderBase::Core : NextPass {
   [[nodiscard]] int64_t order_length() const { return samples_elsewhere_.value_or(sampler->size()); }
   /// Number of a resumed pass's first batch.
   [[nodiscard]] int64_t first_of_rest(const EpochBatches& rest);
-  /// How things stand, without a position.
+  /// Current state without a position.
   [[nodiscard]] state::LoaderState here();
   /// Of a pass that would begin with batch `first`.
   [[nodiscard]] std::string why_no_batch(const EpochBatches& made, int64_t first) const;

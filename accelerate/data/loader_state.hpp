@@ -16,7 +16,7 @@
 
 namespace accelerate::state {
 
-/// 2 says of what kind the order is.
+/// Version 2 contains the kind of order.
 inline constexpr int64_t kLoaderStateVersion = 2;
 
 /// Found by nlohmann::json.
@@ -40,7 +40,7 @@ inline void to_json(nlohmann::json& json, const LoaderState& state) {
 
 namespace accelerate::data {
 
-/// Throws Error (data) for JSON that is no saved state, or one of a later version.
+/// \throws Error (data) for JSON that is not a saved state, or one of a later version.
 inline state::LoaderState loader_state_from_json(const nlohmann::json& json) {
   using state::boolean, state::integer;
   const bool is_first = json.is_object() && json.contains("version") && json["version"] == 1;

@@ -83,7 +83,7 @@ std::shared_ptr<Residence> residence_on(c10::Device device) {
 
 namespace {
 
-/// Throws Error (usage) where data has no rows, and where the two disagree about N.
+/// \throws Error (usage) if data has no rows, or if both have different N.
 Batch checked(const at::Tensor& data, const at::Tensor& target) {
   check(data, "data");
   if (target.defined()) {

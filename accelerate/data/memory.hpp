@@ -19,19 +19,19 @@
 
 namespace accelerate::data {
 
-/// Samples that lie in memory.
+/// Samples in memory. A batch is one copy of its rows per tensor into reused memory; a large one is copied by several
+/// threads.
 ///
-/// data     [N, ...] on the CPU, referenced, not copied
-/// target   [N, ...] on the CPU; undefined: batches have no target
-/// A batch is one copy of its rows per tensor, into memory that nobody holds any more; a large one by several threads.
-/// Throws Error (usage) where the two disagree about N.
+/// \param data    [N, ...] on the CPU; referenced, not copied.
+/// \param target  [N, ...] on the CPU. If undefined, batches have no target.
+/// \throws Error (usage) if both have different N.
 [[nodiscard]] std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target = {});
 
-/// The same, all of it copied to an accelerator now and gathered there: a step moves nothing but the samples' numbers.
-/// For data that fit beside what is trained; each rank has its own copy. Read by the loop's thread: num_workers is 0.
+/// As above, with all data copied to an accelerator now and gathered there: a step transfers only sample numbers. For
+/// data that fits beside the training; each rank has its own copy. Read by the loop's thread: num_workers must be 0.
 ///
-/// device   an accelerator's, as accelerator.device() is; of the CPU it is the source above
-/// Throws Error (device) where the data do not fit.
+/// \param device  An accelerator's, such as accelerator.device(); with the CPU it is the source above.
+/// \throws Error (device) if the data does not fit.
 [[nodiscard]] std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target, c10::Device device);
 
 /// Both of the above for the pair in braces: memory_source({data, target}).
@@ -49,18 +49,18 @@ namespace detail {
 /// Counts the rows of a tree's leaves as they are shown.
 class RowCount {
  public:
-  /// Throws Error (usage) for a leaf without rows, one that is not on the CPU, and one that disagrees about N.
+  /// \throws Error (usage) for a leaf without rows, one that is not on the CPU, and one with another N.
   void add(const LeafPath& path, const at::Tensor& tensor);
   void add(const LeafPath& path, int64_t items);
-  /// Throws Error (usage) where nothing had rows.
+  /// \throws Error (usage) if no leaf had rows.
   [[nodiscard]] int64_t rows() const;
 
  private:
   int64_t rows_ = -1;
-  std::string first_;  // path of the leaf that said so
+  std::string first_;  // path of the leaf that determined N
 };
 
-/// Data that lie on an accelerator; what all the readers of a source have in common.
+/// Data on an accelerator, shared by all readers of a source.
 class Residence {
  public:
   explicit Residence(c10::Device device);
@@ -68,11 +68,11 @@ class Residence {
   Residence(const Residence&) = delete;
   Residence& operator=(const Residence&) = delete;
 
-  /// Throws Error (device) where it does not fit.
+  /// \throws Error (device) if it does not fit.
   [[nodiscard]] at::Tensor move_in(const at::Tensor& tensor);
-  /// indices   [B] int64 on the CPU
-  /// returns   them there, when the current stream reaches it; the host does not wait
-  /// Throws Error (usage) in a loader's worker, whose stream is not the loop's.
+  /// \param indices  [B] int64 on the CPU.
+  /// \returns the indices on the device, valid when the current stream reaches them; the host does not wait.
+  /// \throws Error (usage) in a loader's worker, whose stream is not the loop's.
   [[nodiscard]] at::Tensor numbers(const at::Tensor& indices);
 
  private:
@@ -130,10 +130,10 @@ concept MemoryData = tree::holds_tensors<T> && !std::convertible_to<T, at::Tenso
 
 }  // namespace detail
 
-/// Samples that lie in memory in the shape of their batches: a pair, tuple, vector, map or struct (with tree_members)
-/// of tensors [N, ...] on the CPU, which are referenced, not copied, and of lists of N items that hold no tensors.
-/// Batches are built alike; numbers and strings belong to all samples.
-/// Throws Error (usage) where two disagree about N.
+/// Samples in memory in the structure of their batches: a pair, tuple, vector, map or struct (with tree_members) of
+/// tensors [N, ...] on the CPU, which are referenced, and of lists of N items without tensors. Batches have the same
+/// structure; numbers and strings belong to all samples.
+/// \throws Error (usage) if two parts have different N.
 template <detail::MemoryData T>
 [[nodiscard]] SourcePtr<T> memory_source(T tree) {
   const int64_t rows = detail::count_rows(tree);

@@ -10,11 +10,11 @@
 
 namespace accelerate::data {
 
-/// Where a loader's next pass begins: what was seen of its epoch, and the batches of this rank that are skipped.
+/// Start of a loader's next pass: consumed samples of its epoch, and skipped batches of this rank.
 struct NextPass {
   std::optional<state::LoaderState> resumed{};  ///< the place that was loaded; unset: it begins an epoch
   int64_t skipped = 0;                          ///< by every pass
-  int64_t skipped_of_rest = 0;                  ///< of them by the resumed one, of what is left
+  int64_t skipped_of_rest = 0;                  ///< of these, skipped from the remainder of a resumed pass
 
   void skip(int64_t batches) {
     skipped += batches;
@@ -27,9 +27,9 @@ struct NextPass {
     resumed.reset();
     skipped_of_rest = 0;
   }
-  /// The same with what it leaves out; unset: it leaves out nothing.
+  /// The same pass including what it omits; unset if it omits nothing.
   ///
-  /// here   how things stand: a place that is shared out anew has a front of its own
+  /// \param here  Current state: a re-sharded position has its own front.
   [[nodiscard]] std::optional<NextPass> with_front(const state::LoaderState& here) const {
     const bool goes_on = resumed && resumed->shared_out_as(here);
     if (skipped == 0 && !goes_on) return std::nullopt;
@@ -40,7 +40,7 @@ struct NextPass {
   }
 };
 
-/// A loader's core whose next pass is that one, to be walked beside it: silently, and on the calling thread.
+/// Core of a loader with that next pass, for use beside the original: without log lines and on the calling thread.
 template <typename Core>
 [[nodiscard]] std::shared_ptr<Core> core_beside(const Core& core, const std::optional<NextPass>& pass) {
   if (!pass) return nullptr;
@@ -52,8 +52,7 @@ template <typename Core>
   return beside;
 }
 
-/// Another rank, which reads for this one, has come to the place that was loaded: as if a pass of this one's had been
-/// left there.
+/// Another rank, which reads for this one, has reached the loaded position: behaves as a pass that was left there.
 template <typename Core>
 void leave_where_loaded(Core& core) {
   if (!core.resumed) return;  // between passes

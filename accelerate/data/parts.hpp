@@ -12,10 +12,10 @@ namespace accelerate::data {
 /// Bytes that one thread writes before a second one pays.
 inline constexpr int64_t kBytesOfPart = 1 << 19;
 
-/// Calls part(first, count) for all of numbers' elements: on LibTorch's threads, at least `grain` elements each; in a
-/// loader's worker on that one alone, because the workers share the cores already. What a part throws comes out.
+/// Calls part(first, count) for all elements of `numbers`, on LibTorch's threads with at least `grain` elements each;
+/// in a loader's worker only on that thread, because the workers already share the cores. Exceptions are rethrown.
 ///
-/// numbers   [n], only counted
+/// \param numbers  [n], only its size is used.
 void in_parts(const at::Tensor& numbers, int64_t grain, c10::function_ref<void(int64_t first, int64_t count)> part);
 
 }  // namespace accelerate::data

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass whose batches are read ahead by workers.
+// A pass with batches that workers read ahead.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace accelerate::data {
 template <typename AnyBatch>
 class Prefetch {
  public:
-  /// read      gives the pass's batch of that number; called on the workers, each number once
-  /// batches   of the pass
-  /// ahead     batches that may be read and not yet taken
-  /// base_seed of the workers
+  /// \param read       Returns the pass's batch of that number; called on the workers, once per number.
+  /// \param batches    Number of batches of the pass.
+  /// \param ahead      Maximum number of batches that are read and not yet taken.
+  /// \param base_seed  Of the workers.
   Prefetch(std::function<AnyBatch(int64_t number)> read, int64_t batches, int64_t ahead, uint64_t base_seed)
       : ring_(std::make_shared<Ring>(static_cast<size_t>(ahead))) {
     queue_ = std::make_shared<ReadQueue>(
@@ -67,9 +67,9 @@ class Prefetch {
 /// a pool of its own.
 class LoaderWorkers {
  public:
-  /// returns   keeps the pool that serves the queue alive
+  /// \returns the owner of the pool that serves the queue.
   [[nodiscard]] std::shared_ptr<WorkerPool> serve(const std::shared_ptr<ReadQueue>& queue, int64_t num_workers);
-  /// The next pass gets other threads: a read of these does not come back.
+  /// The next pass uses other threads, because a read of these hangs.
   void give_up();
 
  private:

@@ -104,10 +104,10 @@ struct RowChoice {
   const at::Tensor& numbers;  // [B] int64 on the CPU, contiguous, of rows that are there
   BatchMemory& memory;
   bool pinned = false;
-  at::Tensor there{};  // the numbers on the accelerator where tensors lie
+  at::Tensor there{};  // the indices on the accelerator that holds the tensors
 };
 
-/// returns   the rows with these numbers, a copy
+/// \returns a copy of the rows with these numbers.
 at::Tensor select(const at::Tensor& tensor, const RowChoice& rows);
 template <RowList List>
 List select(const List& list, const RowChoice& rows) {
@@ -117,7 +117,7 @@ List select(const List& list, const RowChoice& rows) {
   return selected;
 }
 
-/// returns   room for so many rows like these
+/// \returns uninitialised memory for this number of equal rows.
 at::Tensor room(const at::Tensor& tensor, int64_t rows);
 template <RowList List>
 List room(const List& list, int64_t rows) {
@@ -138,7 +138,7 @@ bool put_rows(List& into, const List& rows, const at::Tensor& places) {
 /// The same numbers, NaN for NaN.
 bool are_equal(const at::Tensor& one, const at::Tensor& other);
 
-/// Items that == may be asked of; a vector says that of itself whatever it holds.
+/// True for items with a usable ==; std::vector declares it for any item type.
 template <typename T>
 constexpr bool may_be_compared() {
   if constexpr (tree::detail::Items<T>) {
@@ -167,7 +167,7 @@ bool are_equal(const List& one, const List& other) {
   }
 }
 
-/// Of a leaf; -1: it has none.
+/// Rows of a leaf; -1 if it has none.
 template <typename Leaf>
 int64_t rows_of(const Leaf& leaf) {
   if constexpr (std::same_as<Leaf, at::Tensor>) {
@@ -196,21 +196,21 @@ class RowTable {
     return {std::move(batch), rows};
   }
 
-  /// indices   [B] int64 on the CPU, contiguous, of rows that are there
-  /// context   says whether for an accelerator
-  /// there     the indices where tensors lie on an accelerator
+  /// \param indices  [B] int64 on the CPU, contiguous, of existing rows.
+  /// \param context  Determines whether pinned memory is used.
+  /// \param there    The indices on the accelerator that holds the tensors.
   [[nodiscard]] T read(const at::Tensor& indices, const ReadContext& context = {}, const at::Tensor& there = {}) const {
     const RowChoice rows{indices, *memory_, context.pinned, there};
     T batch = empty_;
-    // One customization point, which takes T&; nothing is changed all the same.
+    // The customization point takes T&, but nothing is modified.
     (void)walk_rows(batch, const_cast<T&>(tree_), LeafPath{}, [&](const LeafPath&, auto& out, auto& leaf) {
       if (rows_of(leaf) == rows_) out = detail::select(leaf, rows);
     });
     return batch;
   }
 
-  /// places   [B] int64, where the rows of batch go
-  /// refuse   called with the path of what does not fit; with the whole's where batch is built otherwise
+  /// \param places  [B] int64, destination rows of the batch.
+  /// \param refuse  Called with the path of a mismatch, or with the root path for another structure.
   template <typename Refuse>
   void put(const T& batch, const at::Tensor& places, Refuse&& refuse) {
     const LeafPath whole{};

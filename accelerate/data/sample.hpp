@@ -29,7 +29,7 @@ auto sample_part(const T& batch, int64_t row, int64_t rows);
 template <typename T, size_t... I>
 auto sample_of_members(const T& batch, int64_t row, int64_t rows, std::index_sequence<I...>) {
   if constexpr (tree::detail::Struct<T>) {
-    // One customization point, which takes T&; nothing is changed all the same.
+    // The customization point takes T&, but nothing is modified.
     const auto members = tree::detail::members(const_cast<T&>(batch));
     using Members = std::remove_cvref_t<decltype(members)>;
     std::tuple<decltype(sample_part(std::get<I>(members), row, rows))...> sample{
@@ -83,8 +83,9 @@ auto sample_part(const T& batch, int64_t row, int64_t rows) {
 
 /// One sample of a batch of `rows`.
 ///
-/// returns   tensors [...] of what is [rows, ...] in the batch, as views; items of lists that hold one per sample; the
-///           rest as it is. The structure stays; a struct that holds such lists gives a std::tuple of its members.
+/// \returns the same structure with tensors [...] of those that are [rows, ...] in the batch, as views, and items of
+/// lists
+///          with one entry per sample; other parts unchanged. A struct with such lists becomes a std::tuple.
 template <typename AnyBatch>
 [[nodiscard]] auto sample_of(const AnyBatch& batch, int64_t row, int64_t rows) {
   if constexpr (tree::detail::Samples<AnyBatch>) {

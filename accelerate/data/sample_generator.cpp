@@ -6,8 +6,8 @@
 
 namespace accelerate::data {
 
-// Its seed comes from Philox, for a Mersenne Twister's first numbers are alike for seeds that are. Of a layer's 256
-// steps (SampleRandom) it is the last.
+// The seed comes from Philox, because a Mersenne Twister's first numbers are similar for similar seeds. It is the last
+// of a layer's 256 steps (SampleRandom).
 at::Generator sample_generator(const ReadContext& pass, int64_t sample) {
   const uint64_t step = static_cast<uint64_t>(pass.epoch) << 32U | (pass.layer & 0xFFFFFFU) << 8U | 0xFFU;
   at::Philox4_32 engine(pass.seed, static_cast<uint64_t>(sample), step);

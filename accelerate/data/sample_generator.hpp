@@ -9,12 +9,11 @@
 
 namespace accelerate::data {
 
-/// Random numbers for one sample by LibTorch's own functions: torch::randn({3}, sample_generator(pass, i)). They depend
-/// on the seed, the epoch, the random layer and the sample's number and on nothing else: the same at any number of
-/// workers and ranks, others in the next epoch.
+/// Random numbers for one sample with LibTorch's functions: torch::randn({3}, sample_generator(pass, i)). They depend
+/// only on seed, epoch, random layer and the sample's number, not on the number of workers and ranks.
 ///
-/// What is drawn without a generator comes from the one of the process, which all workers and the training share: such
-/// numbers depend on who is faster.
+/// Numbers drawn without a generator come from the process-wide one, which workers and training share, and depend on
+/// timing.
 [[nodiscard]] at::Generator sample_generator(const ReadContext& pass, int64_t sample);
 
 }  // namespace accelerate::data

@@ -16,11 +16,11 @@ namespace accelerate::data {
 /// See distributed_sampler.
 struct DistributedOptions {
   bool shuffle = true;
-  /// Unset: the loader's, which is rank 0's on all ranks. PyTorch's default is 0.
+  /// If unset, the loader's seed, which is rank 0's on all ranks. PyTorch's default is 0.
   std::optional<uint64_t> seed{};
   /// Leaves out the samples that do not go evenly over the ranks, instead of repeating the first ones.
   bool drop_last = false;
-  /// Both or neither. Unset: the loader's share, which prepare() sets.
+  /// Set both or neither. If unset, the loader's sharding applies, which prepare() sets.
   std::optional<int64_t> num_replicas{}, rank{};
 };
 
@@ -35,7 +35,7 @@ class Sampler {
 
   /// How many samples an epoch visits; not more than an epoch's, may be other than the source's.
   [[nodiscard]] virtual int64_t size() const = 0;
-  /// returns   [size()] int64 on the CPU, each a sample's number in the source
+  /// \returns [size()] int64 on the CPU, sample numbers of the source.
   [[nodiscard]] virtual at::Tensor order(uint64_t seed, int64_t epoch) const = 0;
   /// The order depends on the seed, which is then rank 0's on all ranks.
   [[nodiscard]] virtual bool seeded() const { return true; }
@@ -49,34 +49,33 @@ using SamplerPtr = std::shared_ptr<const Sampler>;
 /// 0, 1, 2 ... samples-1.
 [[nodiscard]] SamplerPtr sequential_sampler(int64_t samples);
 
-/// torch.utils.data.RandomSampler: permutations, one after another where `draws` are more than samples.
-/// draws   below 0: samples. Throws Error (usage) for draws without samples.
+/// torch.utils.data.RandomSampler: consecutive permutations if `draws` exceeds the number of samples.
+/// \param draws  If negative, the number of samples. \throws Error (usage) for draws without samples.
 [[nodiscard]] SamplerPtr random_sampler(int64_t samples, int64_t draws = -1);
 /// RandomSampler(replacement=True): each draw is any of the samples.
 [[nodiscard]] SamplerPtr random_sampler_with_replacement(int64_t samples, int64_t draws);
 
-/// torch.utils.data.WeightedRandomSampler, for any number of weights.
+/// torch.utils.data.WeightedRandomSampler for any number of weights.
 ///
-/// Up to 2^24 weights, the most that torch.multinomial takes, the order is PyTorch's for equal seed. More weights are
+/// Up to 2^24 weights, the limit of torch.multinomial, the order equals PyTorch's for equal seed. More weights are
 /// sampled by the same algorithms in float64.
-/// weights   [N], not negative, need not sum to 1
-/// Throws Error (usage) for weights of another shape, negative or not finite ones, none above 0, and without
-/// replacement for more draws than weights above 0.
+/// \param weights  [N], not negative, need not sum to 1.
+/// \throws Error (usage) for weights of another shape, negative or non-finite ones, only zeros, and without replacement
+///         for more draws than positive weights.
 [[nodiscard]] SamplerPtr weighted_sampler(const at::Tensor& weights, int64_t draws, bool replacement = true);
 
 /// Of these samples alone: in their order, or shuffled as torch.utils.data.SubsetRandomSampler shuffles.
 /// indices   [n] int64
 [[nodiscard]] SamplerPtr subset_sampler(const at::Tensor& indices, bool shuffle = true);
 
-/// Samples of like length lie together, so that little is padded: of every 50 batches' samples, drawn at random, the
-/// longest come first, and the longest of all is the very first (Hugging Face transformers' LengthGroupedSampler).
-/// lengths      [N] int64
-/// batch_size   samples that all ranks together take per step
+/// Groups samples of similar length to reduce padding: among every 50 batches' samples, drawn at random, the longest
+/// are first, and the longest of all is the very first (Hugging Face transformers' LengthGroupedSampler). \param
+/// lengths     [N] int64 \param batch_size  Samples of all ranks together per step.
 [[nodiscard]] SamplerPtr length_grouped_sampler(const at::Tensor& lengths, int64_t batch_size);
 
-/// torch.utils.data.DistributedSampler, equal for equal seed: rank r reads the order's samples r, r + num_replicas ...
-/// It is the order of all ranks that this sampler gives; the loader deals it, once, whether prepare() or shard() says
-/// whose share it reads, or num_replicas and rank. Throws Error (usage) for a rank that is none of num_replicas.
+/// torch.utils.data.DistributedSampler, equal for equal seed: rank r reads samples r, r + num_replicas, ... of the
+/// order. The sampler returns the order of all ranks, and the loader deals it once, with the ranks of prepare() or
+/// shard(), or with num_replicas and rank. \throws Error (usage) for a rank outside num_replicas.
 [[nodiscard]] SamplerPtr distributed_sampler(int64_t samples, const DistributedOptions& options = {});
 
 /// A user's own: order(seed, epoch) returns [size] int64.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples of an epoch are whose: batches dealt in turn, or each cut into a part for every rank.
+// Sharding of an epoch's samples: batches are dealt round-robin, or each batch is cut into a part per rank.
 #pragma once
 
 #include <cstdint>
@@ -46,20 +46,21 @@ struct BatchRange {
 /// The batches of one rank in one epoch as arithmetic: nothing is stored per sample.
 class ShardPlan {
  public:
-  /// samples   N, length of the order
-  /// Throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world, a batch_size
-  /// that split_batches cannot split.
+  /// \param samples  N, length of the order.
+  /// \throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world, or a
+  /// batch_size
+  ///         that split_batches cannot split.
   ShardPlan(int64_t samples, const ShardOptions& asked, const Place& place = {});
 
-  /// Samples per batch of one rank, however they were asked for.
+  /// Samples per batch of one rank, with and without split_batches.
   [[nodiscard]] int64_t batch_size() const { return options_.batch_size; }
   /// Batches of this rank, the true count.
   [[nodiscard]] int64_t size() const { return size_; }
-  /// number   0 <= number < size()
+  /// \param number  0 <= number < size()
   [[nodiscard]] BatchRange batch(int64_t number) const;
-  /// Real samples of the last global batch where it was filled, else 0; -1 with drop_last. See state::BatchInfo.
+  /// Number of real samples of a padded last global batch, otherwise 0; -1 with drop_last. See state::BatchInfo.
   [[nodiscard]] int64_t remainder() const;
-  /// N; of strided with what fills it up to a multiple of the ranks, or without what is left out.
+  /// N; with strided sharding including padding to a multiple of the ranks, or without dropped samples.
   [[nodiscard]] int64_t positions() const { return positions_; }
 
  private:
@@ -74,13 +75,12 @@ class ShardPlan {
   int64_t size_;
 };
 
-/// Which samples one rank reads in one epoch.
+/// Returns the samples that one rank reads in one epoch. With even_batches the tail is padded from the front of the
+/// order, so that every rank runs the same number of steps. Pure function without process group and clock.
 ///
-/// samples   order over the data set, [N] sample indices
-/// returns   batches of this rank, [ceil(N / (P*B))][B] sample indices, P = world_size, B = batch_size of one rank
-///
-/// With even_batches the tail is filled from the front of the order, so every rank runs the same number of steps.
-/// Pure: no process group, no clock. Throws as ShardPlan does.
+/// \param samples  Order over the data set, [N] sample indices.
+/// \returns batches of this rank, [ceil(N / (P*B))][B] sample indices, P = world_size, B = batch_size of one rank.
+/// \throws as ShardPlan does.
 [[nodiscard]] std::vector<std::vector<int64_t>> shard(std::span<const int64_t> samples, const ShardOptions& options,
                                                       const Place& place = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What prepare() asks of a loader. Anything that can be walked is one; these are what it may offer beyond that.
+// Concepts of loaders for prepare(). Every range of batches is a loader; these are optional capabilities.
 #pragma once
 
 #include <concepts>
@@ -12,7 +12,7 @@
 
 namespace accelerate::data {
 
-/// Which part of a loader is whose, and how the end is shared.
+/// Sharding of a loader and treatment of its end.
 struct Share {
   int64_t rank = 0;
   int64_t world_size = 1;
@@ -20,14 +20,13 @@ struct Share {
   bool even_batches = true;
   /// batch_size is that of all ranks together: each takes its part of every batch.
   bool split_batches = false;
-  /// Off: another rank reads for this one, whose own data may be none. Where the loader stands, and how long it is, is
-  /// then what load_state() says.
+  /// If false, another rank reads for this one, which may have no data. load_state() then provides position and length.
   bool reads = true;
-  /// Off: its passes are not this rank's alone, whoever walks them says how they went (LoaderOptions::log_report).
+  /// If false, the caller of its passes reports about them (LoaderOptions::log_report).
   bool reports = true;
 };
 
-/// It takes all that a Share says: loader.shard(share), or loader.shard(share, place) with a Place for its errors.
+/// Supports sharding: loader.shard(share), or loader.shard(share, place) with a Place for errors.
 template <typename Loader>
 concept TakesShare = requires(Loader& loader, const Share& share) {
   loader.shard(share);
@@ -40,24 +39,24 @@ concept Shardable = TakesShare<Loader> || requires(Loader& loader, int64_t rank,
   loader.shard(rank, world_size);
 };
 
-/// Its order comes from a seed, which becomes rank 0's: loader.seed(), loader.set_seed(uint64_t). With shuffles() it
-/// may say that it needs none.
+/// Has a seed for its order, which is set to rank 0's: loader.seed(), loader.set_seed(uint64_t). With shuffles() it may
+/// declare that it needs none.
 template <typename Loader>
 concept Seedable = requires(Loader& loader, uint64_t seed) {
   { loader.seed() } -> std::convertible_to<uint64_t>;
   loader.set_seed(seed);
 };
 
-/// Its iterator knows where it stands: position.info() refers to a BatchInfo that stays where it is while the iterator
-/// lives. Of any other loader one batch is read ahead to know the end.
+/// Its iterator knows its position: position.info() returns a reference to a BatchInfo that stays valid with the
+/// iterator. For other loaders one batch is read ahead to detect the end.
 template <typename Iterator>
 concept KnowsItsPlace = requires(const Iterator& position) {
   { position.info() } -> std::same_as<const state::BatchInfo&>;
 };
 
-/// Its iterator reads the next batch before it is asked for: position.read_ahead() points to what ++ will bring, null
-/// where that cannot be had at once or not at all, and throws nothing. All that the loader tells stays as it was until
-/// ++. So prepare() copies a batch to an accelerator while the step before it runs.
+/// Its iterator can read ahead: position.read_ahead() returns a pointer to the batch that ++ will return, or null if it
+/// is not available immediately, and does not throw. The loader's position is unchanged until ++. prepare() uses it to
+/// copy a batch to an accelerator during the previous step.
 template <typename Iterator>
 concept ReadsAhead = requires(const Iterator& position) {
   { position.read_ahead() } -> std::same_as<typename Iterator::value_type*>;
@@ -72,20 +71,19 @@ struct OrderPrint {
   bool operator==(const OrderPrint&) const = default;
 };
 
-/// Its iterator says what all ranks visit in this pass: position.order_print() is an OrderPrint.
+/// Its iterator provides a fingerprint of the order of all ranks: position.order_print() is an OrderPrint.
 template <typename Iterator>
 concept TellsOrder = requires(const Iterator& position) {
   { position.order_print() } -> std::same_as<OrderPrint>;
 };
 
-/// It reads samples that come one after another and have no numbers, so that each rank would have to read all:
-/// Loader::is_stream is true.
+/// Reads samples without numbers in sequence, so that each rank would have to read all: Loader::is_stream is true.
 template <typename Loader>
 concept Streaming = requires {
   requires Loader::is_stream;
 };
 
-/// Of a pass without batches it says itself why it has none: Loader::says_why_empty is true.
+/// Reports the reason for a pass without batches itself: Loader::says_why_empty is true.
 template <typename Loader>
 concept SaysWhyEmpty = requires {
   requires Loader::says_why_empty;
@@ -116,7 +114,7 @@ concept Skippable = requires(const Loader& loader, int64_t batches) {
   { loader.skip_first_batches(batches) } -> std::same_as<Loader>;
 };
 
-/// Throws Error (usage) for a negative number, and for one beyond what any epoch has.
+/// \throws Error (usage) for a negative number, and for one beyond any epoch.
 inline void check_skipped(int64_t batches, const Place& place = {}) {
   constexpr int64_t most = int64_t{1} << 40;
   if (batches < 0) {
@@ -129,14 +127,14 @@ inline void check_skipped(int64_t batches, const Place& place = {}) {
   }
 }
 
-/// It says where it stands and goes on from there.
+/// Has a position that can be saved and restored.
 template <typename Loader>
 concept Resumable = requires(Loader& loader, const state::LoaderState& state) {
   { loader.state() } -> std::convertible_to<state::LoaderState>;
   loader.load_state(state);
 };
 
-/// Throws Error (usage) for split_batches where the loader cannot be told of it, and what the loader throws.
+/// \throws Error (usage) for split_batches if the loader does not support it, and the loader's exceptions.
 template <Shardable Loader>
 void give_share(Loader& loader, const Share& share, const Place& place) {
   if constexpr (requires { loader.shard(share, place); }) {

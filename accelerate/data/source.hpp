@@ -11,18 +11,18 @@
 
 namespace accelerate::data {
 
-/// The pass that reads: what a sample may depend on beyond its number.
+/// The reading pass: inputs of a sample besides its number.
 struct ReadContext {
   /// The loader's, rank 0's on all ranks.
   uint64_t seed = 0;
   int64_t epoch = 0;
-  /// Tells random layers that lie over one another apart: each reads what is below it with a number of its own.
+  /// Distinguishes nested random layers: each reads the layer below with its own number.
   uint64_t layer = 0;
-  /// The batch goes to an accelerator: who can reads it into pinned memory.
+  /// If true, the batch will be copied to an accelerator; sources may read it into pinned memory.
   bool pinned = false;
 };
 
-/// Samples with numbers, read batch by batch. A batch is whatever holds tensors for accelerate::tree: a Batch, a struct
+/// Numbered samples that are read in batches. A batch is any type with tensors for accelerate::tree: a Batch, a struct
 /// with tree_members, a vector, map or pair. A new kind of data is one subclass.
 template <typename AnyBatch>
 class SourceOf {
@@ -37,10 +37,9 @@ class SourceOf {
   /// N, does not change.
   [[nodiscard]] virtual int64_t size() const = 0;
 
-  /// indices   [B] int64 on the CPU, each 0 .. size()-1, repeats allowed
-  /// returns   those samples in that order, in storage of their own: the caller may change and keep it
-  /// Called from the loader's workers, several at a time, unless thread_safe() is false; several loaders and sources
-  /// may share a source.
+  /// Called concurrently from the loader's workers unless thread_safe() is false; several loaders and sources may share
+  /// a source. \param indices  [B] int64 on the CPU, each 0 to size()-1, repetitions allowed. \returns those samples in
+  /// that order, in their own storage, which the caller may modify and keep.
   [[nodiscard]] virtual AnyBatch read(const at::Tensor& indices) const = 0;
 
   /// The same as a loader calls it. For sources that depend on the pass, as random transforms do, and for those that
@@ -48,7 +47,7 @@ class SourceOf {
   [[nodiscard]] virtual AnyBatch read_in_pass(const at::Tensor& indices, const ReadContext& /*context*/) const {
     return read(indices);
   }
-  /// False: it is read by one thread at a time, whoever reads it (read_from()), and a loader has one worker at most.
+  /// If false, only one thread at a time reads it (read_from()), and a loader has at most one worker.
   [[nodiscard]] virtual bool thread_safe() const { return true; }
   /// What is read depends on the context's seed, which is then rank 0's on all ranks.
   [[nodiscard]] virtual bool seeded() const { return false; }

@@ -4,10 +4,10 @@
 namespace accelerate::data {
 namespace {
 
-/// What a batch of that many rows stands for, if it is short: each rank's part is of one size.
+/// Full size of a short batch of that many rows: all ranks' parts are equal.
 int64_t whole_batch(int64_t rows, int64_t ranks) { return (rows + ranks - 1) / ranks * ranks; }
 
-/// rows   of all batches
+/// \param rows  Of all batches.
 ShardPlan plan_of_parts(int64_t rows, int64_t each, const DealOptions& options, const Place& place) {
   return {rows,
           {.rank = options.rank,

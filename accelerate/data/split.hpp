@@ -11,23 +11,23 @@
 
 namespace accelerate::data {
 
-/// Parts that one rank gets of so many batches, of which all but the last have the first one's rows.
+/// Number of parts that one rank gets of these batches, all of which except the last have the first one's rows.
 [[nodiscard]] int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const DealOptions& options);
 
 /// \throws Error (usage) always: the rows of a batch cannot be distinguished from its columns.
 [[noreturn]] void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const Place& place);
 
-/// How many rows the batches of a stream have, as they come: all the same, the last one may have less.
+/// Rows of a stream's batches as they arrive: equal, except that the last batch may be shorter.
 class SplitRows {
  public:
-  /// Throws Error (usage) as deal_batches does.
+  /// \throws Error (usage) as deal_batches does.
   explicit SplitRows(const DealOptions& options, const Place& place);
 
-  /// Throws Error (usage) for a batch without rows, one that has more than the first, and one that follows a short one.
+  /// \throws Error (usage) for a batch without rows, with more rows than the first, or after a short one.
   void add(std::optional<int64_t> rows);
 
   [[nodiscard]] int64_t batches() const { return batches_; }
-  /// Of the batch that came last: this rank's part, as rows of the stream; none where it has none of a short one.
+  /// This rank's part of the latest batch, as rows of the stream; nothing if it has none of a short one.
   [[nodiscard]] std::optional<BatchRange> part() const;
   /// Where that batch begins in the stream.
   [[nodiscard]] int64_t begin() const { return (batches_ - 1) * each_; }
@@ -42,7 +42,7 @@ class SplitRows {
   Place place_;
   int64_t batches_ = 0;
   int64_t first_ = 0;  // rows of the first batch
-  int64_t each_ = 0;   // those, or what a first one that is the last may stand for
+  int64_t each_ = 0;   // rows per batch, or the full size of a single short batch
   int64_t last_ = 0;
 };
 
@@ -53,9 +53,9 @@ class BatchSplitter {
  public:
   explicit BatchSplitter(const DealOptions& options, const Place& place = {}) : rows_(options, place) {}
 
-  /// batch   the stream's next one
-  /// returns   this rank's part, a copy; none: it has none of a short one
-  /// Throws Error (usage) as SplitRows does, and for a short batch that is not built as the first.
+  /// \param batch  Next batch of the stream.
+  /// \returns a copy of this rank's part, or nothing if it has none of a short batch.
+  /// \throws Error (usage) as SplitRows does, and for a short batch with another structure than the first.
   std::optional<Batch> feed(Batch batch) {
     rows_.add(tree::rows(batch));
     if (rows_.batches() == 1) front_ = batch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples that come one after another: a log, a socket, files too large to be numbered.
+// Samples in sequence: a log, a socket, files too large to be numbered.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ template <typename AnySample>
 class StreamOf {
  public:
   using SampleType = AnySample;
-  /// The next sample; none at the end.
+  /// Returns the next sample, or nothing at the end.
   using Reader = std::function<std::optional<AnySample>()>;
 
   StreamOf() = default;
@@ -31,21 +31,21 @@ class StreamOf {
   [[nodiscard]] virtual Reader begin(const ReadContext& context) const = 0;
   /// Samples of a pass, where that is known.
   [[nodiscard]] virtual std::optional<int64_t> size() const { return std::nullopt; }
-  /// What comes depends on the context's seed, which is then rank 0's on all ranks.
+  /// True if the samples depend on the context's seed, which is then rank 0's on all ranks.
   [[nodiscard]] virtual bool seeded() const { return false; }
 };
 
 template <typename AnySample>
 using StreamPtr = std::shared_ptr<const StreamOf<AnySample>>;
 
-/// A stream of a function's: begin(context), or begin(), returns a function that returns an optional sample.
+/// A stream of a function: begin(context), or begin(), returns a function that returns an optional sample.
 ///
 ///   auto lines = data::make_stream([path] {
 ///     return [file = std::make_shared<std::ifstream>(path)]() -> std::optional<std::string> { ... };
 ///   });
 ///
-/// size     samples of a pass, where that is known
-/// seeded   what comes depends on context.seed
+/// \param size    Samples of a pass, if known.
+/// \param seeded  True if the samples depend on context.seed.
 template <typename Begin>
 [[nodiscard]] auto make_stream(Begin begin, std::optional<int64_t> size = {}, bool seeded = false) {
   const auto open = [begin = std::move(begin)](const ReadContext& context) {

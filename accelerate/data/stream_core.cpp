@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kUnknown = -1;  // number of samples in a state
 
-/// How many of the samples that follow come twice; 0 where nobody knows.
+/// Number of following samples that are repeated; 0 if unknown.
 int64_t repeated_of(const state::LoaderState& before, const ShardOptions& now) {
   if (before.samples < 0) return 0;
   const int64_t remainder = ShardPlan(before.samples - before.consumed, now).remainder();

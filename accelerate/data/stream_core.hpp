@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handles of a stream's loader share, whatever its samples are.
+// State shared by the handles of a stream's loader, independent of its samples.
 #pragma once
 
 #include <chrono>
@@ -26,11 +26,11 @@ struct StreamOptions {
   int64_t batch_size = 1;
   /// Leaves out the last samples where they do not fill a batch on every rank.
   bool drop_last = false;
-  /// Of streams that are random. Unset: as LoaderOptions' is.
+  /// For random streams. If unset, as in LoaderOptions.
   std::optional<uint64_t> seed{};
   /// As LoaderOptions' is.
   std::optional<bool> pin_memory{};
-  /// 1: a thread reads and collates ahead of the loop. A stream is read by one: more are refused.
+  /// If 1, a thread reads and collates ahead of the loop. Larger values are refused, because one thread reads a stream.
   int64_t num_workers = 0;
   /// As LoaderOptions'.
   int64_t prefetch_factor = 2;
@@ -40,8 +40,8 @@ struct StreamOptions {
 
 class StreamCore : public NextPass {
  public:
-  /// samples   of a pass; unset: not known
-  /// Throws Error (usage) for a batch_size below 1, and more than one worker.
+  /// \param samples  Of a pass; unset if unknown.
+  /// \throws Error (usage) for a batch_size below 1, and more than one worker.
   StreamCore(const StreamOptions& options, std::optional<int64_t> samples, bool seeded);
 
   void take(const Share& share, const Place& place);
@@ -59,7 +59,7 @@ class StreamCore : public NextPass {
   /// The next epoch's pass, or the rest of a resumed one; it has begun once begin() is called, for one that cannot
   /// begin is none.
   [[nodiscard]] Beginning next_pass();
-  /// returns   the pass's number
+  /// \returns the pass's number.
   int64_t begin(const Beginning& pass);
   /// That pass has handed out everything up to there; complete: there is no more.
   void tell(int64_t pass, int64_t consumed, bool complete) { latest.tell(pass, consumed, complete); }
@@ -70,9 +70,9 @@ class StreamCore : public NextPass {
   /// As of LoaderBase.
   [[nodiscard]] std::shared_ptr<StreamCore> with_its_front();
 
-  /// A pass of which this rank got nothing: a line says why.
+  /// Logs why this rank received no batch in a pass.
   ///
-  /// samples   that the stream gave
+  /// \param samples  Number of samples in the stream.
   void warn_of_no_batch(const Beginning& pass, int64_t samples) const;
 
   /// Samples of a pass, where that is known: of the stream that is read.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loader of a stream: batches of what comes, each rank its part of every window of world_size batches.
+// Loader of a stream: each rank receives its part of every window of world_size batches.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ class StreamLoader {
   static constexpr bool says_why_empty = true;
   class Iterator;
 
-  /// collate   makes a batch of a vector of samples
-  /// Throws Error (usage) for a null pointer, and for a batch_size below 1.
+  /// \param collate  Makes a batch of a vector of samples.
+  /// \throws Error (usage) for a null pointer, and for a batch_size below 1.
   explicit StreamLoader(StreamPtr<AnySample> stream, const StreamOptions& options = {}, Collate collate = {})
       : stream_(std::move(stream)),
         collate_(std::move(collate)),
@@ -59,19 +59,19 @@ class StreamLoader {
   [[nodiscard]] int64_t total_batch_size() const { return batch_size() * core_->share.world_size; }
 
   [[nodiscard]] int64_t epoch() const { return core_->epochs.epoch(); }
-  /// Throws Error (usage) for a negative one.
+  /// \throws Error (usage) for a negative epoch.
   void set_epoch(int64_t epoch) { core_->set_epoch(epoch); }
   [[nodiscard]] uint64_t seed() const { return core_->seed(); }
   void set_seed(uint64_t seed) { core_->options.seed = seed; }
-  /// What comes depends on the seed.
+  /// True if the samples depend on the seed.
   [[nodiscard]] bool shuffles() const { return core_->seeded; }
 
-  /// As of LoaderBase; what was consumed is read again and dropped.
+  /// As LoaderBase's; consumed samples are read again and dropped.
   [[nodiscard]] state::LoaderState state() const { return core_->state(); }
   void load_state(const state::LoaderState& state) { core_->load_state(state); }
   void stands_at(const state::LoaderState& state) { core_->stands_at(state); }
-  /// Another loader with the same settings, as of LoaderOf; what comes before is read and dropped.
-  /// Throws Error (usage) for a negative number.
+  /// Returns a loader with the same settings, as LoaderOf's; earlier samples are read and dropped.
+  /// \throws Error (usage) for a negative number.
   [[nodiscard]] StreamLoader skip_first_batches(int64_t batches) const {
     check_skipped(batches);
     auto core = std::make_shared<StreamCore>(*core_);
@@ -86,7 +86,7 @@ class StreamLoader {
     return core ? std::optional(with(std::move(core))) : std::nullopt;
   }
 
-  /// Who waited for whom in the latest pass.
+  /// Waiting times of the latest pass.
   [[nodiscard]] LoadReport report() const { return *core_->report; }
 
   bool operator==(const StreamLoader& other) const { return core_ == other.core_; }
@@ -103,7 +103,8 @@ class StreamLoader {
     return *stream_;
   }
 
-  static constexpr int64_t kMostAhead = 4096;  // batches, whatever prefetch_factor says: nobody knows how many come
+  // maximum number of batches for any prefetch_factor, because the length is unknown
+  static constexpr int64_t kMostAhead = 4096;
 
   StreamPtr<AnySample> stream_;
   Collate collate_;
@@ -138,9 +139,9 @@ class StreamLoader<AnySample, Collate>::Iterator {
   void operator++(int) { ++*this; }
   bool operator==(std::default_sentinel_t) const { return !state_->batch; }
 
-  /// Where this pass stands.
+  /// Position of this pass.
   [[nodiscard]] const state::BatchInfo& info() const { return state_->given.info; }
-  /// What ++ will bring, collated now; null at the end, and where it cannot be had: ++ then says why.
+  /// The batch that ++ will return, collated now. Null at the end, and on a failure, which ++ then reports.
   [[nodiscard]] BatchType* read_ahead() const { return state_->read_ahead(); }
 
  private:
@@ -156,12 +157,12 @@ class StreamLoader<AnySample, Collate>::Iterator {
     std::shared_ptr<WorkerPool> pool;
     std::optional<Prefetch<Given>> prefetch;
     int64_t pass = 0;
-    int64_t number = 0;          // of the batch that comes next
-    std::optional<Given> ahead;  // was collated before it was asked for
+    int64_t number = 0;          // number of the next batch
+    std::optional<Given> ahead;  // collated before it was requested
     std::optional<Clock::time_point> since;
     Given given;
     std::optional<BatchType> batch;
-    std::exception_ptr gave_up;  // a batch did not come: the pass cannot go on
+    std::exception_ptr gave_up;  // reading a batch failed, so the pass cannot continue
 
     explicit State(const StreamLoader& from)
         : loader(from),
@@ -184,7 +185,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
     void start() {
       if (const int64_t workers = loader.options().num_workers; workers > 0) {
         constexpr int64_t kNobodyKnows = std::numeric_limits<int64_t>::max();
-        // A reader may use what is the stream's, and a worker that hangs outlives the loader.
+        // A reader may refer to the stream, and a hanging worker outlives the loader.
         prefetch.emplace([stream = stream, kept = loader.stream_](int64_t) { return stream->next(); }, kNobodyKnows,
                          std::min(loader.options().prefetch_factor, kMostAhead),
                          base_seed_of(loader.seed(), beginning.context.epoch, /*rank=*/0));  // all read the same
@@ -219,7 +220,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
       }
       return ahead && ahead->batch ? &*ahead->batch : nullptr;
     }
-    /// at_once   not if it is still on its way
+    /// \param at_once  If true, does nothing while the batch is still being read.
     void come(bool at_once) {
       since.reset();
       if (!prefetch) {

@@ -21,8 +21,8 @@
 
 namespace accelerate::data {
 
-/// One pass of one rank. Every rank reads the whole stream and keeps its samples; what is handed out was read one
-/// window ahead, so that the end is known with the last batch.
+/// One pass of one rank. Every rank reads the whole stream and keeps its samples. Samples are read one window ahead, so
+/// that the end is known at the last batch.
 template <typename AnySample>
 class StreamPass {
  public:
@@ -33,7 +33,7 @@ class StreamPass {
         origin_(beginning.origin),
         consumed_(beginning.consumed) {}
 
-  /// This rank's samples of the next window; none at the end.
+  /// This rank's samples of the next window, or nothing at the end.
   std::optional<std::vector<AnySample>> next() {
     if (!std::exchange(started_, true)) start();
     if (!has_batch(ahead_)) {
@@ -116,7 +116,7 @@ class StreamPass {
     ended_ = true;
   }
 
-  /// Names the sample, once, however often what comes after it is asked for.
+  /// Reports the sample once, even if further samples are requested.
   [[noreturn]] void fail() {
     if (const auto number = std::exchange(failed_at_, std::nullopt)) log_failed_sample("stream", *number, failure_);
     std::rethrow_exception(failure_);
@@ -144,7 +144,7 @@ class StreamPass {
     return window;
   }
 
-  /// The tail's samples of this rank, as many as in any other batch: the rest comes from the stream's front.
+  /// Pads this rank's samples of the tail to the full batch size from the front of the stream.
   void fill(std::vector<AnySample>& mine) {
     const ShardPlan whole = plan();
     filling_ = whole.batch(whole.size() - 1);
@@ -171,11 +171,11 @@ class StreamPass {
   state::BatchInfo info_{};
 };
 
-/// A batch of a pass, and where the pass stands with it.
+/// A batch of a pass, with the position of the pass.
 template <typename AnyBatch>
 struct StreamBatch {
   std::optional<AnyBatch> batch{};  // none: the end, or failure
-  std::exception_ptr failure{};     // it did not come
+  std::exception_ptr failure{};     // reading it failed
   state::BatchInfo info{};
   int64_t samples = 0;
   int64_t handed_out = 0;
@@ -183,7 +183,7 @@ struct StreamBatch {
   bool complete = false;
 };
 
-/// A pass whose samples are collated, by one thread.
+/// A pass with samples that one thread collates.
 template <typename AnySample, typename Collate, typename AnyBatch>
 class CollatedStream {
  public:

@@ -49,8 +49,8 @@ SampleNamed::SampleNamed(int64_t sample) : slot_(this_sample) {
 
 SampleNamed::~SampleNamed() { this_sample = slot_; }
 
-// Philox's counter holds what tells passes apart, from the end that the numbers of samples (sample_generator) do not
-// come to. Its sum with a worker's id fits an int64, as PyTorch's does.
+// Philox's counter contains the pass in a range that sample numbers (sample_generator) do not reach. The sum with a
+// worker's id fits an int64, as PyTorch's does.
 uint64_t base_seed_of(uint64_t seed, int64_t epoch, int64_t rank) {
   at::Philox4_32 engine(seed, ~static_cast<uint64_t>(rank), static_cast<uint64_t>(epoch) << 32U);
   const uint64_t high = engine();
@@ -215,7 +215,7 @@ void LoaderWorkers::give_up() {
 
 namespace {
 
-/// what   the batch, as the error names it
+/// \param what  The batch, as named in the error.
 std::exception_ptr slow(std::string_view what, std::string_view remedy, const ReadQueue::Reader& reader,
                         std::chrono::milliseconds timeout) try {
   const double limit = std::chrono::duration<double>(timeout).count();

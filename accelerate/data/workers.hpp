@@ -21,23 +21,23 @@
 
 namespace accelerate::data {
 
-/// The thread that reads, as torch.utils.data.get_worker_info tells.
+/// The reading thread, as in torch.utils.data.get_worker_info.
 struct WorkerInfo {
   int64_t id = 0;
   int64_t num_workers = 0;
-  /// The pass's base seed + id. Numbers from it change with the number of workers and with who reads which batch; those
-  /// of sample_generator do not.
+  /// The pass's base seed + id. Its numbers change with the number of workers and their timing, unlike those of
+  /// sample_generator.
   uint64_t seed = 0;
 };
 /// Unset in a thread that is no loader's.
 [[nodiscard]] std::optional<WorkerInfo> get_worker_info();
 /// Batches of its pass that may be read and not yet taken; 0 in a thread that is no loader's.
 [[nodiscard]] int64_t batches_read_ahead();
-/// For sources that read one sample after another: what a worker reads now, which the error about a read that hangs
-/// names. Elsewhere it does nothing.
+/// For sources that read one sample after another: sets the sample that a worker reads now, which the error about a
+/// hanging read names. Has no effect elsewhere.
 void now_reading(int64_t sample);
-/// Names it as now_reading() does, and what is called in its scope does not name another: a stream may read a source,
-/// whose numbers are not the stream's.
+/// Like now_reading(), and prevents calls in its scope from naming another sample: a stream may read a source with
+/// other numbers.
 class SampleNamed {
  public:
   explicit SampleNamed(int64_t sample);
@@ -48,11 +48,11 @@ class SampleNamed {
  private:
   std::atomic<int64_t>* slot_;
 };
-/// Of the workers of one pass: of another epoch another one, and the same after a resume that has the seed: one that
-/// was given, or that of a loader that shuffles, whose state holds it.
+/// Base seed of the workers of one pass: different in each epoch, and equal after a resume with the same seed, which is
+/// either given or, for a shuffling loader, part of its state.
 ///
-/// seed   the loader's
-/// rank   that reads for itself alone; 0 where all read alike
+/// \param seed  The loader's.
+/// \param rank  A rank that reads for itself; 0 if all ranks read the same.
 [[nodiscard]] uint64_t base_seed_of(uint64_t seed, int64_t epoch, int64_t rank);
 
 /// One pass's batches between the workers that read them and the loop that takes them. At most `capacity` are read and
@@ -63,7 +63,7 @@ class ReadQueue {
   /// Reads batch `number` to that index of its ring buffer. Called on the workers, each number once.
   using Read = std::function<void(int64_t number, size_t index)>;
 
-  /// base_seed   of the workers
+  /// \param base_seed  Of the workers.
   ReadQueue(int64_t batches, int64_t capacity, Read read, uint64_t base_seed = 0);
 
   /// On a worker: reads until there is nothing left to read, or the pass is over.
@@ -81,7 +81,7 @@ class ReadQueue {
   struct Reader {
     int64_t worker = -1;  ///< none does yet
     Clock::time_point since{};
-    int64_t sample = -1;  ///< that it reads now, where the source tells
+    int64_t sample = -1;  ///< sample that it reads now, if the source reports it
   };
   [[nodiscard]] Reader reader_of(int64_t number);
   /// The pass is over: nothing more is begun.
@@ -94,7 +94,7 @@ class ReadQueue {
     Clock::time_point since{};
     std::exception_ptr failure;
     Reader reader;
-    std::atomic<int64_t> sample{-1};  // of the reader: told without the lock
+    std::atomic<int64_t> sample{-1};  // of the reader; written without the lock
   };
   [[nodiscard]] size_t index_of(int64_t number) const { return static_cast<size_t>(number) % ring_.size(); }
 

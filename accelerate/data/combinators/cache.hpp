@@ -57,7 +57,7 @@ class Cache final : public DerivedSource<AnyBatch> {
     for (const int64_t number : numbers) samples_[static_cast<size_t>(number)] = state;
   }
 
-  /// Those that nobody reads yet, each once: they are the caller's to read.
+  /// Claims missing samples that no thread reads yet, each once; the caller must read them.
   std::vector<int64_t> claim(const at::Tensor& indices) const {
     const auto* const numbers = indices.const_data_ptr<int64_t>();
     std::vector<int64_t> mine;
@@ -70,7 +70,7 @@ class Cache final : public DerivedSource<AnyBatch> {
     return mine;
   }
 
-  /// Where it fails they are missing again, and whoever waited for them reads them.
+  /// After a failure the samples are missing again, and waiting threads read them.
   void fetch(const std::vector<int64_t>& mine) const {
     const auto end_reading = [&](Sample state) {
       become(mine, state);
@@ -119,11 +119,11 @@ class Cache final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// Keeps in memory what it reads: the source is asked for each sample once, when it is first needed. Its samples are of
-/// one shape; what a batch says once for all of its samples is the same in all batches (lists of a user's types: as
-/// long). May be read from several threads, which read different samples of the source side by side where that may be
-/// read so. Throws Error (usage) for a source whose samples differ from epoch to epoch, and when a batch is read Error
-/// (data) for samples that differ in these.
+/// Keeps read samples in memory: each sample is read from the source once, on first use. Samples must have equal
+/// shapes; parts of a batch that are common to all its samples must be equal in all batches (lists of a user's types:
+/// equally long). Thread-safe; threads read different samples concurrently if the source allows it. \throws Error
+/// (usage) for a source whose samples differ between epochs. Reading a batch throws Error (data) for
+///         samples that violate the conditions.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> cache(std::shared_ptr<AnySource> source) {
   auto from = kept("cache", std::move(source));

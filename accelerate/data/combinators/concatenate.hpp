@@ -23,11 +23,11 @@ struct SourcePart {
   at::Tensor indices;  ///< [n] int64, numbers of that source
 };
 
-/// ends      numbers at which the sources end, one after another
-/// returns   a part for every source that is asked for something, in their order
+/// \param ends  Cumulative ends of the sources.
+/// \returns one part per source with requested samples, in order.
 std::vector<SourcePart> parts_of(const at::Tensor& indices, const std::vector<int64_t>& ends);
 
-/// Throws Error (usage) for none, and for more samples than numbers.
+/// \throws Error (usage) without sources, and if the number of samples overflows.
 std::vector<int64_t> ends_of(const std::vector<int64_t>& sizes);
 [[noreturn]] void fail_unlike(const SourcePart& part, const SourcePart& first, const LeafPath& path);
 
@@ -63,8 +63,8 @@ class Concatenate final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// The samples of one source after those of another; their batches are of one type and shape.
-/// Throws Error (usage) for no source, and when a batch is read Error (data) for samples that do not go together.
+/// The samples of several sources in sequence; their batches must have one type and shape.
+/// \throws Error (usage) without sources. Reading a batch throws Error (data) for samples that do not match.
 template <typename AnyBatch>
 [[nodiscard]] SourcePtr<AnyBatch> concatenate(std::vector<SourcePtr<AnyBatch>> sources) {
   std::vector<int64_t> sizes;

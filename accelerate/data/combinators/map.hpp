@@ -78,9 +78,9 @@ class MapSamples final : public DerivedSource<mapped_batch<From, Function>> {
 
 }  // namespace detail
 
-/// function(batch) instead of each batch, which it may change and give back, or make another kind of.
+/// Replaces each batch by function(batch), which may modify and return it, or return another type.
 ///
-/// function   called as often as a batch is read, in the thread that reads; its batches hold as many samples
+/// \param function  Called once per batch in the reading thread; its result must have the same number of samples.
 template <typename AnySource, typename Function>
 [[nodiscard]] auto map(std::shared_ptr<AnySource> source, Function function) {
   using From = batch_of<AnySource>;
@@ -90,8 +90,8 @@ template <typename AnySource, typename Function>
       std::make_shared<detail::Map<From, Function, To>>(kept("map", std::move(source)), std::move(function)));
 }
 
-/// function(sample) instead of each sample. A sample is a batch without its first dimension (sample_of); what the
-/// function returns is put together by default_collate.
+/// Replaces each sample by function(sample). A sample is a batch without its first dimension (sample_of); results are
+/// collated by default_collate.
 template <typename AnySource, typename Function>
 [[nodiscard]] auto map_samples(std::shared_ptr<AnySource> source, Function function) {
   using From = batch_of<AnySource>;

@@ -15,23 +15,22 @@
 
 namespace accelerate::data {
 
-/// How many of `samples` go to each part: the floor of each fraction, and what is left one by one to the first parts,
-/// as torch.utils.data.random_split does. Throws Error (usage) for a fraction outside 0 to 1, and for fractions that do
-/// not add up to 1.
+/// Number of samples of each part: the floor of each fraction, plus the remainder one by one to the first parts, as in
+/// torch.utils.data.random_split. \throws Error (usage) for a fraction outside 0 to 1, and for a sum other than 1.
 [[nodiscard]] std::vector<int64_t> split_counts(int64_t samples, std::span<const double> fractions);
 
-/// Numbers of each part: torch.randperm with a CPU generator seeded `seed`, cut.
-/// Throws Error (usage) for a negative count, and for counts that do not add up to samples.
+/// Sample numbers of each part: torch.randperm with a CPU generator of this seed, cut.
+/// \throws Error (usage) for a negative count, and for a sum other than samples.
 [[nodiscard]] std::vector<at::Tensor> random_split_numbers(int64_t samples, std::span<const int64_t> counts,
                                                            uint64_t seed);
 
 template <typename Number>
 concept SplitPart = std::integral<Number> || std::floating_point<Number>;
 
-/// The source cut into parts at random: random_split(source, {0.8, 0.2}, 42) or random_split(source, {50000, 10000},
-/// 42). Equal to torch.utils.data.random_split with generator=torch.Generator().manual_seed(seed).
+/// Splits the source randomly: random_split(source, {0.8, 0.2}, 42) or random_split(source, {50000, 10000}, 42). Equal
+/// to torch.utils.data.random_split with generator=torch.Generator().manual_seed(seed).
 ///
-/// parts   fractions that add up to 1, or counts that add up to the number of samples
+/// \param parts  Fractions with sum 1, or counts with the number of samples as sum.
 template <typename AnySource, SplitPart Number>
 [[nodiscard]] std::vector<SourcePtr<batch_of<AnySource>>> random_split(std::shared_ptr<AnySource> source,
                                                                        const std::vector<Number>& parts,

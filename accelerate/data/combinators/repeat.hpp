@@ -31,8 +31,8 @@ class Repeat final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// The samples `times` times over, one round after another. Random transforms over it draw anew in every round, those
-/// below it do not. Throws Error (usage) for negative times, and for more samples than numbers.
+/// Repeats the samples `times` times. Random transforms above it draw new numbers in every repetition, those below it
+/// do not. \throws Error (usage) for negative times, and if the number of samples overflows.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> repeat(std::shared_ptr<AnySource> source, int64_t times) {
   auto from = kept("repeat", std::move(source));

@@ -5,7 +5,7 @@
 
 namespace accelerate::data::detail {
 
-// Layers that lie over one another draw apart: each has a generator of its own.
+// Nested layers draw independently: each has its own generator.
 BufferRandom::BufferRandom(const ReadContext& context)
     : generator_(at::detail::createCPUGenerator(context.seed + static_cast<uint64_t>(context.epoch) +
                                                 context.layer * 0x9e3779b97f4a7c15U)) {}

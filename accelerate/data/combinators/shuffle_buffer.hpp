@@ -70,10 +70,10 @@ class ShuffleBuffer final : public StreamOf<AnySample> {
 
 }  // namespace detail
 
-/// The stream in a random order, as far as a buffer of `size` samples reaches: each that comes out is any of those that
-/// lie in it. The order follows from the loader's seed and the epoch, so an interrupted pass is found again.
+/// Shuffles the stream with a buffer of `size` samples: each output is a random sample of the buffer. The order follows
+/// from the loader's seed and the epoch, so an interrupted pass can be repeated.
 ///
-/// Throws Error (usage) for a size below 1, and for a null pointer.
+/// \throws Error (usage) for a size below 1, and for a null pointer.
 template <typename AnySample>
 [[nodiscard]] StreamPtr<AnySample> shuffle_buffer(std::shared_ptr<const StreamOf<AnySample>> stream, int64_t size) {
   if (size < 1) base::fail(ErrorKind::usage, {}, "shuffle_buffer", "size is {}, must be at least 1", size);

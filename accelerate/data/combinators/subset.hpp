@@ -36,10 +36,10 @@ class Subset final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// These samples alone, in this order; a number may come more than once.
+/// Only these samples in this order; a number may be repeated.
 ///
-/// indices   [n] int64
-/// Throws Error (usage) for a number that is none of the source's.
+/// \param indices  [n] int64
+/// \throws Error (usage) for a number outside the source.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> subset(std::shared_ptr<AnySource> source, const at::Tensor& indices) {
   auto from = kept("subset", std::move(source));

@@ -27,7 +27,7 @@ class Take final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// The first `count` samples. Throws Error (usage) for a negative count, and for more than there are.
+/// The first `count` samples. \throws Error (usage) for a negative count, and for more samples than the source has.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> take(std::shared_ptr<AnySource> source, int64_t count) {
   auto from = kept("take", std::move(source));

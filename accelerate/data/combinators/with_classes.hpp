@@ -15,10 +15,10 @@ namespace accelerate::data {
 
 namespace detail {
 
-/// Throws Error (usage) for classes below 1.
+/// \throws Error (usage) for classes below 1.
 int64_t checked_classes(int64_t classes);
-/// Throws Error (data) that names the sample of the first label that is not 0 to classes-1, and for labels that are no
-/// integers, one or more for each sample.
+/// \throws Error (data) with the sample of the first label outside 0 to classes-1, and for labels that are not integers
+///         with at least one per sample.
 void check_batch_labels(const at::Tensor& labels, const at::Tensor& indices, int64_t classes);
 
 template <typename AnyBatch, typename Member>
@@ -44,10 +44,10 @@ class WithClasses final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// The same source, whose labels are 0 to classes-1: another one is an error that names its sample, where it is read.
+/// The same source with checked labels 0 to classes-1: reading another label is an error that names its sample.
 ///
-/// labels   a pointer to the batch's member, or a function from AnyBatch& to it: integers [B, ...]
-/// Throws Error (usage) for classes below 1.
+/// \param labels  Pointer to the batch's member, or a function from AnyBatch& to it: integers [B, ...].
+/// \throws Error (usage) for classes below 1.
 template <typename AnySource, typename Member>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> with_classes(std::shared_ptr<AnySource> source, int64_t classes,
                                                           Member labels) {

@@ -13,7 +13,7 @@ namespace accelerate::data {
 
 namespace detail {
 
-/// Throws Error (usage) where they differ.
+/// \throws Error (usage) if the sizes differ.
 int64_t one_size(const std::vector<int64_t>& sizes);
 
 template <typename... Batches>
@@ -37,9 +37,9 @@ class Zip final : public DerivedSource<std::tuple<Batches...>> {
 
 }  // namespace detail
 
-/// Sample i of each source together: batches are a std::tuple of theirs. Random transforms below it that lie equally
-/// deep draw alike, so an image and its mask are cropped alike.
-/// Throws Error (usage) for sources that differ in size.
+/// Sample i of all sources together: batches are a std::tuple of theirs. Random transforms at equal depth below it draw
+/// equal numbers, so an image and its mask are cropped alike.
+/// \throws Error (usage) for sources of different sizes.
 template <typename... AnySource>
 requires(sizeof...(AnySource) > 0)
     [[nodiscard]] SourcePtr<std::tuple<batch_of<AnySource>...>> zip(std::shared_ptr<AnySource>... sources) {

@@ -23,7 +23,7 @@ class ByteImages final : public Source {
   ByteImages(at::Tensor images, at::Tensor labels, std::span<const float> mean, std::span<const float> deviation);
 
   [[nodiscard]] int64_t size() const override { return labels_.size(0); }
-  /// Into memory that nobody holds any more; a large batch by several threads.
+  /// Into reused memory; a large batch by several threads.
   [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
   [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 

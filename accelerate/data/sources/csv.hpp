@@ -15,23 +15,23 @@
 namespace accelerate::data {
 
 struct CsvOptions {
-  /// Columns of data by name, in this order. Empty: all but the target, in the file's order.
+  /// Data columns by name, in this order. If empty, all except the target, in the file's order.
   std::vector<std::string> columns{};
-  /// The column of target. Empty: batches have none.
+  /// The target column. If empty, batches have no target.
   std::string target{};
   /// Of data: float32, float64 or int64.
   at::ScalarType dtype = at::kFloat;
   /// Of target, one of these too. int64 takes "3.0" as 3, as columns of data do.
   at::ScalarType target_dtype = at::kLong;
   char delimiter = ',';
-  /// The first line names the columns. false: they are named 0, 1, 2 ...
+  /// If true, the first line contains the column names; otherwise they are 0, 1, 2, ...
   bool header = true;
   /// What a missing number of data becomes: nothing, NA or nan in any case. Unset, and for the target: the line is
   /// broken.
   std::optional<double> fill{};
   /// Of a broken line: one with too few or too many fields, a missing number, or text where a number is due.
   OnError on_error = OnError::fail;
-  /// Targets are 0 to classes-1. Unset: any number will do.
+  /// If set, targets must be 0 to classes-1.
   std::optional<int64_t> classes{};
   /// Targets are text, names of classes, and become their places in CsvData::classes: all names of the file, sorted by
   /// their bytes.
@@ -49,16 +49,16 @@ struct CsvData {
   std::vector<std::string> classes{};
 };
 
-/// Reads a CSV file in UTF-8 (RFC 4180: quoted fields; lines end with LF, CRLF or CR; empty lines are passed over).
+/// Reads a CSV file in UTF-8 (RFC 4180: quoted fields; lines end with LF, CRLF or CR; empty lines are skipped).
 ///
-/// Throws Error (io) where the file cannot be opened, Error (data), with path, line, column, expected and found, for a
-/// file in UTF-16 or UTF-32, for a broken line (as on_error says), for a column that is not there, for a file without
-/// samples and for another number of class names than `classes`.
+/// \throws Error (io) if the file cannot be opened; Error (data), with path, line, column, expected and found, for a
+/// file
+///         in UTF-16 or UTF-32, a broken line (depending on on_error), a missing column, a file without samples, and
+///         another number of class names than `classes`.
 [[nodiscard]] CsvData read_csv(const std::filesystem::path& path, const CsvOptions& csv = {});
 
-/// The same as a loader: csv("iris.csv", {.target = "species", .text_classes = true}, {.batch_size = 32}).
-///
-/// batches   data [B, F] and target [B]
+/// The same as a loader: csv("iris.csv", {.target = "species", .text_classes = true}, {.batch_size = 32}). Batches:
+/// data [B, F] and target [B].
 [[nodiscard]] Loader csv(const std::filesystem::path& path, const CsvOptions& csv = {},
                          const LoaderOptions& options = {});
 

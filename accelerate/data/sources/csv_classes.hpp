@@ -14,12 +14,12 @@ namespace accelerate::data {
 
 class CsvClasses {
  public:
-  /// names   in the order of their numbers; empty: those that are taken, sorted by their bytes
+  /// \param names  In order of their numbers. If empty, the names in the file, sorted by bytes.
   explicit CsvClasses(const std::vector<std::string>& names);
 
-  /// false: it is none of the given names
+  /// False if the name is not among the given names.
   [[nodiscard]] bool accepts(std::string_view name) const { return !given_ || keys_.contains(name); }
-  /// returns   accepts(name)
+  /// \returns accepts(name)
   bool take(std::string_view name);
   [[nodiscard]] std::vector<std::string> names() const;
   /// [N] int64, each a place in names().

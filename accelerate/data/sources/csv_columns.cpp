@@ -64,7 +64,7 @@ class ColumnReader {
   ColumnReader(const CsvColumn& column, const CsvLines& lines)
       : column_(column), lines_(lines), index_(lines.find_column(column.name)), values_(values_for(column)) {}
 
-  /// Takes a number; whether a name will be taken. returns   what is wrong with it
+  /// Stores numbers and checks names. \returns the error, or "".
   std::string look(const CsvLines::Fields& fields) {
     const CsvField& field = fields[index_];
     if (auto* numbers = std::get_if<CsvNumbers>(&values_)) return take_number(*numbers, field);
@@ -78,7 +78,7 @@ class ColumnReader {
                        listed_names(names->names()), in_quotes(unescaped(field)));
   }
 
-  /// Takes what is no number, once all of the line is whole.
+  /// Stores non-numeric fields after the whole line has been validated.
   void take(const CsvLines::Fields& fields) {
     if (auto* names = std::get_if<CsvClasses>(&values_)) (void)names->take(unescaped(fields[index_]));
     if (auto* texts = std::get_if<Texts>(&values_)) texts->push_back(unescaped(fields[index_]));

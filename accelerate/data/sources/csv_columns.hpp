@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CSV files whose columns are of several types.
+// CSV files with columns of several types.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,10 +30,10 @@ struct CsvColumn {
   /// As the file names it.
   std::string name;
   CsvType type = CsvType::float32;
-  /// What a missing number becomes: nothing, NA or nan in any case. Unset: its line is broken.
+  /// Replacement of a missing number (empty, NA or nan in any case). If unset, its line is broken.
   std::optional<double> fill{};
-  /// Of a category: these names in this order, for files that may lack one, as a test set; another one breaks its line.
-  /// Empty: all names of the file, sorted by their bytes.
+  /// For a category: these names in this order, for files that may lack one, such as a test set; another name breaks
+  /// its line. If empty, all names of the file, sorted by bytes.
   std::vector<std::string> categories{};
 };
 
@@ -41,7 +41,7 @@ struct CsvColumnOptions {
   /// At least one.
   std::vector<CsvColumn> columns;
   char delimiter = ',';
-  /// The first line names the columns. false: they are named 0, 1, 2 ...
+  /// If true, the first line contains the column names; otherwise they are 0, 1, 2, ...
   bool header = true;
   /// Of a broken line: one with too few or too many fields, or a field that is not of its column's type.
   OnError on_error = OnError::fail;
@@ -62,17 +62,15 @@ struct CsvTable {
   int64_t skipped;                                             ///< broken lines that were left out
 };
 
-/// Reads some columns of a CSV file, each as its type; the format is that of read_csv.
+/// Reads columns of a CSV file, each with its type; the format is that of read_csv.
 ///
-/// Throws Error (usage) for columns that cannot be, Error (io) where the file cannot be opened, Error (data), with
-/// path, line, column, expected and found, for a broken line (as on_error says), for a column that is not there and for
-/// a file without samples.
+/// \throws Error (usage) for invalid columns; Error (io) if the file cannot be opened; Error (data), with path, line,
+///         column, expected and found, for a broken line (depending on on_error), a missing column and a file without
+///         samples.
 [[nodiscard]] CsvTable read_csv_columns(const std::filesystem::path& path, const CsvColumnOptions& csv);
 
 /// The same as a loader: csv_columns("x.csv", {.columns = {{"age", CsvType::int64}, {"city", CsvType::category}}},
-/// {.batch_size = 32}).
-///
-/// batches   batch.numbers.at("age") [B], batch.texts.at("note") B strings
+/// {.batch_size = 32}). Batches: batch.numbers.at("age") [B], batch.texts.at("note") B strings.
 [[nodiscard]] LoaderOf<CsvColumns> csv_columns(const std::filesystem::path& path, const CsvColumnOptions& csv,
                                                const LoaderOptions& options = {});
 

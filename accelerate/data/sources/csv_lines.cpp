@@ -12,7 +12,7 @@
 namespace accelerate::data {
 namespace {
 
-// The encoding that the first bytes of the file show; empty: UTF-8, as far as they tell.
+// The encoding that the first bytes show; empty for UTF-8 as far as they show.
 std::string_view other_encoding(std::string_view text) {
   using namespace std::string_view_literals;
   if (text.starts_with("\xff\xfe\0\0"sv)) return "UTF-32LE";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines of a CSV file below the one with the names, each offered to whoever takes its fields.
+// Data lines of a CSV file, each passed to a consumer of its fields.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace accelerate::data {
 
 inline constexpr std::string_view csv_operation = "csv";
 
-/// Throws Error (usage) for one that ends fields or lines already.
+/// \throws Error (usage) for a delimiter that already ends fields or lines.
 void check_delimiter(char delimiter);
 /// 'a', 'b', 'c' ...
 std::string listed_names(const std::vector<std::string>& names);
@@ -29,18 +29,19 @@ class CsvLines {
  public:
   using Fields = std::vector<CsvField>;
 
-  /// header   the first line names the columns; else they are named 0, 1, 2 ...
-  /// Throws Error (io) where the file cannot be opened, Error (data) where it is empty or its first line is broken.
+  /// \param header  If true, the first line contains the column names; otherwise they are 0, 1, 2, ...
+  /// \throws Error (io) if the file cannot be opened; Error (data) if it is empty or its first line is broken.
   CsvLines(const std::filesystem::path& path, char delimiter, bool header);
 
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-  /// Its place in a line. Throws Error (data) where there is none, or more than one.
+  /// Position of the column. \throws Error (data) if it is missing or ambiguous.
   [[nodiscard]] size_t find_column(const std::string& name) const;
 
-  /// Walks all lines. Throws Error (data) for a broken one, as on_error says, and where no line is whole.
+  /// Visits all lines.
   ///
-  /// take     returns what is wrong with the fields; empty: they are taken
-  /// forget   called with the number of whole lines after one that take refused
+  /// \param take    Returns the error of the fields, or "" if it has stored them.
+  /// \param forget  Called with the number of valid lines after `take` has refused one.
+  /// \throws Error (data) for a broken line (depending on on_error), and if no line is valid.
   void walk(OnError on_error, const std::function<std::string(const Fields&)>& take,
             const std::function<void(size_t)>& forget);
   /// Whole lines, and broken ones that were left out.

@@ -23,7 +23,7 @@ bool is_missing(std::string_view text) {
   return text.size() == 3 && (text[0] | 32) == 'n' && (text[1] | 32) == 'a' && (text[2] | 32) == 'n';
 }
 
-// from_chars says "out of range" of both; a number too small to tell from 0 is 0.
+// from_chars reports "out of range" for both; a number too small to represent is 0.
 bool is_tiny(std::string_view text) {
   double number = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc()) return std::abs(number) < 1;

@@ -16,13 +16,13 @@ class CsvNumbers {
  public:
   enum class Outcome { taken, missing, no_number };
 
-  /// dtype   float32, float64 or int64
-  /// fill    what a missing one becomes; unset: it is not taken
+  /// \param dtype  float32, float64 or int64.
+  /// \param fill   Replacement of a missing number; if unset, it is refused.
   CsvNumbers(at::ScalarType dtype, std::optional<double> fill);
 
   /// A missing number is nothing, NA or nan. Spaces around do not count.
   Outcome take(std::string_view text);
-  /// The last one. Of int64 alone.
+  /// The last number. Only for int64.
   [[nodiscard]] int64_t last() const { return std::get<std::vector<int64_t>>(values_).back(); }
   [[nodiscard]] size_t size() const;
   /// Forgets those from `size` on.

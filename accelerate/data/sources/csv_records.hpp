@@ -17,7 +17,7 @@ struct CsvField : std::string_view {
 /// Cuts a text into records, one after another. Copies nothing.
 class CsvRecords {
  public:
-  /// text   must outlive this; a byte order mark at its start is passed over
+  /// \param text  Must outlive this object; a byte order mark at its start is skipped.
   CsvRecords(std::string_view text, char delimiter);
 
   /// Goes to the next record; empty lines are none. returns   false at the end

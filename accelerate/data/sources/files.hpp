@@ -20,17 +20,17 @@ namespace accelerate::data {
 using archive::MappedFile;
 using base::in_quotes;
 
-/// A tensor that lies in `file` from byte `offset` on, and keeps it mapped. Its bytes must be there.
+/// A tensor in `file` from byte `offset` on, which keeps the file mapped. Its bytes must exist.
 at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, uint64_t offset, at::IntArrayRef shape,
                      at::ScalarType dtype);
 
-/// A whole file; throws as MappedFile does. What is allocated is what is there.
+/// Reads a whole file. Allocates only the actual size. \throws as MappedFile does.
 std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_view operation);
 
 /// float32, int64 ...
 std::string dtype_name(at::ScalarType dtype);
 
-/// The bytes of one sample; none where they are more than a file can hold.
+/// Bytes of one sample; nothing if they exceed any file size.
 std::optional<uint64_t> bytes_of(at::IntArrayRef shape, at::ScalarType dtype);
 
 }  // namespace accelerate::data

@@ -46,7 +46,7 @@ class GzipFile {
 
   /// Up to `wanted` bytes appended to `bytes`; fewer at the end of the file, or of what there is of it.
   void append(std::vector<uint8_t>& bytes, uint64_t wanted, OnError on_error = OnError::fail) {
-    constexpr uint64_t piece = 8 << 20;  // grows with what is really there, whatever a header claims
+    constexpr uint64_t piece = 8 << 20;  // grows with the actual data, whatever a header claims
     while (wanted > 0) {
       const size_t before = bytes.size();
       const auto ask = static_cast<unsigned>(std::min(wanted, piece));
@@ -142,8 +142,8 @@ struct IdxFile::Impl {
     base::fail(ErrorKind::data, {}, idx_operation, "{}", wrong_length(verdict, found));
   }
 
-  /// bytes   that were read of `rows` rows
-  /// returns   the rows that are whole. Throws where they are less and must not be.
+  /// \param bytes  Number of bytes read of `rows` rows.
+  /// \returns the number of complete rows. \throws if rows are missing and must not be.
   int64_t whole_rows(uint64_t bytes, int64_t rows) {
     if (bytes >= row_bytes() * static_cast<uint64_t>(rows)) return rows;
     if (on_error == OnError::fail) refuse_length("cut off", fmt::to_string(bytes));

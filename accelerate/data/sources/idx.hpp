@@ -15,31 +15,32 @@
 
 namespace accelerate::data {
 
-/// An IDX file of unsigned bytes, gzipped or not. Its sizes are known before anything is unpacked, so that they can be
-/// compared with what is expected.
+/// An IDX file of unsigned bytes, optionally gzipped. Its sizes are known before unpacking, so that they can be
+/// validated.
 class IdxFile {
  public:
   /// Reads the header.
   ///
-  /// dimensions   what the file must have: 3 for images, 1 for labels
-  /// on_error     skip: a file may be cut off; what is whole of it is read
-  /// Throws Error (io) where the file cannot be opened, Error (data), with path, expected and found, for a broken
-  /// header and for sizes that a file of its length cannot hold.
+  /// \param dimensions  Required number of dimensions: 3 for images, 1 for labels.
+  /// \param on_error    With skip, a truncated file is accepted and its complete part is read.
+  /// \throws Error (io) if the file cannot be opened; Error (data), with path, expected and found, for a broken header
+  /// and
+  ///         for sizes that a file of its length cannot contain.
   IdxFile(const std::filesystem::path& path, int64_t dimensions, OnError on_error = OnError::fail);
   ~IdxFile();
   IdxFile(const IdxFile&) = delete;
   IdxFile& operator=(const IdxFile&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const;
-  /// As the header says.
+  /// From the header.
   [[nodiscard]] const std::vector<int64_t>& shape() const;
 
-  /// The bytes, uint8 of shape(), or of as many whole rows as there are. Throws Error (data) where they are more or
-  /// less. Call it once.
+  /// Returns the bytes, uint8 of shape(), or of the complete rows. Call it once.
   ///
-  /// most_rows   what comes after them is not unpacked
+  /// \param most_rows  Maximum number of rows to unpack.
+  /// \throws Error (data) if there are more or fewer bytes.
   [[nodiscard]] at::Tensor read(int64_t most_rows = std::numeric_limits<int64_t>::max());
-  /// After read(): what is wrong with the rows that are missing; empty: none is.
+  /// After read(): the error of missing rows; empty if none is missing.
   [[nodiscard]] const std::string& cut_off() const;
 
  private:

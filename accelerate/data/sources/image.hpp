@@ -17,20 +17,19 @@ class BrokenImage : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A JPEG or PNG file, whatever its name; the pixels are those of Pillow's convert("RGB"): grey is expanded, an alpha
-/// channel dropped, of 16 bits the upper 8 are kept. CMYK and YCCK are converted without a colour profile.
+/// Decodes a JPEG or PNG file, independent of its name, to the pixels of Pillow's convert("RGB"): grey is expanded, an
+/// alpha channel dropped, 16-bit values keep their upper 8 bits. CMYK and YCCK are converted without a colour profile.
+/// Allocates no more than a file of this length can fill, and at most 179 million pixels.
 ///
-/// returns   [3, H, W] uint8
-/// Throws BrokenImage, Error (environment) in a build without the library. Allocates no more than a file of this length
-/// can fill, and at most 179 million pixels.
+/// \returns [3, H, W] uint8
+/// \throws BrokenImage; Error (environment) in a build without the library.
 at::Tensor decode_image(std::span<const uint8_t> file);
 
 at::Tensor decode_jpeg(std::span<const uint8_t> file);
 at::Tensor decode_png(std::span<const uint8_t> file);
 
-/// Throws BrokenImage for what a file of so many bytes does not hold, and for more pixels than Pillow decodes.
-///
-/// least_bytes   of a file with such an image, packed as tightly as its format allows
+/// \param least_bytes  Minimum size of a file with such an image in its format.
+/// \throws BrokenImage if a file of this size cannot contain the pixels, and for more pixels than Pillow decodes.
 void check_pixels(int64_t height, int64_t width, size_t file_bytes, uint64_t least_bytes);
 
 /// Pixels side by side as planes. rgb   [H, W, 3]

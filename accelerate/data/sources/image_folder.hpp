@@ -20,29 +20,29 @@ namespace accelerate::data {
 /// out. A warning lists both.
 struct ImageFolder {
   std::filesystem::path path;
-  /// Height and width to which every image is resized, bilinear. Unset: all images must have the first one's size.
+  /// Height and width to which every image is resized (bilinear). If unset, all images must have the first one's size.
   std::optional<std::array<int64_t, 2>> size{};
-  /// Looks at all pixels that a smaller image leaves out, as torchvision's Resize. false: at four.
+  /// If true, averages all pixels that a smaller image omits, as torchvision's Resize does; otherwise uses four.
   bool antialias = true;
   /// float32: pixel / 255, as torchvision's ToTensor; uint8: the pixels.
   at::ScalarType dtype = at::kFloat;
   /// Of an image that does not decode, or has another size. skip decodes every image once, on several threads, before
   /// the first epoch: which samples there are is then known, and the same on every rank.
   OnError on_error = OnError::fail;
-  /// How many class folders there must be. Unset: any number from 1.
+  /// Required number of class folders. If unset, any number from 1.
   std::optional<int64_t> classes{};
 };
 
-/// Images are read and decoded when they are asked for.
+/// Images are read and decoded on demand.
 class ImageFolderSource final : public Source {
  public:
-  /// Throws Error (io) for a folder that is not there, Error (data) for one without classes, a class without images of
-  /// these formats, a number of classes that is not the given one, and where every image is broken.
+  /// \throws Error (io) for a missing folder; Error (data) for one without classes, a class without images of these
+  ///         formats, another number of classes than requested, and if every image is broken.
   explicit ImageFolderSource(const ImageFolder& folder);
 
   [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
-  /// data [B, 3, H, W] of the given dtype, target [B] int64, in memory that nobody holds any more. Throws Error (data)
-  /// that names the file and the sample.
+  /// data [B, 3, H, W] of the given dtype, target [B] int64, in reused memory. \throws Error (data) with file and
+  /// sample.
   [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
   [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 

@@ -43,7 +43,7 @@ class JpegDecoder {
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-  /// Reads the header. returns   false: problem()
+  /// Reads the header. \returns false on failure; see problem().
   bool start() {
     if (setjmp(jump_) != 0) return false;
     jpeg_create_decompress(&info_);
@@ -84,7 +84,7 @@ class JpegDecoder {
     std::longjmp(of(info).jump_, 1);
   }
 
-  // Pixels that are made up are no pixels. What these four say leaves them right.
+  // Invented pixels are an error. These four warnings leave the pixels correct.
   static void warn(j_common_ptr info, int level) {
     if (level >= 0) return;
     switch (info->err->msg_code) {

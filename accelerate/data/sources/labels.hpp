@@ -12,22 +12,22 @@
 
 namespace accelerate::data {
 
-/// Throws Error (usage) for labels that are no integers and for classes below 1.
+/// \throws Error (usage) for labels that are not integers and for classes below 1.
 void check_are_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                       std::string_view operation);
 
-/// The same, and Error (data) that names the first sample whose label is not 0 to classes-1.
+/// In addition checks the values.
 ///
-/// labels      [N, ...] as they lie in `path`
-/// operation   the name of the reader in errors
+/// \param labels     [N, ...] as stored in `path`.
+/// \param operation  Name of the reader in errors.
+/// \throws Error (data) with the first sample whose label is outside 0 to classes-1.
 void check_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                   std::string_view operation);
 
-/// Throws Error (usage) where broken samples are to be left out and nothing says which are.
-///
-/// declared   what says it is given
-/// option     the name of what says it
-/// what       of which some would be left out: "sample"
+/// \param declared  True if the option that identifies broken samples is given.
+/// \param option    Name of that option.
+/// \param what      Kind of sample to omit: "sample".
+/// \throws Error (usage) if broken samples shall be omitted and no option identifies them.
 void check_can_skip(OnError on_error, bool declared, std::string_view operation, std::string_view option,
                     std::string_view what);
 
@@ -36,16 +36,16 @@ struct LeftOut {
   int64_t samples = 0;
   std::string first{};
 
-  /// why   of the first of them
+  /// \param why  Reason for the first of them.
   void add(int64_t more, std::string_view why);
-  /// A line about them, once. Throws Error (data) where nothing is left.
+  /// Logs one line about them. \throws Error (data) if no sample is left.
   void tell(std::string_view operation, int64_t all, std::string_view what = "images") const;
 };
 
-/// The samples whose labels are 0 to classes-1, the others left out.
+/// Returns the samples with labels from 0 to classes-1.
 ///
-/// labels    [N, ...] integers as they lie in `path`
-/// returns   [n] int64, places in labels
+/// \param labels  [N, ...] integers as stored in `path`.
+/// \returns [n] int64, positions in labels.
 [[nodiscard]] at::Tensor with_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                                      LeftOut& left_out);
 

@@ -31,7 +31,7 @@ void check_length(const MappedFile& file, const NpyHeader& header) {
                file.path().string(), found < *expected ? "cut off" : "too long", *expected, says, found);
 }
 
-// What reads them may ask for it.
+// Readers may require alignment.
 void check_alignment(uint64_t offset, at::ScalarType dtype, const std::filesystem::path& path,
                      std::string_view operation, std::string_view remedy) {
   if (offset % c10::elementSize(dtype) != 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that lie in files: what is not touched is not read, and all ranks of a machine share one copy.
+// Tensors in mapped files: untouched data is not read, and all ranks of a machine share one copy.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,44 +14,45 @@
 
 namespace accelerate::data {
 
-/// The array of a NumPy file, as numpy.load(path, mmap_mode="c"): it lies in the file, what is written into it stays in
-/// this process. The file must not be cut while it is in use.
+/// The array of a NumPy file, as numpy.load(path, mmap_mode="c"): it refers to the mapped file, and writes stay in this
+/// process. The file must not be truncated during use.
 ///
-/// returns   the file's shape and dtype: bool, int8 to int64, uint8 to uint64, float16 to float64, complex64,
-/// complex128 Throws Error (io) where the file cannot be opened, Error (data), with path, expected and found, for a
-/// broken one, and for arrays that are not numbers, not little-endian or in Fortran order, with the call that saves
-/// them otherwise.
+/// \returns a tensor with the file's shape and dtype: bool, int8 to int64, uint8 to uint64, float16 to float64,
+///          complex64, complex128.
+/// \throws Error (io) if the file cannot be opened; Error (data), with path, expected and found, for a broken one, and
+/// for
+///         arrays that are not numeric, not little-endian or in Fortran order, with the call that saves them
+///         differently.
 [[nodiscard]] at::Tensor map_npy(const std::filesystem::path& path);
 
 /// Samples as bare numbers, little-endian, one after another.
 struct RawFile {
   std::filesystem::path path;
   at::ScalarType dtype = at::kFloat;
-  /// Of one sample, without N. Empty: a number.
+  /// Shape of one sample, without N. If empty, a number.
   std::vector<int64_t> sample_shape{};
   /// Bytes before the first sample.
   int64_t header_bytes = 0;
 };
 
-/// The same for a file of bare numbers. returns   [N, sample_shape], N as many as the file holds
-/// Throws Error (data) where its length is no whole number of samples.
+/// As map_npy for a file of raw numbers. \returns [N, sample_shape] with N from the file size.
+/// \throws Error (data) if its length is not a whole number of samples.
 [[nodiscard]] at::Tensor map_raw(const RawFile& file);
 
 struct NpyFiles {
   std::filesystem::path data;
-  /// Empty: batches have no target.
+  /// If empty, batches have no target.
   std::filesystem::path target{};
-  /// Labels are 0 to classes-1; all are read and checked. Unset: any number will do.
+  /// If set, labels must be 0 to classes-1; all are read and checked.
   std::optional<int64_t> classes{};
-  /// Of a sample with another label. A file that is cut off or too long is an error either way: its header says how
-  /// many bytes there are, and which samples are whole nobody knows. skip needs classes.
+  /// For samples with an invalid label; skip requires classes. A truncated or too long file is always an error: its
+  /// header determines its size, and the valid samples are unknown.
   OnError on_error = OnError::fail;
 };
 
-/// Samples from NumPy files: npy({.data = "x.npy", .target = "y.npy"}, {.batch_size = 64}).
-///
-/// batches   data [B, ...] and target [B, ...] of the files' dtypes, copied out of the mapped files
-/// Bare numbers: from_tensors(map_raw({...}), map_raw({...}), {.batch_size = 64}).
+/// Samples from NumPy files: npy({.data = "x.npy", .target = "y.npy"}, {.batch_size = 64}). Batches: data [B, ...] and
+/// target [B, ...] with the files' dtypes, copied from the mapped files. For raw numbers use
+/// from_tensors(map_raw({...}), map_raw({...}), {.batch_size = 64}).
 [[nodiscard]] Loader npy(const NpyFiles& files, const LoaderOptions& options = {});
 
 }  // namespace accelerate::data

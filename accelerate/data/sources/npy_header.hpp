@@ -17,8 +17,9 @@ struct NpyHeader {
   uint64_t size;  ///< bytes before the first number
 };
 
-/// bytes   the file, or more of its start than the header
-/// Throws Error (data) for a header that is broken, or that says what LibTorch has no dtype for. Pure.
+/// Pure function.
+/// \param bytes  The file, or a part of its start that contains the header.
+/// \throws Error (data) for a broken header, or a dtype that LibTorch lacks.
 NpyHeader read_npy_header(std::string_view bytes, const std::filesystem::path& path);
 
 }  // namespace accelerate::data

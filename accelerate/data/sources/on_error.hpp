@@ -3,8 +3,8 @@
 
 namespace accelerate::data {
 
-/// What a broken sample among whole ones does. A file that cannot be opened or read is Error (io) either way: that is
-/// the machine's fault, and ranks that leave out what their own machine cannot read would part.
+/// Treatment of broken samples. A file that cannot be opened or read is always Error (io): it is a fault of the
+/// machine, and ranks that omit what only their machine cannot read would diverge.
 enum class OnError {
   fail,  ///< throws Error (data) that names it
   skip,  ///< is left out before the first epoch; how many, and the first one's error, are logged once as a warning

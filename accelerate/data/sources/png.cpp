@@ -21,7 +21,7 @@ class PngDecoder {
   PngDecoder(const PngDecoder&) = delete;
   PngDecoder& operator=(const PngDecoder&) = delete;
 
-  /// Reads the header. returns   false: problem()
+  /// Reads the header. \returns false on failure; see problem().
   bool start() {
     if (setjmp(jump_) != 0) return false;
     png_ = png_create_read_struct(
@@ -78,7 +78,7 @@ class PngDecoder {
     file_ = file_.subspan(count);
   }
 
-  std::span<const uint8_t> file_;  // what is still to be read
+  std::span<const uint8_t> file_;  // unread part
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
   std::jmp_buf jump_{};

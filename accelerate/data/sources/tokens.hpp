@@ -19,12 +19,12 @@ struct TokenFile {
   std::filesystem::path path;
   /// T, tokens that the model sees at once.
   int64_t block_size;
-  /// Of bare numbers: uint16, uint32, int32 or int64. A .npy file says its own.
+  /// For raw numbers: uint16, uint32, int32 or int64. A .npy file contains its dtype.
   at::ScalarType dtype = at::kUInt16;
-  /// Tokens from the start of a block to the next one's. Unset: T + 1, no two blocks share a token. With T the last
-  /// token of a block is the first of the next, and every token but the first is a target.
+  /// Distance between the starts of consecutive blocks. If unset, T + 1, so that blocks share no token. With T the last
+  /// token of a block is the first of the next, and every token except the first is a target.
   std::optional<int64_t> stride{};
-  /// Tokens are 0 to vocabulary-1; checked in every block that is read. Unset: not checked.
+  /// If set, tokens must be 0 to vocabulary-1, which is checked in every block that is read.
   std::optional<int64_t> vocabulary{};
   /// Of a block with another token. skip looks at the whole file, on several threads, before the first epoch: which
   /// blocks there are is then known, and the same on every rank; it needs vocabulary. A file that ends within a token
@@ -32,18 +32,17 @@ struct TokenFile {
   OnError on_error = OnError::fail;
 };
 
-/// Blocks of T + 1 tokens. The file is mapped: what is not touched is not read, and all ranks of a machine share one
-/// copy.
+/// Blocks of T + 1 tokens in a mapped file: untouched data is not read, and all ranks of a machine share one copy.
 class TokenBlocks final : public Source {
  public:
-  /// Throws Error (io, data) for a file that cannot be used, and where every block is broken, Error (usage) for a
-  /// block, stride or vocabulary below 1.
+  /// \throws Error (io, data) for an unusable file, and if every block is broken; Error (usage) for a block, stride or
+  ///         vocabulary below 1.
   explicit TokenBlocks(const TokenFile& file);
 
   /// Blocks.
   [[nodiscard]] int64_t size() const override { return blocks_ - skipped(); }
-  /// data [B, T] and target [B, T] int64: target is the token after each token of data. Into memory that nobody holds
-  /// any more; a large batch by several threads.
+  /// data [B, T] and target [B, T] int64: target is the token after each token of data. Into reused memory; a large
+  /// batch by several threads.
   [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
   [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 
@@ -73,8 +72,8 @@ class TokenBlocks final : public Source {
   mutable BatchMemory memory_;
 };
 
-/// A loader over TokenBlocks: text_blocks({.path = "train.bin", .block_size = 1024}, {.batch_size = 8}). The log says
-/// at level info how many blocks there are and how many tokens are left over.
+/// A loader over TokenBlocks: text_blocks({.path = "train.bin", .block_size = 1024}, {.batch_size = 8}). The numbers of
+/// blocks and remaining tokens are logged at level info.
 [[nodiscard]] Loader text_blocks(const TokenFile& file, const LoaderOptions& options = {});
 
 }  // namespace accelerate::data

@@ -10,12 +10,12 @@ namespace accelerate::data {
 /// torchvision.transforms.Normalize, bit-equal: (image - mean) / std for every channel.
 class Normalize {
  public:
-  /// mean, std   one value for each channel, or one for all
-  /// Throws Error (usage) where they are not as many, and for a std that is 0 or not finite.
+  /// \param mean  One value per channel, or one for all; like std.
+  /// \throws Error (usage) for different numbers of values, and for a std that is 0 or not finite.
   Normalize(const std::vector<double>& mean, const std::vector<double>& std);
 
-  /// images   [..., C, H, W] of floating point
-  /// Throws Error (data) for another dtype, and another number of channels.
+  /// \param images  [..., C, H, W], floating point.
+  /// \throws Error (data) for another dtype, and another number of channels.
   at::Tensor operator()(const at::Tensor& images) const;
 
  private:

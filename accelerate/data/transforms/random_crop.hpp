@@ -12,7 +12,7 @@
 namespace accelerate::data {
 
 struct RandomCropOptions {
-  /// Height and width of what is cut out.
+  /// Height and width of the crop.
   std::array<int64_t, 2> size{};
   /// Pixels added on each side first.
   int64_t padding = 0;
@@ -23,12 +23,12 @@ struct RandomCropOptions {
 /// torchvision.transforms.RandomCrop: a window of each image, anywhere in it, drawn for each sample.
 class RandomCrop {
  public:
-  /// Throws Error (usage) for a size below 1 and a negative padding.
+  /// \throws Error (usage) for a size below 1 and a negative padding.
   explicit RandomCrop(const RandomCropOptions& options);
 
-  /// images    [B, ..., H, W] on the CPU, any dtype
-  /// returns   [B, ..., size], without gradient history
-  /// Throws Error (data) for images that are smaller than the window.
+  /// \param images  [B, ..., H, W] on the CPU, any dtype.
+  /// \returns [B, ..., size], without gradient history.
+  /// \throws Error (data) for images that are smaller than the crop.
   at::Tensor operator()(const at::Tensor& images, const TransformContext& context) const;
 
  private:

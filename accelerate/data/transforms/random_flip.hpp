@@ -10,7 +10,7 @@ namespace accelerate::data {
 /// torchvision.transforms.RandomHorizontalFlip: each image is mirrored with probability p, drawn for each sample.
 class RandomHorizontalFlip {
  public:
-  /// Throws Error (usage) for p outside 0 to 1.
+  /// \throws Error (usage) for p outside 0 to 1.
   explicit RandomHorizontalFlip(double p = 0.5);
 
   /// images   [B, ..., W]

@@ -12,8 +12,8 @@
 
 namespace accelerate::data {
 
-/// Draws for one sample, which depend on the seed, the epoch, the sample's number and the random layer and on nothing
-/// else: a Philox generator whose key is the seed and whose counter holds the rest. 1024 draws are a layer's own.
+/// Random numbers of one sample that depend only on seed, epoch, the sample's number and the random layer: a Philox
+/// generator with the seed as key and the rest as counter. Each layer has 1024 draws.
 class SampleRandom {
  public:
   SampleRandom(const ReadContext& context, int64_t sample);
@@ -32,7 +32,7 @@ struct TransformContext {
   ReadContext pass;    ///< layer: this transform's
   at::Tensor indices;  ///< [B] int64, the samples' numbers in the source that is transformed
 
-  /// row   0 .. B-1
+  /// \param row  0 to B-1.
   [[nodiscard]] SampleRandom random(int64_t row) const { return {pass, indices.const_data_ptr<int64_t>()[row]}; }
   /// The same for LibTorch's functions that take a generator.
   [[nodiscard]] at::Generator generator(int64_t row) const {

@@ -14,9 +14,9 @@ namespace accelerate::data {
 /// stays.
 class ToFloat {
  public:
-  /// images    of any shape
-  /// returns   on the CPU in memory that nobody holds any more, pinned where the pass asks for it
-  /// Throws Error (data) for another dtype.
+  /// \param images  Of any shape.
+  /// \returns a tensor on the CPU in reused memory, pinned if the pass requests it.
+  /// \throws Error (data) for another dtype.
   at::Tensor operator()(const at::Tensor& images, const ReadContext& pass = {}) const;
 
  private:

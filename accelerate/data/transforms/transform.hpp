@@ -23,7 +23,7 @@ template <typename T>
 concept RandomTransform = requires(const T& transform, const at::Tensor& tensor, const TransformContext& context) {
   { transform(tensor, context) } -> std::convertible_to<at::Tensor>;
 };
-/// transform(tensor, pass): what it makes may be pinned.
+/// transform(tensor, pass) may return pinned memory.
 template <typename T>
 concept PinningTransform = requires(const T& transform, const at::Tensor& tensor, const ReadContext& pass) {
   { transform(tensor, pass) } -> std::convertible_to<at::Tensor>;
@@ -87,13 +87,13 @@ class Transform final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// Each batch's first tensor (images come first) goes through the transforms, one after another; the rest stays.
+/// Applies the transforms in order to each batch's first tensor (the images); other parts are unchanged.
 ///
 ///   transform(images, RandomCrop({.size = {32, 32}, .padding = 4}), RandomHorizontalFlip(), Normalize(mean, std))
 ///
-/// A transform of one's own is called with the tensor [B, ...], and with the TransformContext where it takes one: draws
-/// from that are the same at any number of workers and ranks, and differ from epoch to epoch. One that draws nothing
-/// may take the ReadContext, to see whether what it makes should be pinned.
+/// A user-defined transform is called with the tensor [B, ...], and with the TransformContext if it accepts one: its
+/// random numbers do not depend on the number of workers and ranks, and differ between epochs. A deterministic
+/// transform may accept the ReadContext, to see whether its result should be pinned.
 template <typename AnySource, detail::AnyTransform... Transforms>
 requires(sizeof...(Transforms) > 0)
     [[nodiscard]] SourcePtr<batch_of<AnySource>> transform(std::shared_ptr<AnySource> source,
