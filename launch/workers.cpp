@@ -90,13 +90,13 @@ bool leave(const fs::path& path, std::string_view text) {
 }
 
 // What a rank or the launcher failed with, for the parent process.
-struct Failure {
+struct WorkerFailure {
   ErrorKind kind = ErrorKind::peer;
   base::ErrorFields fields{};  ///< without a rank: the launcher's own
   std::string text{};
 };
 
-Failure failure_of(const Error& error) {
+WorkerFailure failure_of(const Error& error) {
   return {.kind = error.kind(),
           .fields = {.host = error.host(), .operation = error.operation(), .missing_ranks = error.missing_ranks()},
           .text = error.what()};
@@ -104,7 +104,7 @@ Failure failure_of(const Error& error) {
 
 // One line each for kind, rank, host, operation and missing ranks, then the text. The first that fails writes it: those
 // after it may have failed because of it.
-void leave_failure(const fs::path& file, const Failure& failure) {
+void leave_failure(const fs::path& file, const WorkerFailure& failure) {
   const auto line = [](std::string text) {
     std::ranges::replace(text, '\n', ' ');
     return text;
@@ -115,8 +115,8 @@ void leave_failure(const fs::path& file, const Failure& failure) {
                     line(fields.host), line(fields.operation), fmt::join(fields.missing_ranks, " "), failure.text));
 }
 
-Failure read_failure(const std::string& note) {
-  Failure failure;
+WorkerFailure read_failure(const std::string& note) {
+  WorkerFailure failure;
   std::istringstream lines(note);
   const auto next = [&] {
     std::string line;
@@ -155,7 +155,7 @@ int64_t last_start(const fs::path& folder) {
 [[noreturn]] void run_rank(const std::function<void(const std::string&)>& rank_main, const fs::path& folder) {
   const auto here = env::read(env::current_variables());
   leave(start_file(folder, here.restart_count), "");
-  Failure failure;
+  WorkerFailure failure;
   try {
     rank_main(contents(folder / "argument"));
     leave(done_file(folder, here.rank), "done");
@@ -244,7 +244,7 @@ int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
 }
 
 [[noreturn]] void rethrow(const std::string& note, int64_t num_processes) {
-  Failure failure = read_failure(note);
+  WorkerFailure failure = read_failure(note);
   auto& fields = failure.fields;
   if (fields.rank) fields.world_size = num_processes;
   if (fields.operation.empty()) fields.operation = workers_operation;

@@ -10,7 +10,7 @@
 namespace accelerate::prepared {
 namespace {
 
-int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+int64_t version_counter(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
 }  // namespace
 
@@ -27,13 +27,13 @@ WrittenTensors::WrittenTensors(Shared& shared) {
 }
 
 void WrittenTensors::note(const at::Tensor& tensor) {
-  if (seen_.insert(tensor.unsafeGetTensorImpl()).second) before_.emplace_back(tensor, version_of(tensor));
+  if (seen_.insert(tensor.unsafeGetTensorImpl()).second) before_.emplace_back(tensor, version_counter(tensor));
 }
 
 std::vector<at::Tensor> WrittenTensors::list() const {
   std::vector<at::Tensor> written;
   for (const auto& [tensor, version] : before_) {
-    if (version_of(tensor) != version) written.push_back(tensor);
+    if (version_counter(tensor) != version) written.push_back(tensor);
   }
   return written;
 }

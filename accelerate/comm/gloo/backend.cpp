@@ -132,10 +132,10 @@ class GlooConnection : public Connection {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
   base::log(base::LogLevel::debug, context.place, "connect: gloo failed: {}", error.what());
   std::string text = connect_failure("gloo", process.world_size, context.options.timeout, waited, reason_of(error));
-  const std::string peers = ask_peers(kept_store(context), context.name, {.operation = Operation::barrier},
-                                      process.rank, all_ranks(process.world_size));
-  if (!peers.empty()) text += "; " + peers;
-  throw Error(ErrorKind::peer, context.place, "connect", text);
+  const PeerReport peers = ask_peers(kept_store(context), context.name, {.operation = Operation::barrier},
+                                     process.rank, all_ranks(process.world_size));
+  if (!peers.text.empty()) text += "; " + peers.text;
+  throw Error(ErrorKind::peer, context.place, "connect", text, peers.missing_ranks);
 }
 
 std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
